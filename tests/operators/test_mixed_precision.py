@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 
-from gigagp import GPRegressor, inference
-from gigagp.errors import InvalidInputError
+from gigagp import GPRegressor, inference, optimization
+from gigagp.errors import InvalidInputError, SolverWarning
 from gigagp.kernels import RBF, Linear, Matern, White
 from gigagp.operators import KernelMatrix
 from gigagp.solvers import AlternatingProjections, ConjugateGradients, Status, StochasticGradientDescent
-from helpers import points, reference_matrix, relative_error
+from helpers import points, reference_block, reference_matrix, relative_error
 
 NOISE = 0.1
 
@@ -97,6 +99,61 @@ def test_a_fit_gives_the_answers_of_float64():
         assert ("float32 inside of solvers" in gp.engine_) == (dtype == "mixed")
     for exact, mixed in zip(found["float64"], found["mixed"], strict=True):
         assert np.allclose(exact, mixed, atol=1e-3 * np.abs(exact).max())
+
+
+def hard_rows(layout: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(300, 3))
+    if layout == "clumps":
+        X = X[rng.integers(0, 6, size=300)] + 1e-3 * rng.normal(size=(300, 3))
+    y = np.sin(2 * X[:, 0]) + 3 * X[:, 1] * X[:, 2]
+    return X, y, rng.normal(size=(60, 3))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+@pytest.mark.parametrize(
+    ("layout", "kernel", "coarse"),
+    [
+        ("spread", Matern(1.5, 3.0, variance=20.0), False),
+        ("spread", RBF(1.5, variance=20.0), True),
+        ("clumps", Matern(1.5, 3.0, variance=20.0), True),
+    ],
+)
+def test_with_little_noise_a_fit_gives_the_answers_of_dense_algebra(layout, kernel, coarse, dtype):
+    X, y, new = hard_rows(layout)
+    noise = 1e-5
+    how = inference.Iterative(solver=ConjugateGradients(tolerance=1e-6), final_tolerance=1e-6, n_samples=16)
+    gp = GPRegressor(
+        kernel, how, dtype=dtype, noise_variance=noise, optimizer=None, mean="zero", standardize=False, random_state=0
+    )
+    with pytest.warns(SolverWarning, match="Products in float32 were too coarse") if coarse else nullcontext():
+        gp.fit(X, y)
+    found, std = gp.predict(new, return_std=True)
+    kernel = kernel.bind(3)
+    H = reference_matrix(kernel, torch.from_numpy(X), noise)
+    cross = reference_block(kernel, torch.from_numpy(new), torch.from_numpy(X))
+    exact = cross @ torch.linalg.solve(H, torch.from_numpy(y))
+    variance = 20.0 - (cross * torch.linalg.solve(H, cross.T).T).sum(1)
+    errors = (torch.from_numpy(found) - exact).abs() / (variance + noise).sqrt()
+    assert float(errors.max()) < 0.02
+    assert gp.posterior_.final_solve.status == "CONVERGED"
+    assert ("float32 inside of solvers" in gp.engine_) != coarse  # float64 for the rest of the fit
+
+
+def test_learning_down_to_little_noise_predicts_as_in_float64():
+    X, y, new = hard_rows("spread")
+    X, y, new, truth = X[:200], y[:200], X[200:], y[200:]
+    how = inference.Iterative(solver=ConjugateGradients(tolerance=1e-4))
+    scores = {}
+    for dtype in ("float64", "float32", "mixed"):
+        gp = GPRegressor(Matern(1.5), how, dtype=dtype, random_state=0, optimizer=optimization.LBFGS(steps=10))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SolverWarning)
+            gp.fit(X, y)
+        assert gp.noise_variance_ < 1e-4 * gp.kernel_.variance
+        scores[dtype] = gp.predictive_log_density(new, truth).mean()
+    assert scores["float32"] == pytest.approx(scores["float64"], abs=0.01)
+    assert scores["mixed"] == pytest.approx(scores["float64"], abs=0.01)
 
 
 @pytest.mark.parametrize("keeps", [False, True])

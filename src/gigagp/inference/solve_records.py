@@ -59,7 +59,7 @@ def warn_of_unfinished(solves: Sequence[SolveRecord]) -> None:
     if widened:
         msg = (
             f"Products in float32 were too coarse for {widened} of {len(solves)} linear solves of this fit, which took "
-            'float64 from there on: dtype="float64" gives the same answers in less time.'
+            'float64 from there on, as dtype="float64" does from the start.'
         )
         warn(msg, SolverWarning)
     done = (Status.CONVERGED.name, Status.TRUNCATED.name)

@@ -261,6 +261,7 @@ class _ProjectionSolve:
                     return Status.STAGNATED
                 if stagnates or coarse:
                     problem.take_exact()
+                    norms = problem.residual_norms()
                 best_true = min(best_true, truth)
                 next_check = self.rows_used + _CHECK_EPOCHS * self.matrix.n
                 self._project_all()

@@ -159,6 +159,7 @@ class Problem:
         self._size = self._size_of_operator()
         self._set_start(initial, companion)
         self._initial = self.value.clone() if initial is not None else None
+        self._initial_norms = self.residual_norms()
 
     def _set_start(self, initial: torch.Tensor | Start | None, companion: torch.Tensor | None) -> None:
         b = self.right_hand_sides
@@ -245,8 +246,10 @@ class Problem:
         return bool((self.norm(gap) * self.norm(self.value) > _COARSE * energies).any())
 
     def take_exact(self) -> None:
-        """Let the loop multiply with the operator itself from now on."""
+        """Let the loop multiply with the operator itself from now on, and start again if it has gone astray."""
         self.working, self.widened = self.operator, True
+        if not bool((self.residual_norms() <= self._initial_norms).all()):
+            self.start_again()
 
     def start_again(self) -> None:
         """Return to the initial guess, or to zero if there was none."""
@@ -281,7 +284,7 @@ class Problem:
             getattr(self, name).copy_(state[name])
         self._size = float(state["size"])
         if bool(state["widened"]):
-            self.take_exact()
+            self.working, self.widened = self.operator, True
 
     def finish(
         self,

@@ -236,8 +236,8 @@ class _ConjugateGradientSolve:
                 return Status.CONVERGED
             current().within(way.share(self.rule.excess(norms)))
             if bool((norms > _BLOWN_UP).any()):
-                problem.start_again()
                 if not problem.corrects:
+                    problem.start_again()
                     return Status.DIVERGED
                 self._take_exact()
                 norms = problem.residual_norms()
@@ -325,7 +325,7 @@ class _ConjugateGradientSolve:
         return None
 
     def _take_exact(self) -> None:
-        """Go on with the operator's own products from the current value, whose residual is the true one."""
+        """Go on with the operator's own products, whose directions are others."""
         self.problem.take_exact()
         self.recurrence.operator = self.problem.working
         self._best_true, self._idle = float("inf"), 0

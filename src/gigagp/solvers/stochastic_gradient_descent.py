@@ -171,11 +171,14 @@ class _DescentSolve:
             if growth < _WORSE:
                 self._last_good = self.rows_used
             failed = not growth < (_GROWTH_FOUND if found else _GROWTH_GIVEN)  # NaN too
-            if failed and not (found and self.halvings < _MOST_HALVINGS):
+            may_halve = found and self.halvings < _MOST_HALVINGS
+            stalled = may_halve and self.rows_used > self._last_good + _PATIENCE_EPOCHS * self.matrix.n
+            if (failed or stalled) and self._takes_exact():
+                continue
+            if failed and not may_halve:
                 self._restore()
                 return self._failure()
-            stalled = self.rows_used > self._last_good + _PATIENCE_EPOCHS * self.matrix.n
-            if failed or (found and stalled and self.halvings < _MOST_HALVINGS):
+            if failed or stalled:
                 self._restore()
                 self.step_size /= 2
                 self.halvings += 1
@@ -183,10 +186,9 @@ class _DescentSolve:
                 norms = problem.refresh()
                 if self.rule.met(norms * margin):
                     return Status.CONVERGED
-                if problem.corrects and self._is_coarse():
-                    problem.take_exact()
                 next_claim = self.rows_used + self.matrix.n
                 self._keep(self._size(norms))
+                self._takes_exact()
             elif size < self._best and self.rows_used >= self._kept_at + self.matrix.n:
                 self._keep(size)
         if not self._size(problem.residual_norms()) <= self._best:
@@ -203,12 +205,20 @@ class _DescentSolve:
         self.iterations += 1
         self.rows_used += len(batch)
 
-    def _is_coarse(self) -> bool:
-        """Whether the loop's products are too coarse for the current value, whose residual is the true one."""
+    def _takes_exact(self) -> bool:
+        """Go on from the best iterate with the matrix itself if the loop's products are too coarse; return whether so."""
         problem = self.problem
+        if not problem.corrects:
+            return False
+        residual = problem.true_residual()
+        gap = problem.right_hand_sides - problem.working @ problem.value - residual
         problem.setup_epochs += 1.0
-        gap = problem.right_hand_sides - problem.working @ problem.value - problem.residual
-        return problem.is_coarse(gap, problem.residual)
+        if not problem.is_coarse(gap, residual):
+            return False
+        self._restore()
+        problem.take_exact()
+        self._keep(self._size(problem.residual_norms()))
+        return True
 
     def _keep(self, size: float) -> None:
         self._best = size
