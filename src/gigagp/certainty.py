@@ -61,7 +61,7 @@ def warn_of_certainty(objective: TableObjective, posterior: Posterior, *, ended_
 def _warns_at_rows(table: TrainingTable, posterior: Posterior, *, ended_early: bool) -> bool:
     """Warn if squared errors at some rows are larger than predicted, beyond chance, and return whether they are."""
     rows = torch.arange(table.n_rows, device=table.X.device)[:: -(-table.n_rows // _ROWS)]
-    X, Y = table.X[rows], table.Y[rows].double()
+    X, Y = table.X[rows].to(posterior.dtype), table.Y[rows].double()
     mean, variance = posterior.mean_and_variance(X)
     predicted = variance.double() + posterior.model.noise_of_rows(rows, X).double()
     ratio = float(((Y - mean.double()).square() / predicted[:, None]).mean(0).max())
@@ -137,13 +137,13 @@ def _ratios(table: TrainingTable, posterior: Posterior, given: Tensor, points: T
     factor, failed = torch.linalg.cholesky_ex(kernel.block(X, X) + noise.diag())
     if int(failed):
         return None
-    residual = table.Y[given].double() - posterior.trend(table.X[given]).double()
+    residual = table.Y[given].double() - posterior.trend(X.to(posterior.dtype)).double()
     whitened = torch.linalg.solve_triangular(factor, torch.cat([kernel.block(X, points), residual], 1), upper=False)
     of_points, of_targets = whitened[:, : len(points)], whitened[:, len(points) :]
     prior = kernel.diagonal(points)
     variance = (prior - of_points.square().sum(0)).clamp_min(0)
-    mean, predicted = posterior.mean_and_variance_given_trend(points.to(table.X))
-    latent = mean.double() - posterior.trend(points.to(table.X)).double()
+    mean, predicted = posterior.mean_and_variance_given_trend(points.to(posterior.dtype))
+    latent = mean.double() - posterior.trend(points.to(posterior.dtype)).double()
     least = _LEAST_SHARE * prior + _ROUNDING * table.Y[given].double().square().mean()
     errors = (latent - of_points.T @ of_targets).square() + (variance + least)[:, None]
     ratios = errors / (predicted.double() + least)[:, None]

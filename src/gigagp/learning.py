@@ -62,7 +62,7 @@ def learn_posterior(
             if trace.last_sound is None or trace.last_sound.noise_variance.shape != model.noise_variance.shape:
                 raise
             posterior = _posterior_at(objective, trace.last_sound, seed, learned=True)
-        X = objective.table.X[:_CHECKED_ROWS]
+        X = objective.table.X[:_CHECKED_ROWS].to(posterior.dtype)  # which may be wider than what was asked for
         finite_means(posterior.mean(X))
         posterior.check_variances(X)
         trace.history.gap = posterior.gap()

@@ -34,7 +34,7 @@ def made_mixture(table: TrainingTable, weights: tuple[float, ...] = WEIGHTS) -> 
     parts = []
     for kernel, noise in zip(KERNELS, NOISES, strict=True):
         model = Model(kernel.bind(2), table.mean, torch.tensor(noise, dtype=torch.float64))
-        parts.append(ExactPosterior(table, Factorised.of(model, table)))
+        parts.append(ExactPosterior(Factorised.of(model, table)))
     return MixturePosterior(parts, torch.tensor(weights, dtype=torch.float64))
 
 
@@ -125,7 +125,7 @@ def test_each_sample_is_of_one_component():
     models = [
         Model(RBF(scale, 1.0).bind(2), table.mean, torch.tensor(1e-6, dtype=torch.float64)) for scale in (0.05, 8.0)
     ]
-    parts = [ExactPosterior(table, Factorised.of(model, table)) for model in models]
+    parts = [ExactPosterior(Factorised.of(model, table)) for model in models]
     mixture = MixturePosterior(parts, torch.tensor([0.5, 0.5], dtype=torch.float64))
     values = mixture.sample_functions(200, torch.Generator().manual_seed(0))(
         torch.tensor([[1.5, 0.0], [1.5, 0.2]]).double()
@@ -189,7 +189,7 @@ def test_a_state_gives_the_same_answers(known):
     if known:
         noise = torch.linspace(0.1, 0.3, table.n_rows, dtype=torch.float64)
         models = [Model(kernel.bind(2), table.mean, noise) for kernel in KERNELS]
-        parts = [ExactPosterior(table, Factorised.of(model, table)) for model in models]
+        parts = [ExactPosterior(Factorised.of(model, table)) for model in models]
         mixture = MixturePosterior(parts, torch.tensor(WEIGHTS, dtype=torch.float64))
     tensors, header = mixture.state()
     again = MixturePosterior.from_state(tensors, header, saved_with(mixture.model))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gigagp.dense import cholesky
+from gigagp.errors import SolverWarning, warn
 from gigagp.estimate import Estimate
 from gigagp.inference.batches import by_batches, prior_covariance, within_batches
 from gigagp.inference.input_gradients import recomputed, wants_gradient
@@ -21,6 +22,7 @@ from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
+from gigagp.operators.indexing import as_noise
 from gigagp.prior_samples import PriorSamples
 from gigagp.products import cross_covariance
 from gigagp.random import standard_normal
@@ -29,6 +31,9 @@ from gigagp.schema import check_tensors
 #: n x n arrays alive at once during the computation of the factor and the gradient: the factor of H in the place of H,
 #: its inverse, and weights of the gradient.
 _ARRAYS = 3
+#: Least noise variance, over the rounding of float32 and the trace of the kernel matrix, with which H is factorised in
+#: float32. Below, means were off by up to .7 of a standard deviation (600 rows, four kernels), and factors failed.
+_LEAST_NOISE = 8.0
 #: Largest number of covariances between points and rows whose graph is kept for a backward pass (8 MiB).
 _SMALL_GRAPH = 2**18
 
@@ -52,6 +57,8 @@ class Factorised:
     ----------
     model : Model
         Model that ``H`` was computed at.
+    table : TrainingTable
+        The rows, in float64 where float32 is too coarse for the noise of the model.
     matrix : KernelMatrix
         ``H``.
     factor : Tensor of shape (n, n)
@@ -67,6 +74,7 @@ class Factorised:
     """
 
     model: Model
+    table: TrainingTable
     matrix: KernelMatrix
     factor: torch.Tensor
     solutions: torch.Tensor
@@ -76,7 +84,10 @@ class Factorised:
 
     @classmethod
     def of(cls, model: Model, table: TrainingTable) -> Factorised:
-        """Factorise ``H`` of a model on a table."""
+        """Factorise ``H`` of a model on a table; in float64 where rounding in float32 would show beside the noise."""
+        if _is_coarse(model, table):
+            table = table.in_float64()
+            require_factor(table)
         matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="tiles")
         return cls._from_factor(model, table, matrix, cholesky(matrix.to_dense(), overwrite=True))
 
@@ -107,7 +118,30 @@ class Factorised:
         fit = float((residuals * solved).double().sum())
         log_determinant = 2 * float(factor.diagonal().double().log().sum())
         value = -0.5 * (fit + table.n_targets * (log_determinant + table.n_rows * math.log(2 * math.pi)))
-        return cls(model, matrix, factor, solved, solved_basis, trend, value)
+        return cls(model, table, matrix, factor, solved, solved_basis, trend, value)
+
+
+def _is_coarse(model: Model, table: TrainingTable) -> bool:
+    """Whether a factor in the table's float32 has errors that show beside the noise.
+
+    Rounding moves the entries of ``H`` by a few units of the last digit, and so its eigenvalues, in the norm, by up to
+    that share of the trace.
+    """
+    if table.X.dtype == torch.float64:
+        return False
+    noise = as_noise(model.noise_variance, table.X[:, 0].double(), "noise_variance") + model.kernel.white(table.X)
+    trace = float(model.kernel.diagonal(table.X).double().sum())
+    return float(noise.min()) < _LEAST_NOISE * torch.finfo(torch.float32).eps * trace
+
+
+def warn_of_float64(asked: TrainingTable, used: TrainingTable) -> None:
+    """Warn if a posterior was computed in float64 in place of float32."""
+    if asked.X.dtype != used.X.dtype:
+        msg = (
+            f"The rounding of float32 would show beside the noise of this model ({used.n_rows:,} rows), so that its "
+            "matrix was factorised in float64."
+        )
+        warn(msg, SolverWarning)
 
 
 class ExactPosterior(SolvedPosterior, GrowingPosterior):
@@ -115,27 +149,30 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
 
     Parameters
     ----------
-    table : TrainingTable
-        Training rows in the model's units.
     known : Factorised
-        ``H`` of the table with its factor.
+        ``H`` of the rows with its factor.
     """
 
     kind = "exact"
     covariance_is_cheap = True
 
-    def __init__(self, table: TrainingTable, known: Factorised) -> None:
-        self.model, self.table, self.budget = known.model, table, table.budget
+    def __init__(self, known: Factorised) -> None:
+        self.model, self.table, self.budget = known.model, known.table, known.table.budget
         self.factor = known.factor
         self.target_solutions, self.basis_solutions = known.solutions, known.basis_solutions
         self.coefficients, self.coefficient_root = known.trend
         self._known = known
 
+    def in_float64(self) -> ExactPosterior:
+        """Return the posterior from a factor in float64."""
+        table = self.table.in_float64()
+        return self if table is self.table else ExactPosterior(Factorised.of(self.model, table))
+
     def with_rows(self, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None = None) -> ExactPosterior:
         """Return the posterior given additional rows, whose factor extends that of the earlier ones."""
         table = self.table.appended(X, Y)
         require_factor(table)
-        return ExactPosterior(table, self._known.with_rows(self.model.appended(noise), table))
+        return ExactPosterior(self._known.with_rows(self.model.appended(noise), table))
 
     def _whitened(self, X: torch.Tensor) -> torch.Tensor:
         cross = cross_covariance(self.model.kernel, X, self.X, budget=self.budget)
@@ -237,4 +274,4 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         check_tensors(tensors, ROWS, saved.sizes)
         table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
         require_factor(table)
-        return cls(table, Factorised.of(saved.model, table))
+        return cls(Factorised.of(saved.model, table))

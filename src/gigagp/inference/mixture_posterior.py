@@ -74,6 +74,8 @@ class MixturePosterior(RowsPosterior):
     is_mixture = True
 
     def __init__(self, components: Sequence[RowsPosterior], weights: torch.Tensor) -> None:
+        if len({one.dtype for one in components}) > 1:
+            components = [one.in_float64() if isinstance(one, ExactPosterior) else one for one in components]
         order = weights.argsort(descending=True, stable=True)
         self.components = tuple(components[k] for k in order.tolist())
         weights = weights[order].double().cpu()
@@ -211,7 +213,7 @@ class MixturePosterior(RowsPosterior):
         rows = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
         require_factors(rows, 1 + len(others))
         models = [saved.model, *(_model(one, saved) for one in others)]
-        return cls([ExactPosterior(rows, Factorised.of(model, rows)) for model in models], tensors["weights"])
+        return cls([ExactPosterior(Factorised.of(model, rows)) for model in models], tensors["weights"])
 
 
 def _model(description: dict[str, Any], saved: Saved) -> Model:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from gigagp.gradients.exact import Exact as ExactGradient
-from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor
+from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor, warn_of_float64
 from gigagp.inference.least_noise import at_least_noise, with_least_noise
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.rows_posterior import RowsPosterior
@@ -252,7 +252,7 @@ class ExactObjective(TableObjective):
         state = self._last
         assert state is not None, "evaluate comes first"
         information = fisher_information(
-            state.model, self.table.X, state.factor, space, vector, probes.to(state.factor)
+            state.model, state.table.X, state.factor, space, vector, probes.to(state.factor)
         )
         return self.table.n_targets * information
 
@@ -262,7 +262,7 @@ class ExactObjective(TableObjective):
 
     def current_posterior(self) -> ExactPosterior | None:
         """Return the posterior at the last evaluated model."""
-        return None if self._last is None else ExactPosterior(self.table, self._last)
+        return None if self._last is None else ExactPosterior(self._last)
 
     def learned_posterior(self, model: Model, generator: torch.Generator) -> ExactPosterior:
         """Return the posterior at a learned model with enough noise (see `start`)."""
@@ -274,4 +274,5 @@ class ExactObjective(TableObjective):
         posterior = self.current_posterior()
         assert posterior is not None
         self._last = None
+        warn_of_float64(self.table, posterior.table)
         return posterior

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gigagp.dense import symmetric_inverse
 from gigagp.errors import InvalidInputError
-from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor
+from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor, warn_of_float64
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.table import TrainingTable
@@ -123,7 +123,7 @@ class StudentObjective(TableObjective):
         state, weights = self._last.state, self._last.weights
         return fisher_information(
             replace(state.model, noise_variance=weights[:0].sum()),
-            self.table.X,
+            state.table.X,
             state.factor,
             space,
             vector,
@@ -133,12 +133,13 @@ class StudentObjective(TableObjective):
 
     def current_posterior(self) -> ExactPosterior | None:
         """Return the posterior at the last evaluated model."""
-        return None if self._last is None else ExactPosterior(self.table, self._last.state)
+        return None if self._last is None else ExactPosterior(self._last.state)
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> ExactPosterior:
         """Return the posterior at a model, with weights that have converged."""
-        found = ExactPosterior(self.table, self._converge(model, _LAST_ROUNDS, _LAST_GAIN).state)
+        found = ExactPosterior(self._converge(model, _LAST_ROUNDS, _LAST_GAIN).state)
         self._last = None
+        warn_of_float64(self.table, found.table)
         return found
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -205,7 +206,7 @@ def check_student(model: Model, n_targets: int) -> None:
 
 def squares_at_rows(posterior: Posterior, table: TrainingTable) -> Tensor:
     """Return the expected squares of the errors of all rows, (n,) float64, from predictions at the rows."""
-    mean, variance = posterior.mean_and_variance(table.X)
+    mean, variance = posterior.mean_and_variance(table.X.to(posterior.dtype))
     return (table.Y[:, 0].double() - mean[:, 0].double()).square().cpu() + variance.double().cpu()
 
 
