@@ -12,7 +12,12 @@ import torch
 from gigagp import GPRegressor, inference
 from gigagp.errors import SolverWarning
 from gigagp.inference import exact_posterior
+from gigagp.inference.exact_posterior import ExactPosterior, Factorised
+from gigagp.inference.mixture_posterior import MixturePosterior
+from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF, Matern
+from gigagp.means import Zero
+from gigagp.model import Model
 from helpers import reference_block, reference_matrix
 
 N = 200
@@ -49,7 +54,7 @@ def fitted(kernel, X, y, noise: float) -> GPRegressor:
 
 
 @pytest.mark.parametrize("layout", ["spread", "clumps", "repeats"])
-@pytest.mark.parametrize("kernel", [RBF(1.0, variance=30.0), Matern(2.5, 1.0)], ids=["RBF", "Matern"])
+@pytest.mark.parametrize("kernel", [RBF(1.0, variance=30.0), Matern(2.5, 1.0, variance=1.0)], ids=["RBF", "Matern"])
 @pytest.mark.parametrize("noise", [1e-5, 1e-3, 0.1])
 def test_answers_are_those_of_dense_algebra_for_any_noise(kernel, layout, noise):
     X, y, new = rows(layout)
@@ -68,13 +73,28 @@ def test_a_factor_in_float32_is_far_off_there(monkeypatch):
     """The control."""
     monkeypatch.setattr(exact_posterior, "_is_coarse", lambda model, table: False)
     X, y, new = rows("spread")
-    kernel = Matern(2.5, 1.0)
+    kernel = Matern(2.5, 2.0, variance=4.0)
     gp = fitted(kernel, X, y, 1e-5)
     assert gp.posterior_.factor.dtype == torch.float32
-    assert errors(gp, kernel, X, y, new, 1e-5)[0] > 0.1
+    assert errors(gp, kernel, X, y, new, 1e-5)[0] > 0.06
 
 
-@pytest.mark.parametrize("settings", [{"likelihood": "student-t"}, {"kernel": "average"}, {"inference": "auto"}], ids=str)
+def test_a_mixture_of_both_precisions_is_float64():
+    X, y, new = (torch.from_numpy(one) for one in rows("spread"))
+    table = TrainingTable(X.float(), y[:, None].float(), Zero(), 2**30)
+    kernel = Matern(2.5, 1.0, variance=1.0).bind(2)
+    parts = []
+    for noise in (1e-6, 0.5):
+        model = Model(kernel, Zero(), torch.tensor(noise, dtype=torch.float64))
+        parts.append(ExactPosterior(Factorised.of(model, table)))
+    assert [one.dtype for one in parts] == [torch.float64, torch.float32]
+    mixture = MixturePosterior(parts, torch.tensor([0.5, 0.5], dtype=torch.float64))
+    mean, _ = mixture.mean_and_variance(new)
+    expected = sum(0.5 * one.mean(new.to(one.dtype)).double() for one in parts)
+    torch.testing.assert_close(mean, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("settings", [{"likelihood": "student-t"}, {"inference": "auto"}], ids=str)
 def test_whatever_else_is_asked_for_takes_float64_too(settings):
     X, y, new = rows("spread")
     settings = {"kernel": Matern(2.5, 1.0), "inference": inference.Exact(), "noise_variance": 1e-6} | settings

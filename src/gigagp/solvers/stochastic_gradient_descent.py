@@ -206,7 +206,7 @@ class _DescentSolve:
         self.rows_used += len(batch)
 
     def _takes_exact(self) -> bool:
-        """Go on from the best iterate with the matrix itself where the loop's products are too coarse; return whether."""
+        """Go on from the best iterate with the matrix itself if products of the loop are too coarse; return whether."""
         problem = self.problem
         if not problem.corrects:
             return False
