@@ -12,15 +12,17 @@ from gigagp.errors import FitWarning, warn
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia.laplace_posterior import LaplacePosterior, LatentGaussian
-from gigagp.inference.vecchia.latent import DENSE_ROWS, LatentSpace
+from gigagp.inference.vecchia.latent import LatentSpace, is_dense
 from gigagp.inference.vecchia.learning_rows import spread_and_clustered
 from gigagp.inference.vecchia.mode import Mode, ModeSearch
+from gigagp.inference.vecchia.nugget import FAR_TOO_MUCH, NUGGETS, TOO_MUCH, points_around, variance_ratio
 from gigagp.likelihoods import Likelihood, check_laplace
 from gigagp.memory import require
 from gigagp.model import NOISE, Model
 from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.factor import Factor
 from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
 from gigagp.scaling import centre_and_spread
@@ -33,8 +35,9 @@ _GRADIENT_DRAWS, _POSTERIOR_DRAWS, _DIRECTIONS = 16, 128, 16
 DRAWN_NUMBERS = 3 * _POSTERIOR_DRAWS
 #: Relative error of their solves.
 _TOLERANCE = 3e-3
-#: Gains in nats an observation that end the search for the mode: in learning, for a posterior, and with few rows.
-_LEARNING_GAIN, _LAST_GAIN, _EXACT_GAIN = 1e-7, 1e-9, 1e-12
+#: Gains in nats an observation that end the search for the mode, in learning and for a posterior; and with few rows.
+_LEARNING_GAIN, _LAST_GAIN = 1e-7, 1e-9
+_EXACT_GAIN, _EXACT_LAST_GAIN = 1e-12, 1e-14
 #: Coordinates of the preconditioner's block.
 _LEARNING_BLOCK, _LAST_BLOCK = 256, 512
 #: Gain in nats an observation that may be missed without a warning.
@@ -95,8 +98,13 @@ class LaplaceObjective(TableObjective):
         likelihood.check_targets(table.Y)
         n, self.likelihood, self._values = table.n_rows, likelihood, values
         self._n_neighbours = min(n_neighbours, max(n - 1, 1))
-        self._prediction_neighbours = prediction_neighbours or max(n_neighbours, _PREDICTION_NEIGHBOURS)
-        columns = 3 * n if n <= DENSE_ROWS else DRAWN_NUMBERS
+        if prediction_neighbours is None:
+            prediction_neighbours = max(n_neighbours, _PREDICTION_NEIGHBOURS)
+            if n_neighbours >= n - 1:  # all other rows: then a point has all rows
+                prediction_neighbours = max(prediction_neighbours, n)
+        self._prediction_neighbours = prediction_neighbours
+        self._is_complete = is_dense(n) and min(n_neighbours, prediction_neighbours - 1) >= n - 1
+        columns = 3 * n if is_dense(n) else DRAWN_NUMBERS
         require(8 * n * columns, table.budget, f"The posterior draws of {n:,} rows", "Use fewer rows.")
         self._targets = table.Y.double()
         p = table.basis.shape[1] if likelihood.has_noise else 0  # labels and counts have no trend
@@ -162,16 +170,41 @@ class LaplaceObjective(TableObjective):
         X = self.table.X.double()
         return model.noise_variance.to(X).expand(len(X)) + model.kernel.white(X)
 
-    def _pool(self, model: Model, noise: Tensor | None = None) -> Pool:
+    def _nugget(self, model: Model, share: float = NUGGETS[0]) -> Tensor:
+        return share * model.kernel.diagonal(self.table.X.double())
+
+    def _pool(self, model: Model, noise: Tensor) -> Pool:
         X = self.table.X.double()
-        noise = torch.zeros_like(X[:, 0]) if noise is None else noise
         return Pool(model.kernel, X, noise, budget=self.table.budget // 4, latent=True)
 
-    def _mode(self, model: Model, graph: NeighbourGraph, tolerance: float, block: int) -> tuple[LatentSpace, Mode]:
-        space = LatentSpace(Factor.of(self._pool(model), graph.neighbours, graph.order), block)
+    def _space(self, model: Model, graph: NeighbourGraph, nugget: Tensor, block: int) -> LatentSpace:
+        return LatentSpace(Factor.of(self._pool(model, nugget), graph.neighbours, graph.order), block)
+
+    def _sound_space(self, model: Model, graph: NeighbourGraph) -> tuple[LatentSpace, Tensor, float]:
+        """Return the space for a posterior with the least nugget at which predictions keep to the prior variance.
+
+        Returns
+        -------
+        space : LatentSpace
+        nugget : Tensor of shape (n,)
+        ratio : float
+            See `variance_ratio`.
+        """
+        around = points_around(self.table.X)
+        for share in NUGGETS:
+            nugget = self._nugget(model, share)
+            space = self._space(model, graph, nugget, _LAST_BLOCK)
+            given = self.table.X, nugget, graph, self._prediction_neighbours, self.table.budget
+            predictor = LocalPredictor(model.kernel, *given)
+            ratio = variance_ratio(model.kernel, predictor, space.prior_root(_POSTERIOR_DRAWS), around)
+            if ratio <= TOO_MUCH:
+                break
+        return space, nugget, ratio
+
+    def _mode(self, model: Model, space: LatentSpace, known: tuple[Tensor, Tensor] | None, tolerance: float) -> Mode:
         variance = model.kernel.diagonal(self.table.X.double())
         search = ModeSearch(space, self.likelihood, self._targets, self._basis, self._noise(model), variance)
-        return space, search.maximise(self._known, tolerance)
+        return search.maximise(known, tolerance)
 
     @torch.no_grad()
     def evaluate(self, model: Model) -> Evaluation:
@@ -184,8 +217,9 @@ class LaplaceObjective(TableObjective):
         if self._graph is None:
             self.start(model)
         assert self._graph is not None
-        gain = _EXACT_GAIN if self.table.n_rows <= DENSE_ROWS else _LEARNING_GAIN
-        space, mode = self._mode(model, self._graph, gain, _LEARNING_BLOCK)
+        gain = _EXACT_GAIN if is_dense(self.table.n_rows) else _LEARNING_GAIN
+        space = self._space(model, self._graph, self._nugget(model), _LEARNING_BLOCK)
+        mode = self._mode(model, space, self._known, gain)
         self._known = mode.z, mode.coefficients
         curvature = mode.local.curvature.mean(1)
         self._last = _Evaluated(model, curvature)
@@ -221,7 +255,10 @@ class LaplaceObjective(TableObjective):
             h = space.colour(z)
         else:
             h, of_trend = torch.zeros_like(through_mode), self._basis.new_zeros(self._basis.shape[1], t)
-        pool, every = self._pool(model), torch.arange(self.table.n_rows, device=self.table.X.device)
+        pool, every = (
+            self._pool(model, self._nugget(model)),
+            torch.arange(self.table.n_rows, device=self.table.X.device),
+        )
         plus, minus = (
             pool.derivatives(every, graph.neighbours, torch.cat(columns, 1)).gradient
             for columns in ((mode.f + h, t**0.5 * root), (h, t**0.5 * prior))
@@ -287,7 +324,12 @@ class LaplaceObjective(TableObjective):
         if graph is None or not graph.is_of(model.kernel, self.table.X, self._n_neighbours):
             # a model file has no other kernel to find the neighbours with
             graph = NeighbourGraph(model.kernel, self.table.X, self._n_neighbours)
-        space, mode = self._mode(model, graph, _LAST_GAIN, _LAST_BLOCK)
+        if self._is_complete:
+            X = self.table.X.double()
+            space, known, ratio = LatentSpace.of_covariance(model.kernel.block(X, X)), None, 1.0
+        else:
+            (space, nugget, ratio), known = self._sound_space(model, graph), self._known
+        mode = self._mode(model, space, known, _EXACT_LAST_GAIN if space.is_dense else _LAST_GAIN)
         if mode.promised > _MISSED * self.n_observations:
             msg = (
                 f"the search for the most probable latent values ended early: its last step promised "
@@ -295,7 +337,6 @@ class LaplaceObjective(TableObjective):
             )
             warn(msg, FitWarning)
         curvature = mode.local.curvature.mean(1)
-        root, _ = space.roots(curvature, _POSTERIOR_DRAWS, _TOLERANCE)
         of_trend, explained = space.trend(curvature, self._basis, _TOLERANCE)
         determinant = space.log_determinant(curvature, _DIRECTIONS)
         t, p = self.table.n_targets, self.table.basis.shape[1]
@@ -303,22 +344,43 @@ class LaplaceObjective(TableObjective):
         basis = mode.f.new_zeros(self.table.n_rows, p)
         if self._basis.shape[1]:
             coefficients, trend_root, basis = mode.coefficients, of_trend, explained
+        prior = model.kernel.diagonal(self.table.X.double())
+        if self._is_complete:
+            # Conditioned on Gaussian pseudo-observations, a point needs no inverse of the prior covariance.
+            noise = 1 / torch.maximum(curvature, 1 / (_LARGEST_NOISE * prior))
+            at_rows, root = mode.f + noise[:, None] * mode.local.slope, mode.f[:, :0]
+            basis[:, : self._basis.shape[1]] = self._basis
+        else:
+            at_rows, noise = mode.f, nugget
+            root = space.roots(curvature, _POSTERIOR_DRAWS, _TOLERANCE)[0]
         latent = LatentGaussian(
-            mode.f.contiguous(),
+            at_rows.contiguous(),
+            noise,
             (root if space.is_dense else root.float()).contiguous(),
             basis.contiguous(),
             mode.value - 0.5 * t * determinant.value,
             0.5 * t * determinant.standard_error,
         )
-        return LaplacePosterior(
-            model,
-            self.table,
-            graph,
-            self._prediction_neighbours,
-            coefficients.to(self.table.Y),
-            trend_root.to(self.table.Y),
-            latent,
-        )
+        trend = coefficients.to(self.table.Y), trend_root.to(self.table.Y)
+        found = LaplacePosterior(model, self.table, graph, self._prediction_neighbours, *trend, latent)
+        self._check(found, ratio)
+        return found
+
+    def _check(self, found: LaplacePosterior, ratio: float) -> None:
+        """Warn if predictions contradict the prior, by its variance around the rows, or the values at the rows."""
+        doubts = []
+        if not ratio <= FAR_TOO_MUCH:
+            doubts.append(f"around the rows they have {ratio:.3g} times the prior variance")
+        at_rows = found.contradiction()
+        if at_rows is not None:
+            doubts.append(at_rows)
+        if doubts:
+            msg = (
+                f"Predictions from neighbours are not sound: {'; '.join(doubts)}. Means and standard deviations may be "
+                f"wrong. {self._n_neighbours} neighbours of each row do not suffice for this kernel, or it is no "
+                "covariance function. Raise n_neighbors of inference.Vecchia, or use a rougher kernel, such as Matern."
+            )
+            warn(msg, FitWarning)
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 

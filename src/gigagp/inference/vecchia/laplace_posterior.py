@@ -26,24 +26,35 @@ from gigagp.random import standard_normal
 from gigagp.scaling import Scaling
 from gigagp.schema import Field, check_tensors, number, optional, record, whole
 
+#: Rows at which predictions are held against the values there, how far means may be from them in standard deviations,
+#: and by which factor these may differ.
+_CHECKED_ROWS, _SHIFT, _RATIO = 256, 0.5, 1.5
+
 
 class LatentGaussian(NamedTuple):
-    """The Gaussian approximation of the latent values at the rows, and of the evidence.
+    """What the Gaussian approximation says of values at the rows that points are predicted from, and the evidence.
+
+    They are the latent values, which are the function and a nugget (`gigagp.inference.vecchia.nugget`), with their
+    distribution given the targets. Where all rows are neighbours, they are Gaussian pseudo-observations of the function
+    that stand for the targets.
 
     Attributes
     ----------
     mean : Tensor of shape (n, t)
         Without the mean function.
+    noise : Tensor of shape (n,)
+        Variance of the independent part of the values: the nugget, or that of the pseudo-observations.
     root : Tensor of shape (n, r)
         ``root root'`` is the covariance given the mean's coefficients, the same for all targets: exact, or that of r
-        draws.
+        draws. Pseudo-observations are known: r = 0.
     explained : Tensor of shape (n, p)
-        The mean's basis functions as predicted at the rows.
+        What the mean's basis functions are in the place of ``mean``.
     value, standard_error : float
         Log evidence.
     """
 
     mean: Tensor
+    noise: Tensor
     root: Tensor
     explained: Tensor
     value: float
@@ -54,8 +65,12 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
     """Predictions ``w_x' f_N`` from latent values at the m rows nearest to each point x.
 
     The latent values have the distribution N(f, R R') of a Laplace approximation of all rows. The variance of a
-    prediction is what the values of the neighbours leave, as without noise, plus ``|R' w_x|^2``. Where R holds draws,
-    its relative standard error is at most the root of 2 / r.
+    prediction is what the values of the neighbours leave plus ``|R' w_x|^2``. Where R holds draws, its relative
+    standard error is at most the root of 2 / r.
+
+    The values have a nugget, in the approximation as in the predictions. Without it, rows of a smooth kernel determine
+    each other to the last digit: weights are as large as the inverse of that rounding, and the values that they
+    multiply have errors of their own.
 
     Parameters
     ----------
@@ -85,8 +100,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
     ) -> None:
         self.model, self.table, self.budget, self._graph = model, table, table.budget, graph
         self.coefficients, self.coefficient_root, self.latent = coefficients, coefficient_root, latent
-        nothing = torch.zeros_like(table.X[:, 0], dtype=torch.float64)
-        self._predictor = LocalPredictor(model.kernel, table.X, nothing, graph, n_neighbours, table.budget)
+        self._predictor = LocalPredictor(model.kernel, table.X, latent.noise, graph, n_neighbours, table.budget)
 
     def solver_name(self) -> str:
         """Return the number of neighbours."""
@@ -94,7 +108,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
 
     @property
     def _exact(self) -> bool:
-        return self.latent.root.shape[1] == self.n_rows
+        return self.latent.root.shape[1] in (0, self.n_rows)
 
     def notes(self) -> dict[str, str]:
         """Return whether rows were left out, and where the variances come from."""
@@ -113,6 +127,31 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         """Refuse; see `row_refusal`."""
         raise AssertionError("rows of a Laplace approximation are refused before")
 
+    def contradiction(self) -> str | None:
+        """Return in words how predictions at the rows differ from what the approximation says of the values there.
+
+        None: they do not. Values that are pseudo-observations say nothing about predictions.
+        """
+        if not self.latent.root.shape[1]:
+            return None
+        values = self._values()
+        found, left = self._predictor.predict(self.X[:_CHECKED_ROWS], values)
+        values = values[:_CHECKED_ROWS]
+        moved, spread = (found - values)[:, : self.n_targets], found[:, self.n_targets :].square().sum(1)
+        own = values[:, self.n_targets :].square().sum(1) + self.latent.noise[:_CHECKED_ROWS]
+        shift, ratio = float((moved.abs() / own.sqrt()[:, None]).max()), ((left + spread) / own).sqrt()
+        low, high = float(ratio.min()), float(ratio.max())
+        if shift <= _SHIFT and high <= _RATIO and low * _RATIO >= 1:
+            return None
+        return (
+            f"at the rows their means are up to {shift:.3g} standard deviations off, and their standard deviations are "
+            f"{low:.3g} to {high:.3g} times as large as those of the values"
+        )
+
+    def _values(self) -> Tensor:
+        """Return the values at the rows and the root of their covariance, shape (n, t + r)."""
+        return torch.cat([self.latent.mean, self.latent.root.to(self.latent.mean)], 1)
+
     # Predictions ----------------------------------------------------------------------------------------------------
 
     def mean(self, X: Tensor) -> Tensor:
@@ -125,8 +164,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance at given coefficients of the mean; ``method`` has no effect."""
-        values = torch.cat([self.latent.mean, self.latent.root.to(self.latent.mean)], 1)
-        found, left = self._predictor.predict(X, values)
+        found, left = self._predictor.predict(X, self._values())
         mean, spread = found[:, : self.n_targets], found[:, self.n_targets :]
         return self.trend(X) + mean.to(X), (left + spread.square().sum(1)).to(X)
 
@@ -143,19 +181,19 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         return (self._left(local, X) + spread @ spread.T).to(X)
 
     def _left(self, local: LocalWeights, X: Tensor) -> Tensor:
-        """Return the covariance of the errors of predictors from noiseless values, ``K** - W'K_X* - K_*X W + W'KW``."""
+        """Return the covariance of the errors of predictors from the values, ``K** - W'K_X* - K_*X W + W'HW``."""
         kernel, rows, wide = self.model.kernel, self.table.X[local.rows].double(), within_reach(X)
         q, u = len(X), len(rows)
         require(8 * (3 * q * (q + u)), self.budget, f"The covariance of {q:,} points", "")
         weights = wide.new_zeros(q, u).scatter_add(1, local.places, local.weights)
-        matrix, transposed = KernelMatrix(kernel, rows, memory_budget=self.budget), weights.T.contiguous()
-        inner = weights @ (matrix @ transposed - kernel.white(rows)[:, None] * transposed)
+        noise = self.latent.noise[local.rows] - kernel.white(rows)
+        inner = weights @ (KernelMatrix(kernel, rows, noise, memory_budget=self.budget) @ weights.T.contiguous())
         cross = weights @ kernel.block(rows, wide)
         found = kernel.block(wide, wide) - cross - cross.T + inner
         return 0.5 * (found + found.T)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return samples as functions, ``g(x) + w_x' (f - g(X))``: prior functions g, and draws f of the latent values.
+        """Return samples as functions, ``g(x) + w_x' (f - g(X) - noise)``: prior functions g, draws f of the values.
 
         These samples have the error of the random features of g. At a few thousand points, `sample_at` samples
         without it.
@@ -165,7 +203,9 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         prior = PriorSamples.for_sample_functions(kernel, self.n_inputs, needed, generator)
         draws = standard_normal(root.shape[1], needed, generator=generator).to(self.latent.mean)
         values = self.latent.mean.repeat_interleave(n_samples, 1) + root.to(draws) @ draws
-        rest = values - prior.evaluate(kernel, self.X.double(), self.budget)
+        noise = standard_normal(self.n_rows, needed, generator=generator).to(draws)
+        at_rows = prior.evaluate(kernel, self.X.double(), self.budget) + self.latent.noise.sqrt()[:, None] * noise
+        rest = values - at_rows
         return corrected_functions(self, self._predictor, prior, rest)
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
@@ -182,6 +222,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
             "coefficients": self.coefficients,
             "coefficient_root": self.coefficient_root.contiguous(),
             "latent": self.latent.mean,
+            "noise": self.latent.noise,
             "root": self.latent.root,
             "explained": self.latent.explained,
         }
@@ -203,6 +244,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
             "coefficients": Field("p t", "real"),
             "coefficient_root": Field("p p", "real"),
             "latent": Field("n t", "float64"),
+            "noise": Field("n", "float64"),
             "root": Field("n r"),
             "explained": Field("n p", "float64"),
         }
@@ -210,8 +252,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         given = tensors["X"], tensors["Y"], saved.model.mean, saved.budget
         table = TrainingTable(*given, drawn_from=header.get("drawn_from"))
         graph = NeighbourGraph(saved.model.kernel, table.X, header["row_neighbours"])
-        latent = LatentGaussian(
-            tensors["latent"], tensors["root"], tensors["explained"], header["value"], header["standard_error"]
-        )
+        of_rows = (tensors[name] for name in ("latent", "noise", "root", "explained"))
+        latent = LatentGaussian(*of_rows, header["value"], header["standard_error"])
         trend = tensors["coefficients"], tensors["coefficient_root"]
         return cls(saved.model, table, graph, header["point_neighbours"], *trend, latent)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gigagp import interruption
-from gigagp.dense import cholesky
+from gigagp.dense import cholesky, eigh
 from gigagp.estimate import Estimate
 from gigagp.inference.trend import coefficient_root
 from gigagp.lanczos import log_determinant
@@ -24,6 +24,11 @@ _SIGNS, _STEPS = 16, 1000
 _COLUMNS = 128
 #: Change of the sum of all curvatures up to which a preconditioner is kept.
 _SIMILAR = 0.25
+
+
+def is_dense(n: int) -> bool:
+    """Whether the systems of so many rows are dense."""
+    return n <= DENSE_ROWS
 
 
 class LatentSpace:
@@ -55,8 +60,23 @@ class LatentSpace:
     def __init__(self, factor: Factor, block: int) -> None:
         self.factor, self.n, self._block = factor, factor.n, min(block, factor.n)
         self._kept: tuple[float, _DiagonalAndBlock] | None = None
-        self.is_dense = self.n <= DENSE_ROWS
-        self._root = factor.colour(torch.eye(self.n).to(factor.variance)) if self.is_dense else None
+        self._root = factor.colour(torch.eye(self.n).to(factor.variance)) if is_dense(self.n) else None
+
+    @classmethod
+    def of_covariance(cls, covariance: Tensor) -> LatentSpace:
+        """Return the space of few rows with a prior covariance (n, n), which may be singular.
+
+        Any root of the covariance will do; that from eigenvectors has the error of the covariance's own rounding.
+        """
+        space = cls.__new__(cls)
+        values, vectors = eigh(covariance)
+        space.n, space._root = len(covariance), vectors * values.clamp_min(0).sqrt()
+        return space
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether there is a dense root of the prior covariance."""
+        return self._root is not None
 
     def colour(self, z: Tensor) -> Tensor:
         """Return ``L z``, shape (n, c)."""
@@ -208,12 +228,20 @@ class LatentSpace:
             eye = torch.eye(self.n).to(self._root)
             z = torch.linalg.solve_triangular(self._dense_factor(curvature).T, eye, upper=True)
             return self._root @ z, self._root
-        generator = torch.Generator().manual_seed(4)
-        draws = standard_normal(self.n, 2 * count, generator=generator).to(curvature)
-        prior, of_rows = draws.split(count, 1)
+        prior, of_rows = self._draws(count)
         right = prior + self.colour_transposed(curvature.sqrt()[:, None] * of_rows)
         z = self.solve(right[:, None, :], curvature[:, None], tolerance)[:, 0]
         return self.colour(z) / count**0.5, self.colour(prior) / count**0.5
+
+    def _draws(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return the standard normal draws of z, shape (n, count), and as many of noise."""
+        draws = standard_normal(self.n, 2 * count, generator=torch.Generator().manual_seed(4))
+        prior, of_rows = draws.to(self.factor.variance).split(count, 1)
+        return prior, of_rows
+
+    def prior_root(self, count: int) -> Tensor:
+        """Return the U of `roots`."""
+        return self.colour(self._draws(count)[0]) / count**0.5 if self._root is None else self._root
 
     def log_determinant(self, curvature: Tensor, count: int) -> Estimate:
         """Return ``log det A``, exact up to `DENSE_ROWS` rows, from ``count`` directions beyond.
