@@ -176,6 +176,11 @@ class Neighbourhood:
         return numbers.to(torch.int32)
 
 
+def neighbours_of_a_point(n_neighbours: int, least: int, n_rows: int) -> int:
+    """Return how many rows a new point is conditioned on by default: all of them if every row is on all others."""
+    return max(n_neighbours, least, n_rows if n_neighbours >= n_rows - 1 else 0)
+
+
 def squared_distances(queries: Tensor, points: Tensor, found: Tensor) -> Tensor:
     """Return the squared distances of queries, shape (q, c), from points with given numbers, (q, m); infinite for -1.
 

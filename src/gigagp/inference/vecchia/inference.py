@@ -47,8 +47,9 @@ class Vecchia(Inference):
         ``n m^3 / 3`` operations for a likelihood.
     prediction_neighbors : int or None, default None
         Rows that a new point is conditioned on. None is 90 up to three inputs and 200 beyond, and at least
-        ``n_neighbors``. Up to three inputs a third of them are taken at coarser scales, so that they surround gaps. For
-        targets that are not Gaussian None is 60, because latent values have no noise to average.
+        ``n_neighbors``; it is all rows if each row is conditioned on all others. Up to three inputs a third of them
+        are taken at coarser scales, so that they surround gaps. For targets that are not Gaussian None is 60, because
+        latent values have no noise to average.
     learning_rows : int or None, default None
         Random rows whose densities estimate the likelihood in learning, each given neighbours among all rows. So a step
         costs the same for any number of rows. None is 10,000, and in the end as many as cost about a second: 555,000

@@ -21,7 +21,7 @@ from gigagp.memory import require
 from gigagp.model import NOISE, Model
 from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.factor import Factor
-from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.neighbours.neighbourhood import NeighbourGraph, neighbours_of_a_point
 from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
@@ -59,11 +59,11 @@ class LaplaceObjective(TableObjective):
     """``log p(Y | f) - f' Q f / 2 - log det(I + L' W L) / 2`` at the most probable latent values f.
 
     The precision ``Q = (L L')^-1`` of the latent values is that of their conditional distributions given their nearest
-    earlier rows (Vecchia 1988). W is the curvature of the log-likelihood, with several targets the mean of theirs in
-    the determinant, as in the posterior's variance. Up to `DENSE_ROWS` rows everything is exact. Beyond, the value is
-    not computed, and traces in the gradient are means over posterior draws s minus prior draws u made of the same
-    random numbers: ``tr(((Q + W)^-1 - Q^-1) dQ) = E (s' dQ s - u' dQ u)``, where what the data say nothing about
-    cancels.
+    earlier rows (Vecchia 1988). They include a nugget (`gigagp.inference.vecchia.nugget`). W is the curvature of the
+    log-likelihood, with several targets the mean of theirs in the determinant, as in the posterior's variance. Up to
+    `DENSE_ROWS` rows everything is exact. Beyond, the value is not computed, and traces in the gradient are means over
+    posterior draws s minus prior draws u made of the same random numbers:
+    ``tr(((Q + W)^-1 - Q^-1) dQ) = E (s' dQ s - u' dQ u)``, where what the data say nothing about cancels.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class LaplaceObjective(TableObjective):
     n_neighbours : int
         Neighbours of each row.
     prediction_neighbours : int or None
-        Rows that a new point is conditioned on; None: 60, at least ``n_neighbours``.
+        Rows that a point is conditioned on; None: 60, at least ``n_neighbours``, or all if each row has all others.
     learning_rows : int or None
         Rows that hyperparameters are learned from; None: 20,000.
     values : bool
@@ -99,9 +99,7 @@ class LaplaceObjective(TableObjective):
         n, self.likelihood, self._values = table.n_rows, likelihood, values
         self._n_neighbours = min(n_neighbours, max(n - 1, 1))
         if prediction_neighbours is None:
-            prediction_neighbours = max(n_neighbours, _PREDICTION_NEIGHBOURS)
-            if n_neighbours >= n - 1:  # all other rows: then a point has all rows
-                prediction_neighbours = max(prediction_neighbours, n)
+            prediction_neighbours = neighbours_of_a_point(n_neighbours, _PREDICTION_NEIGHBOURS, n)
         self._prediction_neighbours = prediction_neighbours
         self._is_complete = is_dense(n) and min(n_neighbours, prediction_neighbours - 1) >= n - 1
         columns = 3 * n if is_dense(n) else DRAWN_NUMBERS

@@ -35,7 +35,7 @@ class LatentSpace:
     """Coordinates z with ``f = L z``, ``L = (I - B)^-1 D^1/2``, which are standard normal under the prior.
 
     At curvatures W of the log-likelihood, the precision of z is ``A = I + L' W L``. A product with it takes two
-    triangular solves and divides by no variance, so that duplicated rows and smooth kernels need no nugget.
+    triangular solves and divides by no variance.
 
     The coordinate of an early row in the coarse-to-fine order stands for a wide neighbourhood, and a late one for a
     small remainder, like a multiscale basis. So the diagonal of A, estimated from random signs, is a good

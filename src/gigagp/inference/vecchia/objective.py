@@ -20,7 +20,13 @@ from gigagp.machine import slowness
 from gigagp.model import Model
 from gigagp.neighbours.local import Derivatives
 from gigagp.neighbours.metric import Metric
-from gigagp.neighbours.neighbourhood import FEW_INPUTS, FEW_NEIGHBOURS, NeighbourGraph, squared_distances
+from gigagp.neighbours.neighbourhood import (
+    FEW_INPUTS,
+    FEW_NEIGHBOURS,
+    NeighbourGraph,
+    neighbours_of_a_point,
+    squared_distances,
+)
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
 
@@ -70,7 +76,7 @@ class VecchiaObjective(TableObjective):
         Neighbours of each row.
     prediction_neighbours : int or None
         Neighbours of a new point, for the posterior; None: 90 with few inputs and 200 with many, at least
-        ``n_neighbours``.
+        ``n_neighbours``, and all if each row has all others.
     learning_rows : int or None
         Rows whose densities estimate the sum. None: 10,000 at first, and once the hyperparameters have settled as many
         as cost about a second.
@@ -91,7 +97,8 @@ class VecchiaObjective(TableObjective):
     ) -> None:
         super().__init__(table)
         if prediction_neighbours is None:
-            prediction_neighbours = max(n_neighbours, 90 if table.n_inputs <= FEW_INPUTS else 200)
+            least = 90 if table.n_inputs <= FEW_INPUTS else 200
+            prediction_neighbours = neighbours_of_a_point(n_neighbours, least, table.n_rows)
         self.n_neighbours, self._most_neighbours = n_neighbours, most_neighbours or 0
         self.prediction_neighbours = prediction_neighbours
         self._adds_rows = learning_rows is None
