@@ -93,6 +93,42 @@ def test_the_model_is_what_the_variogram_is_expected_to_be():
     assert (abs(values.mean(0) - other.model) > 4 * error).any(), "the control has another range"
 
 
+@pytest.mark.parametrize(("scale", "offset"), [(0.1, 0.0), (1 / 3, 0.0), (0.1, 5e5), (7.3, 1e6), (1e-3, 12.0)])
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_rows_on_a_lattice_have_the_same_bins_in_all_units(inputs, scale, offset):
+    """Pairs at a limit of two bins are many, and rounding must not divide them."""
+    n = {1: 40, 2: 12}[inputs]
+    X = np.stack(np.meshgrid(*[np.arange(float(n))] * inputs), -1).reshape(-1, inputs)
+    y = np.random.default_rng(3).normal(size=len(X))
+    for n_bins, limit in ((4, None), (10, None), (15, (n - 1) / 2), (8, 4.0)):
+        own, other = (
+            geo.variogram(factor * X + origin, y, n_bins=n_bins, max_distance=None if limit is None else factor * limit)
+            for factor, origin in ((1.0, 0.0), (scale, offset))
+        )
+        np.testing.assert_array_equal(other.count, own.count)
+        np.testing.assert_allclose(other.semivariance, own.semivariance, rtol=1e-12)
+    moved = geo.variogram(scale * X + offset, y, n_bins=8, max_distance=scale * 3.99)
+    assert (moved.count != own.count).any(), "the control"
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e9])
+def test_the_model_keeps_its_digits_far_from_zero(offset):
+    X = offset + np.random.default_rng(0).integers(0, 2**20, (50, 2)) / 2**20  # exact at any offset
+    y = np.zeros(50)
+    for kernel in (kernels.RBF([0.3, 0.2], 1.3), kernels.Matern(0.5, 0.3, ard=False), kernels.Periodic(1.0, 1.0, 0.7)):
+        found = geo.variogram(X, y, kernel=kernel).model
+        np.testing.assert_allclose(found, geo.variogram(X - offset, y, kernel=kernel).model, rtol=1e-9)
+
+
+def test_the_model_of_a_kernel_that_knows_zero_is_not_moved():
+    X = 3 + np.random.default_rng(0).uniform(0, 1, (40, 2))
+    kernel = kernels.Linear(0.7) * kernels.RBF([0.3, 0.2])
+    pairs = pairs_of(X, np.zeros(40), kernel.bind(2), 0.0)
+    found = geo.variogram(X, np.zeros(40), n_bins=1, max_distance=2.0, kernel=kernel)
+    assert found.model[0] == pytest.approx(pairs[:, 2].mean(), rel=1e-12)
+    assert found.model[0] != pytest.approx(pairs_of(X - 3, np.zeros(40), kernel.bind(2), 0.0)[:, 2].mean(), rel=0.1)
+
+
 def test_one_gross_error_hardly_moves_the_robust_variogram():
     X, y = np.random.default_rng(3).uniform(0, 1, (300, 2)), np.random.default_rng(4).normal(size=300)
     wrong = y.copy()

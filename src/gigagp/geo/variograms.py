@@ -15,6 +15,7 @@ from gigagp.intake import inputs, targets
 from gigagp.kernels import Kernel
 from gigagp.kernels.geometry import EARTH_RADIUS, Sphere
 from gigagp.kernels.stationary import require_taken
+from gigagp.kernels.units import Units
 from gigagp.random import RandomState, generator_from
 
 #: Rows of a block of pairs.
@@ -35,7 +36,8 @@ class Variogram:
     count : ndarray of int of shape (b,)
         Number of pairs.
     edges : ndarray of shape (b + 1,)
-        Limits of the bins. A pair at a limit belongs to the bin below it.
+        Limits of the bins. A pair at a limit belongs to the bin below it, also if the distance exceeds the limit by the
+        rounding of the coordinates: rows on a lattice have many such pairs.
     model : ndarray of shape (b,) or None
         Mean over the same pairs of ``k(x, x) / 2 + k(z, z) / 2 - k(x, z)`` plus the noise variance: what Matheron's
         estimator is expected to be under the model, for any kernel, also one that is not isotropic.
@@ -131,15 +133,18 @@ def variogram(
         msg = "X of variogram must have rows at two places or more; all are at one."
         raise InvalidInputError(msg)
     edges = np.linspace(0.0, limit, int(n_bins) + 1)
+    ends = edges + _rounding(X, limit, metric)
+    if kernel is not None:
+        kernel, points = _centred(kernel, X)
     sums = _Sums(int(n_bins))
     for first in range(0, len(X), _BLOCK):
         rows = slice(first, first + _BLOCK)
         later = np.arange(len(X))[None, :] > np.arange(len(X))[rows, None]  # each pair once
         distance = _distances(X[rows], X[first:], metric)
-        taken = later[:, first:] & (distance <= limit)
-        place = np.clip(np.searchsorted(edges, distance[taken]) - 1, 0, int(n_bins) - 1)
+        taken = later[:, first:] & (distance <= ends[-1])
+        place = np.clip(np.searchsorted(ends, distance[taken]) - 1, 0, int(n_bins) - 1)
         apart = np.abs(y[rows, None] - y[None, first:])[taken]
-        model = None if kernel is None else _model(kernel, X[rows], X[first:], noise_variance)[taken]
+        model = None if kernel is None else _model(kernel, points[rows], points[first:], noise_variance)[taken]
         sums.add(place, distance[taken], apart, model)
     return sums.variogram(edges, estimator, len(X))
 
@@ -191,6 +196,22 @@ def _distances(X: np.ndarray, Z: np.ndarray, metric: str) -> np.ndarray:
     return 2 * EARTH_RADIUS * np.arcsin(np.minimum(chords / (2 * EARTH_RADIUS), 1.0))
 
 
+def _rounding(X: np.ndarray, limit: float, metric: str) -> float:
+    """Return a bound of the rounding in distances: that of the coordinates, and that of the distance itself."""
+    largest = EARTH_RADIUS if metric == "haversine" else float(np.abs(X).max()) * X.shape[1] ** 0.5
+    return 4 * float(np.finfo(float).eps) * (largest + limit)
+
+
+def _centred(kernel: Kernel, X: np.ndarray) -> tuple[Kernel, np.ndarray]:
+    """Return the kernel for coordinates without their mean, and these, so that far from zero no digits are lost."""
+    require_taken(kernel, X)
+    bound, centre = kernel.bind(X.shape[1]), X.mean(0)
+    if not all(leaf.says_units for leaf in bound.leaves()):
+        return bound, X  # a kernel that may depend on where zero is
+    units = Units(torch.from_numpy(centre), torch.ones(X.shape[1], dtype=torch.float64), 1.0)
+    return kernel.standardized(units), X - centre
+
+
 def _half_extent(X: np.ndarray, metric: str) -> float:
     points = X if metric == "euclidean" else _on_the_sphere(X)
     diagonal = float(np.linalg.norm(points.max(0) - points.min(0)))
@@ -201,7 +222,6 @@ def _half_extent(X: np.ndarray, metric: str) -> float:
 def _model(kernel: Kernel, X: np.ndarray, Z: np.ndarray, noise_variance: float) -> np.ndarray:
     """Return the semivariances of pairs under a model."""
     left, right = torch.from_numpy(np.ascontiguousarray(X)), torch.from_numpy(np.ascontiguousarray(Z))
-    require_taken(kernel, left)
     with torch.no_grad():
         own = [(kernel.diagonal(points) + kernel.white(points)).numpy() for points in (left, right)]
         return (own[0][:, None] + own[1][None, :]) / 2 - kernel.block(left, right).numpy() + noise_variance
