@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -73,3 +74,16 @@ def test_every_planted_fault_is_somewhere():
     assert set(faults["plants"]) == set(PLANTS)
     for tests in [*(one["tests"] for one in mutations), *faults["plants"].values()]:
         assert [name for name in tests if not (ROOT / name).exists()] == []
+
+
+def test_a_package_has_one_lower_bound():
+    """`packaging/check_versions.sh oldest` installs them."""
+    lowest = runpy.run_path(str(ROOT / "packaging/lowest_versions.py"))["lowest"]
+    extras = PROJECT["optional-dependencies"].values()
+    found = lowest([*PROJECT["dependencies"], *(one for extra in extras for one in extra)])
+    assert found["torch"] == "2.6"
+    assert found["triton"] == "3.2"  # behind it is a marker
+    assert lowest(["a>=1.0", "a>=1.0,<2", "gigagp[plot]"]) == {"a": "1.0"}
+    for wrong in (["a"], ["a<2"], ["a>=1.0", "a>=1.1"]):
+        with pytest.raises(ValueError, match="needs a lower bound, the same wherever"):
+            lowest(wrong)
