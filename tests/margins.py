@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import torch
 
     import helpers  # once conftest.py has set the number of threads, because it imports torch
+
     ApproxScalar = type(pytest.approx(1.0))
 
     for owner, name in ((np.testing, "assert_allclose"), (np, "allclose"), (torch, "allclose")):

@@ -126,6 +126,7 @@ def test_a_fit_warns_where_latent_variances_are_too_small(name):
     fitted(kernel, WEIGHTS[name](2000), X, Y, 0.1)  # the control: no warning, as warnings are errors
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Squared errors")
 @pytest.mark.parametrize("kind", ["even", "clumps"])
 def test_nearest_rows_tell_the_errors_in_a_large_table(kind):

@@ -89,6 +89,7 @@ def _write_at_every_step(monkeypatch):
     monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("killed_after", [1, 3])
 @pytest.mark.filterwarnings("ignore:Learning stopped after")  # by so few steps

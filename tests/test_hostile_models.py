@@ -149,6 +149,7 @@ def test_classes_need_a_likelihood_of_classes(states, tmp_path, likelihood):
     assert "likelihood" in str(error)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_missing_name_of_a_header_and_every_missing_tensor_is_an_error(states, tmp_path, name):
     kind, tensors, header = states[name]

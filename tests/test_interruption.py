@@ -310,6 +310,7 @@ def test_a_pass_over_rows_ends_as_ever(monkeypatch):
     assert not hasattr(estimator, "posterior_")
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.parametrize("name", ["exact adam", "iterative ap", "quadruply sampled"])
 def test_the_checkpoint_stays_and_leads_to_the_same_bits(signals, tmp_path, monkeypatch, name):

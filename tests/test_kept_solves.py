@@ -67,7 +67,7 @@ def killed(monkeypatch: pytest.MonkeyPatch, steps: int, *arguments: str, **optio
             fit(*arguments, **options)
 
 
-@pytest.mark.pairs
+@pytest.mark.few(3)
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
 @pytest.mark.parametrize("solver", SOLVERS)

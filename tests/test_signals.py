@@ -96,6 +96,7 @@ def start(tmp_path):
             process.kill()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["exact", "iterative", "sparse", "quadruply"])
 def test_at_a_random_time(start, name):
     process = start(name)
@@ -151,6 +152,7 @@ print(gp.predict(X[:3]).tobytes().hex())
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["exact", "sampled"])
 def test_sigterm_writes_the_checkpoint_first(tmp_path, kind):
     """The next write would be a minute away; the same call must then end with the same bits."""

@@ -40,6 +40,7 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert found is not None, f"{cases} cases of {area} did not find {name}"
 
 
+@pytest.mark.slow
 def test_a_save_that_a_kill_can_cut_is_found() -> None:
     saves = [case for case in range(80) if kills.kind_of(Draw("kills", 0, case)) == "save"]
     jobs = itertools.chain((Job("kills", 0, case, 30.0) for case in saves), itertools.repeat(None))

@@ -43,6 +43,7 @@ def error(gp):
     return np.sqrt(np.mean((gp.predict(NEW) - truth(NEW)) ** 2))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "method",
     [
@@ -76,6 +77,7 @@ def test_what_is_far_off_changes_nothing(size):
     np.testing.assert_allclose(far.predict(NEW), near.predict(NEW), atol=0.03)
 
 
+@pytest.mark.slow
 def test_intervals_of_heavy_tails_are_calibrated():
     """Noise of Student's law with three degrees of freedom; those of Gaussian noise hold too much in the middle."""
     law, n, inside = stats.t(3, scale=0.3), 600, {}
@@ -205,6 +207,7 @@ def test_the_kernel_is_chosen_with_it():
 # Files, checkpoints, refusals -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("likelihood", ["student-t", "auto", StudentT(5.0)], ids=repr)
 @pytest.mark.parametrize("method", [inference.Exact(), inference.Iterative()], ids=lambda one: type(one).__name__)
 def test_models_are_saved(likelihood, method, tmp_path):
@@ -276,6 +279,7 @@ def test_refusals():
             call()
 
 
+@pytest.mark.slow
 def test_large_tables_end_with_what_auto_chooses():
     """Beyond the rows of exact inference, also where neighbours end the fit and rows cannot be added."""
     X, y, wrong = measured(3200)
@@ -308,6 +312,7 @@ def test_the_comparison_stays_small_where_many_rows_are_far():
     assert int(re.search(r"on (\d+) rows", found.note)[1]) <= 500
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("height", [10.0, 5.0, 2.0])
 def test_auto_keeps_a_peak_that_its_sample_does_not_resolve(height, monkeypatch):
     """Rows around those that lie far off have errors alike."""

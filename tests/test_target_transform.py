@@ -80,6 +80,7 @@ def test_a_logarithm_refuses_zero_and_says_where():
 CASES = [(0.0, 0.5, 0.3), (1.5, 0.01, 1.0), (-2.0, 1.0, 1e-6), (2.0, 0.0, 0.5)]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("transform", [Log(), TRANSFORMS["power 0"], YeoJohnson(power=0.5), SPLINE])
 @pytest.mark.parametrize(("mean", "variance", "noise"), CASES)
 def test_moments_are_those_of_many_draws(transform, mean, variance, noise):

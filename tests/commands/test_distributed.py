@@ -39,6 +39,7 @@ def run(command: list[str], **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *command], env=settings, stdout=pipe, stderr=pipe, text=True)
 
 
+@pytest.mark.slow
 def test_torchrun_gives_the_model_of_one_process(tmp_path):
     table = write(tmp_path / "t.csv", Y)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -87,6 +87,7 @@ def test_the_two_lengths_of_a_trace_are_averaged():
     assert right is second
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("estimator", [Hutchinson(8), Pathwise(8, prior="exact")], ids=repr)
 def test_warm_starts_stay_unbiased_over_the_lengths(estimator):
     """With fixed probes, the mean is their estimate with converged solves, for all starts."""

@@ -208,6 +208,7 @@ def test_a_plan_that_is_none_is_refused(change):
         Plan.from_plain(plain, lambda data: "vecchia")
 
 
+@pytest.mark.slow
 def test_neighbours_end_a_fit_whose_solves_take_longer_than_foreseen(monkeypatch):
     def never(*arguments):
         raise AssertionError("the last solve has begun")
@@ -222,6 +223,7 @@ def test_neighbours_end_a_fit_whose_solves_take_longer_than_foreseen(monkeypatch
     assert isinstance(GPRegressor(time_budget=1000.0).fit(X, y).inference_, Iterative)  # the control
 
 
+@pytest.mark.slow
 def test_neighbours_end_a_fit_whose_last_solve_is_cut(monkeypatch):
     X, y = made_rows(3200, 2, 12)
     solved = IterativeObjective.solved_posterior

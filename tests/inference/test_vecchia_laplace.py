@@ -233,6 +233,7 @@ def labelled(n=400, classes=2):
     return X, np.digitize(f, np.linspace(-1, 1, classes + 1)[1:-1])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("classes", [2, 3])
 def test_classes_are_learned_and_saved(classes, tmp_path):
     X, y = labelled(classes=classes)
@@ -261,6 +262,7 @@ def test_learning_climbs_to_the_optimum():
     assert fixed.log_marginal_likelihood().value < best - 3
 
 
+@pytest.mark.slow
 def test_learning_from_draws_and_from_a_part_of_the_rows(monkeypatch):
     X, y = labelled(600)
     y = np.random.default_rng(1).poisson(np.exp(y.astype(float)))

@@ -135,6 +135,7 @@ def test_outliers_on_one_side_and_several_targets():
     assert error[1] < 50 * 0.06
 
 
+@pytest.mark.slow
 def test_the_noise_is_learned_and_predictions_of_targets_are_calibrated():
     """Noise that is Student's own; the log score is the better one, too."""
     X, _, truth = measured(600)
@@ -153,6 +154,7 @@ def test_the_noise_is_learned_and_predictions_of_targets_are_calibrated():
     assert float((own - normal).mean()) > 0.02
 
 
+@pytest.mark.slow
 def test_degrees_of_freedom_are_chosen_by_the_evidence():
     X, _, truth = measured(400)
     y = truth + 0.1 * stats.t.rvs(3, size=400, random_state=3)

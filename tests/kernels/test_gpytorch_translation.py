@@ -69,6 +69,7 @@ def constrained(kernel, numbers: Numbers):
     return kernel
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(12))
 def test_ours_become_theirs_and_come_back(seed, kind):
@@ -83,6 +84,7 @@ def test_ours_become_theirs_and_come_back(seed, kind):
     assert difference(exact_block(back, X, Z), exact_block(kernel, X, Z)) < EXACT
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(12))
 def test_theirs_become_ours_and_come_back(seed, kind):

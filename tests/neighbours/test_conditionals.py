@@ -173,6 +173,7 @@ def test_every_kernel_is_the_dense_algebra(name, engine):
     assert_dense(problem(KERNELS[name], engine=engine))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("table", TABLES)
 def test_tables_of_every_shape(table, engine):

@@ -55,6 +55,7 @@ def test_it_reaches_the_exact_posterior_mean():
     assert float((Phi @ mean).square().mean().sqrt()) > 0.5  # the control: where it starts
 
 
+@pytest.mark.slow
 def test_full_batches_reach_the_best_chevron_and_the_evidence():
     X, Y = sine(60)
     settings = inference.QuadruplyStochastic(n_basis=12, n_columns=4)

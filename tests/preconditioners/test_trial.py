@@ -91,6 +91,7 @@ def test_a_similar_matrix_gets_a_preconditioner_of_its_own():
     assert other.preconditioner is not first.preconditioner
 
 
+@pytest.mark.few(1)
 @compiled
 @pytest.mark.parametrize("lengthscale", [0.5, 20.0])
 def test_a_choice_is_kept_while_hyperparameters_hardly_move(monkeypatch, lengthscale):

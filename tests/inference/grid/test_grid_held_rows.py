@@ -91,6 +91,7 @@ def test_answers_are_those_of_the_gram_matrix(known: bool, tmp_path: Path) -> No
     np.testing.assert_allclose(grown, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_learning_takes_the_same_steps() -> None:
     plain, held = (fitted(budget, optimizer=optimization.Adam(0.1, steps=5)) for budget in (None, BUDGET))
     lengths = [gp.kernel_.parameters()["lengthscale"].numpy() for gp in (plain, held)]

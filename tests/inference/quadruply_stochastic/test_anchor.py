@@ -277,6 +277,7 @@ def test_inducing_points_start_at_the_exact_process_of_some_of_them(order):
     torch.testing.assert_close(objective.state.anchor.images, S @ vectors)
 
 
+@pytest.mark.slow
 def test_many_inducing_points_gain_on_their_start():
     """With steps in units that account for their similarity; 400 steps from zero in plain units end below the start."""
     X = points(1500, 2)

@@ -166,7 +166,7 @@ def table_of(n=300, seed=0):
 QUICK = optimization.SparseAdam(0.05, steps=300)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # of few steps
 @pytest.mark.parametrize(
     "settings",
