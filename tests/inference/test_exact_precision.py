@@ -16,7 +16,7 @@ from gigagp.inference.exact_posterior import ExactPosterior, Factorised
 from gigagp.inference.mixture_posterior import MixturePosterior
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF, Matern
-from gigagp.means import Zero
+from gigagp.means import ZeroMean
 from gigagp.model import Model
 from helpers import reference_block, reference_matrix
 
@@ -81,11 +81,11 @@ def test_a_factor_in_float32_is_far_off_there(monkeypatch):
 
 def test_a_mixture_of_both_precisions_is_float64():
     X, y, new = (torch.from_numpy(one) for one in rows("spread"))
-    table = TrainingTable(X.float(), y[:, None].float(), Zero(), 2**30)
+    table = TrainingTable(X.float(), y[:, None].float(), ZeroMean(), 2**30)
     kernel = Matern(2.5, 1.0, variance=1.0).bind(2)
     parts = []
     for noise in (1e-6, 0.5):
-        model = Model(kernel, Zero(), torch.tensor(noise, dtype=torch.float64))
+        model = Model(kernel, ZeroMean(), torch.tensor(noise, dtype=torch.float64))
         parts.append(ExactPosterior(Factorised.of(model, table)))
     assert [one.dtype for one in parts] == [torch.float64, torch.float32]
     mixture = MixturePosterior(parts, torch.tensor([0.5, 0.5], dtype=torch.float64))

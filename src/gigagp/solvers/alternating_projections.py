@@ -291,7 +291,8 @@ class _ProjectionSolve:
         if not bool(torch.isfinite(change).all()):
             return False
         problem.value[rows] += change
-        problem.residual -= problem.working.columns_product(rows, change)
+        working = self.matrix.fast if problem.corrects else self.matrix
+        problem.residual -= working.columns_product(rows, change)
         self.iterations += 1
         self.rows_used += len(change)
         step_norms = column_norms(change)

@@ -197,7 +197,8 @@ class _DescentSolve:
 
     def _step(self, batch: torch.Tensor) -> None:
         problem = self.problem
-        residual = problem.right_hand_sides[batch] - problem.working.rows_product(batch, problem.value)
+        working = self.matrix.fast if problem.corrects else self.matrix
+        residual = problem.right_hand_sides[batch] - working.rows_product(batch, problem.value)
         self._velocity.mul_(self.solver.momentum)
         self._velocity[batch] += self.step_size * residual
         problem.value += self._velocity
