@@ -12,14 +12,15 @@ from scipy.spatial.distance import cdist
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, NotNegative, Positive, checks_arguments
 from gigagp.intake import inputs, targets
-from gigagp.kernels import Kernel
+from gigagp.kernels import Constant, Cosine, Kernel, Periodic, White
 from gigagp.kernels.geometry import EARTH_RADIUS, Sphere
-from gigagp.kernels.stationary import require_taken
-from gigagp.kernels.units import Units
+from gigagp.kernels.stationary import StationaryKernel, require_taken
 from gigagp.random import RandomState, generator_from
 
 #: Rows of a block of pairs.
 _BLOCK = 512
+#: Kernels that depend on differences of inputs alone, unless these are angles on the sphere.
+_OF_DIFFERENCES = (StationaryKernel, Periodic, Cosine, Constant, White)
 
 
 @dataclass(frozen=True)
@@ -203,13 +204,15 @@ def _rounding(X: np.ndarray, limit: float, metric: str) -> float:
 
 
 def _centred(kernel: Kernel, X: np.ndarray) -> tuple[Kernel, np.ndarray]:
-    """Return the kernel for coordinates without their mean, and these, so that far from zero no digits are lost."""
+    """Return the bound kernel and coordinates, without their mean if the kernel depends on differences alone.
+
+    Far from zero, coordinates in lengthscales would have lost their digits.
+    """
     require_taken(kernel, X)
-    bound, centre = kernel.bind(X.shape[1]), X.mean(0)
-    if not all(leaf.says_units for leaf in bound.leaves()):
-        return bound, X  # a kernel that may depend on where zero is
-    units = Units(torch.from_numpy(centre), torch.ones(X.shape[1], dtype=torch.float64), 1.0)
-    return kernel.standardized(units), X - centre
+    bound = kernel.bind(X.shape[1])
+    leaves = list(bound.leaves())
+    moves = all(isinstance(one, _OF_DIFFERENCES) and getattr(one, "metric", "") != "haversine" for one in leaves)
+    return bound, X - X.mean(0) if moves else X
 
 
 def _half_extent(X: np.ndarray, metric: str) -> float:
