@@ -206,7 +206,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             return alone
         some = self.X[:: max(1, self.n_rows // _MEASURED)][:_MEASURED]
         near = self.neighbours.nearest(some)
-        other = near.gather(1, (torch.arange(len(some), device=near.device) % near.shape[1])[:, None].to(near.dtype))
+        other = near.gather(1, (torch.arange(len(some), device=near.device) % near.shape[1])[:, None])
         halfway = 0.5 * (some + self.X[other[:, 0].clamp_min(0).long()])
         with torch.no_grad():
             _, deviations, differences, _ = self._beside_neighbours(halfway)
