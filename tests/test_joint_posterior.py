@@ -271,9 +271,13 @@ def test_what_has_no_normal_distribution_or_no_derivative_is_refused():
     with pytest.raises(InvalidInputError, match="function of NumPy arrays"):
         known.posterior(live)
     np.testing.assert_allclose(known.posterior(live.detach()).mean, known.predict(X[:2]), rtol=1e-12)
-    counts = GPRegressor(inference=inference.Vecchia(), likelihood="poisson", optimizer=None)
-    with pytest.raises(InvalidInputError, match="no noise variance"):
-        counts.fit(X, np.round(np.exp(y))).posterior(live, include_noise=True)
+    counts = GPRegressor(inference=inference.Vecchia(), likelihood="poisson", optimizer=None).fit(
+        X, np.round(np.exp(y))
+    )
+    with pytest.raises(InvalidInputError, match="do not move with the points"):
+        counts.posterior(live, include_noise=True).rsample()
+    with pytest.raises(InvalidInputError, match="not normal"):
+        counts.posterior(live).log_prob(torch.ones(2))
     mixed = GPRegressor(kernel="average", inference=inference.Exact()).fit(X, y).posterior(live)
     assert mixed.variance.requires_grad
     with pytest.raises(InvalidInputError, match="not normal"):

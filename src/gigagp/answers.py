@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,19 +12,20 @@ from gigagp.averaged import averaged
 from gigagp.encoding import fitted_encoder
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
-from gigagp.fields import Count, checks_arguments
+from gigagp.fields import checks_arguments
 from gigagp.guard import finite_prediction, guarded
-from gigagp.inference.posterior import Posterior
+from gigagp.inference.posterior import Posterior, VarianceMethod
 from gigagp.joint_posterior import JointPosterior, points_of
 from gigagp.kernels.stationary import require_taken
 from gigagp.likelihoods import Likelihood, StudentT, resolve_likelihood
 from gigagp.query_points import QueryPoints
 from gigagp.random import RandomState, generator_from
+from gigagp.responses import Latent, Response, response_of
 from gigagp.scaling import Scaling
 from gigagp.student_noise import sites
+from gigagp.target_posterior import TargetPosterior
 from gigagp.target_transform import TargetTransform
-from gigagp.transformed_answers import covariance_of, function_values, moments
-from gigagp.unfitted import PriorFunctions, before_fit
+from gigagp.unfitted import before_fit
 
 #: Hyperparameters of answers: the learned ones, or a mixture over what the rows leave open about them.
 Hyperparameters = Literal["learned", "laplace"]
@@ -100,42 +100,47 @@ class Answers(QueryPoints):
         array = finite_prediction(array + offset.reshape((-1,) + (1,) * (array.ndim - 1)))
         return array[:, 0] if self._one_target else array
 
-    def _moments_in_units(
-        self, points: torch.Tensor, method: Literal["auto", "samples", "solve"] = "auto"
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the latent mean, its variance and the noise variance, (m,), in units of the transformed target."""
-        posterior, unit = self._posterior_for(points), self.scaling_.units().variance
-        mean, variance = posterior.mean_and_variance(points, method=method)
-        latent, noise = (v.double().cpu().numpy() * unit for v in (variance, posterior.noise_at(points)))
-        return self.scaling_.original(mean.double().cpu().numpy())[:, 0], latent, noise
+    @property
+    def _response(self) -> Response | None:
+        """What leads from the latent function to the target; None where both are in the same units."""
+        return response_of(self.scaling_, self.target_transform_, self.likelihood_)
 
-    def _predict_transformed(
+    def _latent(self, response: Response, points: torch.Tensor, method: VarianceMethod = "auto") -> Latent:
+        """Return the latent function at points of the model, with the noise of measurements."""
+        posterior = self._posterior_for(points)
+        mean, variance = (part.double().cpu() for part in posterior.mean_and_variance(points, method=method))
+        return Latent(mean, variance, response.noise(posterior, points))
+
+    def _predict_by(
         self,
+        response: Response,
         points: torch.Tensor,
         return_std: bool,
         return_cov: bool,
         include_noise: bool,
-        method: Literal["auto", "samples", "solve"],
+        method: VarianceMethod,
     ) -> Any:
-        """Return what `predict` does for a transformed target, of ``E[y | f]`` or of a new measurement."""
-        transform, posterior = self.target_transform_, self._posterior_for(points)
-        if return_cov:
-            given = posterior.covariance(points).double().cpu().numpy() * self.scaling_.units().variance
-            centre = self.scaling_.original(posterior.mean(points).double().cpu().numpy())[:, 0]
-            noise = posterior.noise_at(points).double().cpu().numpy() * self.scaling_.units().variance
-            mean, latent, whole = moments(transform, centre, np.diag(given), noise)
-            covariance = covariance_of(transform, centre, given, noise)
-            np.fill_diagonal(covariance, whole if include_noise else latent)
-            return self._shaped(mean), self._shaped(covariance, 2)
-        mean, latent, whole = moments(transform, *self._moments_in_units(points, method))
-        if not return_std:
-            return self._shaped(mean)
-        return self._shaped(mean), self._shaped(np.sqrt(whole if include_noise else latent))
+        """Return what `predict` does where the target is in other units than the latent function."""
+        if not return_cov:
+            mean, of_mean, of_target = response.moments(self._latent(response, points, method))
+            found = self._without_axis(mean)
+            return (
+                (found, self._without_axis(np.sqrt(of_target if include_noise else of_mean))) if return_std else found
+            )
+        posterior = self._posterior_for(points)
+        given, centre = posterior.covariance(points).double().cpu(), posterior.mean(points).double().cpu()
+        latent = Latent(centre, given.diagonal().clamp_min(0), response.noise(posterior, points))
+        mean, _, of_target = response.moments(latent)
+        covariance = response.covariance(latent, given)
+        if include_noise:
+            each = np.arange(len(covariance))
+            covariance[each, each] = of_target
+        return self._without_axis(mean), self._without_axis(covariance, 2)
 
-    def _shaped(self, values: np.ndarray, axis: int = 1) -> np.ndarray:
-        """Return finite answers for a single target, with an axis for it if the fit's targets had one."""
+    def _without_axis(self, values: np.ndarray, axis: int = 1) -> np.ndarray:
+        """Return finite answers without the axis of the targets, if the fit's targets had none."""
         values = finite_prediction(values)
-        return values if self._one_target else np.expand_dims(values, axis)
+        return np.take(values, 0, axis) if self._one_target else values
 
     @guarded()
     @checks_arguments
@@ -150,11 +155,12 @@ class Answers(QueryPoints):
         return_parts: bool = False,
         hyperparameters: Hyperparameters = "learned",
     ) -> Any:
-        """Predict the latent function.
+        """Predict the target: its mean, and how far this mean, or a measurement, may be off.
 
-        After a `target_transform`, the latent function f is in the target's units as ``E[y | f]``, the mean of
-        measurements where f is known. All answers are of this function: the mean is the mean of a measurement, with
-        or without noise.
+        The function that is predicted is ``E[y | f]``, the mean of measurements where the latent function f is known.
+        With noise added to f, it is f itself. After a `target_transform`, and for counts and classes, it is in the
+        target's units too: for ``likelihood="poisson"`` the rate ``exp(f)``, for ``"logistic"`` and ``"probit"``, whose
+        targets are -1 and 1, the probability of 1 less that of -1. `predict_latent` has f.
 
         Before `fit` the predictions are those of the prior, for a single target: the kernel with its given values, in
         the units of X and y. A learned mean is then 0, and its uncertainty, which is infinite, is left out.
@@ -164,12 +170,12 @@ class Answers(QueryPoints):
         X : array-like of shape (m, d)
             Points, or with ``encode="auto"`` a table like that of the fit.
         return_std : bool, default False
-            Whether to return the standard deviation of the latent function as well.
+            Whether to return the standard deviation of this function as well.
         return_cov : bool, default False
             Whether to return the full covariance as well; iterative inference solves a linear system for each point.
         include_noise : bool, default False
-            Whether to add the noise variance (and the kernel's white terms), to describe the spread of a new
-            observation.
+            Whether the standard deviation is that of a new measurement: with the noise variance and the kernel's
+            white terms, or with the spread of counts around their rate.
         variance : {"auto", "samples", "solve"}, default "auto"
             Source of the variances in iterative inference: the stored posterior samples together with nearest
             neighbours, where the kernel has a compiled program (``"auto"``); the samples alone; or a solve for each
@@ -187,7 +193,7 @@ class Answers(QueryPoints):
         Returns
         -------
         mean : ndarray of shape (m,) or (m, n_targets)
-            Mean of the latent function.
+            Mean of the target.
         std : ndarray of the same shape
             Standard deviation, if ``return_std``.
         cov : ndarray of shape (m, m) or (m, m, n_targets)
@@ -202,9 +208,7 @@ class Answers(QueryPoints):
         MemoryBudgetError
             If the prediction exceeds the memory of the machine.
         """
-        if return_std and return_cov:
-            msg = "return_std and return_cov of GPRegressor.predict cannot both be True; the covariance has both."
-            raise InvalidInputError(msg)
+        _require_one_of(return_std, return_cov, "predict")
         if hyperparameters == "laplace":
             if return_parts:
                 msg = 'return_parts of GPRegressor.predict must be False with hyperparameters="laplace".'
@@ -216,28 +220,83 @@ class Answers(QueryPoints):
             return prior.predict(
                 X, return_std, return_cov, include_noise=include_noise, variance=variance, return_parts=return_parts
             )
-        if return_parts and not self.target_transform_.is_identity:
-            msg = (
-                "return_parts of GPRegressor.predict must be False with a target_transform: the two parts add up "
-                "in units of the transformed target only. posterior_.variance_parts has them, standardized."
-            )
-            raise InvalidInputError(msg)
+        response = self._response
+        if return_parts and response is not None:
+            response.refuse_parts()
         if return_parts:
             found = self.predict(X, return_std, return_cov, include_noise=include_noise, variance=variance)
             _, points = self._new_inputs(X)
             parts = (self._spread(part) for part in self._posterior_for(points).variance_parts(points))
             return (*(found if isinstance(found, tuple) else (found,)), UncertaintyParts(*parts))
         X, points = self._new_inputs(X)
-        if not self.target_transform_.is_identity:
-            return self._predict_transformed(points, return_std, return_cov, include_noise, variance)
+        if response is not None:
+            return self._predict_by(response, points, return_std, return_cov, include_noise, variance)
+        return self._function(X, points, return_std, return_cov, include_noise, variance)
+
+    @guarded()
+    @checks_arguments
+    def predict_latent(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        *,
+        variance: Literal["auto", "samples", "solve"] = "auto",
+        hyperparameters: Hyperparameters = "learned",
+    ) -> Any:
+        """Predict the latent function f, whose posterior is normal or taken to be.
+
+        With noise added to f, as for ``likelihood="gaussian"``, ``"laplace"`` and ``"student-t"``, this is `predict`.
+        For ``"poisson"`` it is the log rate, for ``"logistic"`` the log-odds, for ``"probit"`` the argument of the
+        normal distribution function, and after a `target_transform` the function behind ``g(y)``, in its units.
+
+        Parameters
+        ----------
+        X, return_std, return_cov, variance, hyperparameters
+            As for `predict`.
+
+        Returns
+        -------
+        mean, std, cov
+            As for `predict`, of f.
+
+        Raises
+        ------
+        InvalidInputError, NonFiniteError, MemoryBudgetError
+            As for `predict`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gigagp import GPRegressor, inference
+        >>> X = np.linspace(0, 6, 60)[:, None]
+        >>> counts = np.random.default_rng(0).poisson(np.exp(1 + np.sin(X[:, 0])))
+        >>> gp = GPRegressor(inference=inference.Vecchia(), likelihood="poisson").fit(X, counts)
+        >>> f, std = gp.predict_latent(X, return_std=True)
+        >>> bool(np.allclose(gp.predict(X), np.exp(f + std**2 / 2)))
+        True
+        """
+        _require_one_of(return_std, return_cov, "predict_latent")
+        if hyperparameters == "laplace":
+            return averaged(self).predict_latent(X, return_std, return_cov, variance=variance)
+        if not hasattr(self, "posterior_"):
+            return before_fit(self, X).predict_latent(X, return_std, return_cov, variance=variance)
+        X, points = self._new_inputs(X)
+        return self._function(X, points, return_std, return_cov, False, variance)
+
+    def _function(
+        self,
+        X: np.ndarray,
+        points: torch.Tensor,
+        return_std: bool,
+        return_cov: bool,
+        include_noise: bool,
+        variance: VarianceMethod,
+    ) -> Any:
+        """Return what `predict` does of the latent function, or of it with noise added."""
         posterior = self._posterior_for(points)
         if not return_std and not return_cov:
             return self._in_units(posterior.mean(points), X)
-        if include_noise and not resolve_likelihood(self.likelihood).has_noise:
-            msg = (
-                f"include_noise of GPRegressor.predict must be False: {self.likelihood} targets have no noise variance."
-            )
-            raise InvalidInputError(msg)
         noise = posterior.noise_at(points) if include_noise else points.new_zeros(points.shape[0])
         if return_cov:
             covariance = posterior.covariance(points) + torch.diag(noise)
@@ -259,8 +318,10 @@ class Answers(QueryPoints):
         *,
         include_noise: bool = False,
         variance: Literal["auto", "samples", "solve"] = "auto",
-    ) -> JointPosterior:
-        """Return the joint distribution of the latent function at batches of points, differentiable in the points.
+    ) -> JointPosterior | TargetPosterior:
+        """Return the joint distribution of the function at batches of points, differentiable in the points.
+
+        It is that of `predict`: for counts it is the distribution of the rate, which is not normal.
 
         When to use: where points are sought by gradients, as acquisition functions of Bayesian optimization do, or
         where many small sets of points each need a joint distribution. `predict` is for tables.
@@ -286,8 +347,9 @@ class Answers(QueryPoints):
 
         Returns
         -------
-        JointPosterior
-            Object with ``mean``, ``variance``, ``covariance``, ``rsample`` and ``log_prob``.
+        JointPosterior or TargetPosterior
+            Object with ``mean``, ``variance``, ``covariance``, ``rsample`` and ``log_prob``; of counts and classes
+            without the last one.
 
         Raises
         ------
@@ -299,119 +361,24 @@ class Answers(QueryPoints):
         if not hasattr(self, "posterior_"):
             flat = np.zeros((1, *np.shape(X)[-1:]))
             return before_fit(self, flat).posterior(X, include_noise=include_noise, variance=variance)
-        if not self.target_transform_.is_identity:
-            msg = (
-                "posterior of GPRegressor needs target_transform='none': the function is normal in units of the "
-                "transformed target only. Transform the target before the fit, or use predict and sample_functions."
-            )
-            raise InvalidInputError(msg)
+        response = self._response
+        if response is not None:
+            response.require_joint()
         if fitted_encoder(self) is not None:
             msg = 'posterior of GPRegressor needs encode="strict": points are numbers, not rows of a table.'
             raise InvalidInputError(msg)
-        if include_noise and not resolve_likelihood(self.likelihood).has_noise:
-            msg = f"include_noise of posterior must be False: {self.likelihood} targets have no noise variance."
-            raise InvalidInputError(msg)
         points, names = points_of(X, self.posterior_.n_inputs), getattr(self, "feature_names_in_", None)
         require_taken(self.posterior_.model.kernel, points.reshape(-1, points.shape[-1]), names)
-        return JointPosterior(
+        found = JointPosterior(
             self.posterior_,
             self.scaling_,
             points,
             one_target=self._one_target,
-            include_noise=include_noise,
+            include_noise=include_noise and response is None,
             variance=variance,
             names=names,
         )
-
-    @guarded()
-    @checks_arguments
-    def sample_functions(
-        self, n_samples: Count = 1, random_state: RandomState = 0, *, hyperparameters: Hyperparameters = "learned"
-    ) -> Callable[[Any], np.ndarray]:
-        """Return posterior samples of the latent function, as a function that can be evaluated at any points.
-
-        After a `target_transform` they are samples of ``E[y | f]``; see `predict`.
-
-        Before `fit` the samples are those of the prior; see `predict`.
-
-        Parameters
-        ----------
-        n_samples : int
-            Number of samples. With iterative inference, `Iterative.n_samples` samples, shared by the targets, are
-            stored; more need a solve.
-        random_state : int or generator
-            Seed of the samples.
-        hyperparameters : {"learned", "laplace"}, default "learned"
-            As for `predict`; each sample is then at one draw of the hyperparameters.
-
-        Returns
-        -------
-        callable
-            Function from points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
-        """
-        if hyperparameters == "laplace":
-            return averaged(self).sample_functions(n_samples, random_state)
-        if not hasattr(self, "posterior_"):
-            return PriorFunctions(self, n_samples, random_state)
-        generator = generator_from(random_state)
-        functions = self.posterior_.sample_functions(n_samples, generator)
-
-        @guarded()
-        def evaluate(X: Any) -> np.ndarray:
-            X, points = self._new_inputs(X)
-            return self._samples_in_units(self._evaluated(functions, points, generator.clone_state()), X, points)
-
-        return evaluate
-
-    def _samples_in_units(self, values: torch.Tensor, X: np.ndarray, points: torch.Tensor) -> np.ndarray:
-        """Return samples (m, t, s) of the latent function in the targets' units, as `_in_units` does."""
-        found = self._in_units(values, X)
-        if self.target_transform_.is_identity:
-            return found
-        noise = self._posterior_for(points).noise_at(points).double().cpu().numpy() * self.scaling_.units().variance
-        return finite_prediction(
-            function_values(self.target_transform_, found, noise.reshape((-1,) + (1,) * (found.ndim - 1)))
-        )
-
-    @guarded()
-    @checks_arguments
-    def sample_y(
-        self,
-        X: Any,
-        n_samples: Count = 1,
-        random_state: RandomState = 0,
-        *,
-        hyperparameters: Hyperparameters = "learned",
-    ) -> np.ndarray:
-        """Sample the latent function at given points; before `fit`, the samples are those of the prior.
-
-        Parameters
-        ----------
-        X : array-like of shape (m, d)
-            Points.
-        n_samples : int
-            Number of samples.
-        random_state : int or generator
-            Seed of the samples.
-        hyperparameters : {"learned", "laplace"}, default "learned"
-            As for `sample_functions`.
-
-        Returns
-        -------
-        ndarray of shape (m, n_samples) or (m, n_targets, n_samples)
-            Joint samples over the points. With exact inference and up to 2,000 points, they use the full covariance.
-        """
-        if hyperparameters == "laplace":
-            return averaged(self).sample_y(X, n_samples, random_state)
-        if not hasattr(self, "posterior_"):
-            return before_fit(self, X).sample_y(X, n_samples, random_state)
-        checked, points = self._new_inputs(X)
-        generator = generator_from(random_state)
-        if self.posterior_.covariance_is_cheap and points.shape[0] <= 2000:
-            found = self._posterior_for(points).sample_at(points, n_samples, generator)
-        else:
-            found = self._evaluated(self.posterior_.sample_functions(n_samples, generator), points, generator)
-        return self._samples_in_units(found, checked, points)
+        return found if response is None else response.joint(found, include_noise=include_noise)
 
     @guarded()
     @checks_arguments
@@ -433,3 +400,9 @@ class Answers(QueryPoints):
         if model.student is None:
             return found
         return Estimate(found.value + sites(model.student.weights(model.noise_variance), model.student.df), found[1])
+
+
+def _require_one_of(return_std: bool, return_cov: bool, method: str) -> None:
+    if return_std and return_cov:
+        msg = f"return_std and return_cov of GPRegressor.{method} cannot both be True; the covariance has both."
+        raise InvalidInputError(msg)

@@ -125,6 +125,13 @@ class Arguments:
         inference.check_precision(estimator.dtype, asked=estimator.inference != "auto")
         inference.check_device(self.device, asked=estimator.device != "auto")
         kernel_rules.check(estimator.kernel, inference, likelihood, self.optimizer, streams=streams)
+        if not likelihood.adds_noise and type(self.mean).offset is not Mean.offset:
+            msg = (
+                f"mean of GPRegressor must not be a function with the {likelihood.name} likelihood: its values would "
+                f"be subtracted from targets that are not in the units of the latent function; got {estimator.mean!r}. "
+                "Add kernels.Constant() or kernels.Linear() to the kernel."
+            )
+            raise InvalidInputError(msg)
         if likelihood.has_noise:
             return
         if estimator.noise_variance is not None:

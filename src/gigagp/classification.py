@@ -266,7 +266,7 @@ class GPClassifier(ClassifierMixin, NotebookView, NestedArguments):
         """Return the log-odds of each class against the rest, shape (m,) for two classes, else (m, n_classes).
 
         They are the log-odds of the averaged probabilities, so they rank rows as `predict_proba` does, and they
-        distinguish rows whose probability rounds to one. ``latent_`` predicts the latent function itself.
+        distinguish rows whose probability rounds to one. ``latent_.predict_latent`` has the latent function itself.
         """
         own, rest = self._against_the_rest(X)
         return np.log(own) - np.log(rest)
@@ -284,7 +284,7 @@ class GPClassifier(ClassifierMixin, NotebookView, NestedArguments):
     def _against_the_rest(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the averaged probabilities of each class and of the rest, each to full relative precision."""
         X = self._inputs(X)  # first, because it raises `NotFittedError` before `latent_` is accessed
-        mean, std = (torch.from_numpy(part) for part in self.latent_.predict(X, return_std=True))
+        mean, std = (torch.from_numpy(part) for part in self.latent_.predict_latent(X, return_std=True))
         likelihood = resolve_likelihood(self.likelihood)
         assert isinstance(likelihood, Logistic | Probit)
         own, rest = (likelihood.mean_probability(side, std).clamp_min(_LEAST).numpy() for side in (mean, -mean))
@@ -293,7 +293,7 @@ class GPClassifier(ClassifierMixin, NotebookView, NestedArguments):
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of every row, by the median of the latent posterior, without variances."""
         X = self._inputs(X)
-        latent = self.latent_.predict(X)
+        latent = self.latent_.predict_latent(X)
         return self.classes_[(latent > 0).astype(int) if latent.ndim == 1 else latent.argmax(1)]
 
     def log_marginal_likelihood(self) -> Any:

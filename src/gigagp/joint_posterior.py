@@ -108,6 +108,16 @@ class JointPosterior:
 
         return self._once("covariance", compute)
 
+    @property
+    def one_target(self) -> bool:
+        """Whether the axis of the targets is left out."""
+        return self._one_target
+
+    @property
+    def noise(self) -> Tensor:
+        """Noise variance of measurements at each point, shape (..., q), in the units of the standardized problem."""
+        return self._posterior.noise_at(self._points).double().reshape(self.X.shape[:-1])
+
     def prior_variance(self) -> Tensor:
         """Return the largest prior variance at any of the points, shape (t,)."""
         return self._prior() * self._unit.square()

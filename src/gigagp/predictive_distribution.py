@@ -9,7 +9,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp import intake
-from gigagp.answers import Answers, Hyperparameters
+from gigagp.answers import Hyperparameters
 from gigagp.averaged import averaged
 from gigagp.errors import InvalidInputError
 from gigagp.fields import checks_arguments
@@ -17,9 +17,10 @@ from gigagp.guard import finite_prediction, guarded
 from gigagp.inference.open_points import OpenPosterior
 from gigagp.inference.rows_posterior import RowsPosterior
 from gigagp.inference.trend import needed_rows
-from gigagp.likelihoods import Gaussian, StudentT, resolve_likelihood
+from gigagp.likelihoods import Gaussian, StudentT
+from gigagp.responses import Latent
+from gigagp.sampled_answers import SampledAnswers
 from gigagp.student_noise import quantile
-from gigagp.transformed_answers import function_values, log_density, moments
 from gigagp.unfitted import before_fit
 
 
@@ -44,7 +45,7 @@ class LeaveOneOut(NamedTuple):
     standard_error: np.ndarray
 
 
-class PredictiveDistribution(Answers):
+class PredictiveDistribution(SampledAnswers):
     """Answers about the whole distribution of a measurement; before a fit, of the prior."""
 
     @guarded()
@@ -85,7 +86,7 @@ class PredictiveDistribution(Answers):
         20
         """
         check_is_fitted(self, "posterior_")
-        posterior, scaling, transform = self.posterior_, self.scaling_, self.target_transform_
+        posterior, scaling, response = self.posterior_, self.scaling_, self._response
         found = posterior.left_out()
         if found is None or not isinstance(posterior, RowsPosterior):
             msg = (
@@ -104,21 +105,18 @@ class PredictiveDistribution(Answers):
         found = found.of_student(posterior.table.Y, posterior.model)
         X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
         relative_error = 0.5 * found.relative_error.cpu().numpy()[:, None]
-        if transform.is_identity:
+        if response is None:
             mean, std = self._in_units(found.mean, X), self._spread(found.variance)
             density = found.log_density.cpu().numpy() - np.log(scaling.y_scale)
             error = std * (relative_error[:, 0] if std.ndim == 1 else relative_error)
             return LeaveOneOut(mean, std, self._without_axis(density), error)
-        offset = posterior.model.mean.offset(X)
-        centre, y = (scaling.original(v.double().cpu().numpy())[:, 0] + offset for v in (found.mean, posterior.table.Y))
-        variance = found.variance.cpu().numpy() * scaling.units().variance
-        mean, _, whole = moments(transform, centre, variance, np.zeros_like(variance))
-        std = self._shaped(np.sqrt(whole))
-        density = self._shaped(log_density(transform, transform.inverse(y), centre, variance))
-        return LeaveOneOut(self._shaped(mean), std, density, std * relative_error[:, 0].reshape(std.shape))
-
-    def _without_axis(self, values: np.ndarray) -> np.ndarray:
-        return finite_prediction(values[:, 0] if self._one_target else values)
+        latent = Latent(found.mean.double().cpu(), found.variance.double().cpu(), torch.zeros(len(X)).double())
+        mean, _, whole = response.moments(latent)
+        y = scaling.original(posterior.table.Y.double().cpu().numpy())
+        density = response.log_density(self.target_transform_.inverse(y), latent)
+        std = self._without_axis(np.sqrt(whole))
+        error = std * relative_error[:, 0].reshape((-1,) + (1,) * (std.ndim - 1))
+        return LeaveOneOut(self._without_axis(mean), std, self._without_axis(density), error)
 
     @guarded()
     @checks_arguments
@@ -136,7 +134,8 @@ class PredictiveDistribution(Answers):
         q : float or array-like of shape (k,)
             Probabilities, between 0 and 1.
         include_noise : bool, default True
-            Whether the quantiles are those of a new measurement, or else those of the latent function (see `predict`).
+            Whether the quantiles are those of a new measurement, or else those of the function (see `predict`). Of
+            counts they are whole numbers: the least count that is not exceeded with this probability.
         hyperparameters : {"learned", "laplace"}, default "learned"
             As for `predict`; ``"laplace"`` has the quantiles of the mixture, whose tails are heavier than normal ones.
 
@@ -148,8 +147,8 @@ class PredictiveDistribution(Answers):
         Raises
         ------
         InvalidInputError
-            If a probability is not between 0 and 1, or if measurements do not have Gaussian or Student-t noise of a
-            known variance and ``include_noise`` is True.
+            If a probability is not between 0 and 1; or, with ``include_noise``, for Laplace noise, and where the noise
+            variance of new rows is not known.
         NonFiniteError, MemoryBudgetError
             As for `predict`.
         """
@@ -161,37 +160,33 @@ class PredictiveDistribution(Answers):
             raise InvalidInputError(msg)
         if hyperparameters == "laplace":
             return averaged(self).predict_quantile(X, q, include_noise=include_noise)
-        is_fitted = hasattr(self, "posterior_")
-        likelihood = self.likelihood_ if is_fitted else resolve_likelihood(self.likelihood)
-        if include_noise and not isinstance(likelihood, Gaussian) and not likelihood.is_scale_mixture:
+        if not hasattr(self, "posterior_"):
+            return before_fit(self, X).predict_quantile(X, q, include_noise=include_noise)
+        likelihood, response = self.likelihood_, self._response
+        has_quantiles = isinstance(likelihood, Gaussian) or likelihood.is_scale_mixture
+        if response is None and include_noise and not has_quantiles:
             msg = (
                 "include_noise of GPRegressor.predict_quantile must be False with the "
                 f"{likelihood.name} likelihood: only quantiles of the latent function are available."
             )
             raise InvalidInputError(msg)
-        if not is_fitted:
-            return before_fit(self, X).predict_quantile(X, q, include_noise=include_noise)
         checked, points = self._new_inputs(X)
-        normal = ndtri(levels.reshape(-1))
-        transform, posterior = self.target_transform_, self._posterior_for(points)
-        if transform.is_identity and not isinstance(posterior, OpenPosterior) and posterior.is_mixture:
+        each: list[float] = levels.reshape(-1).tolist()
+        posterior = self._posterior_for(points)
+        if response is not None:
+            found = response.quantiles(self._latent(response, points), each, include_noise=include_noise)
+            found = self._without_axis(found)
+        elif not isinstance(posterior, OpenPosterior) and posterior.is_mixture:
             marginals = posterior.marginals(points, include_noise=include_noise)
-            values = [self._in_units(marginals.quantile(float(level)), checked) for level in levels.reshape(-1)]
+            values = [self._in_units(marginals.quantile(level), checked) for level in each]
             found = np.stack(values, -1)
         elif include_noise and isinstance(likelihood, StudentT):  # of the class itself, as checked above
-            found = self._student_quantiles(points, checked, likelihood, levels.reshape(-1).tolist())
-        elif transform.is_identity:
+            found = self._student_quantiles(points, checked, likelihood, each)
+        else:
             mean, variance = posterior.mean_and_variance(points)
             noise = posterior.noise_at(points) if include_noise else torch.zeros_like(variance)
             mean, std = self._in_units(mean, checked), self._spread(variance + noise)
-            found = mean[..., None] + std[..., None] * normal
-        else:
-            centre, variance, noise = (v[:, None] for v in self._moments_in_units(points))
-            if include_noise:
-                found = transform.inverse(centre + np.sqrt(variance + noise) * normal)
-            else:
-                found = function_values(transform, centre + np.sqrt(variance) * normal, noise)
-            found = self._shaped(found)
+            found = mean[..., None] + std[..., None] * ndtri(np.array(each))
         return finite_prediction(found if levels.ndim else found[..., 0])
 
     def _student_quantiles(
@@ -254,11 +249,10 @@ class PredictiveDistribution(Answers):
         if given.shape[1] != self.posterior_.n_targets:
             msg = f"y must have {self.posterior_.n_targets} target(s), as the fit had; got {given.shape[1]}."
             raise InvalidInputError(msg)
-        transform, likelihood = self.target_transform_, self.likelihood_
-        transform.check(given)
-        if not transform.is_identity:
-            centre, spread, rest = self._moments_in_units(points)
-            return finite_prediction(log_density(transform, given[:, 0], centre, spread + rest)).reshape(y.shape)
+        likelihood, response = self.likelihood_, self._response
+        self.target_transform_.check(given)
+        if response is not None:
+            return finite_prediction(response.log_density(given, self._latent(response, points))).reshape(y.shape)
         offset = self.posterior_.model.mean.offset(X)[:, None]
         targets = torch.from_numpy(self.scaling_.targets(given - offset))
         likelihood.check_targets(targets)
@@ -271,6 +265,6 @@ class PredictiveDistribution(Answers):
             found = likelihood.predictive_log_density(targets, mean, variance.sqrt()[:, None], noise[:, None])
             return finite_prediction((found.numpy() - np.log(self.scaling_.y_scale)).reshape(y.shape))
         mean, variance = (part.double().cpu() for part in posterior.mean_and_variance(points))
-        noise = posterior.noise_at(points).double().cpu() if likelihood.has_noise else torch.zeros_like(variance)
+        noise = posterior.noise_at(points).double().cpu()
         found = likelihood.predictive_log_density(targets, mean, variance.sqrt()[:, None], noise[:, None])
         return finite_prediction((found.numpy() - np.log(self.scaling_.y_scale)).reshape(y.shape))

@@ -78,14 +78,18 @@ class PriorFunctions:
         Number of samples.
     random_state : int or generator
         Seed of the samples.
+    latent : bool, default False
+        Whether they are of the latent function.
     """
 
-    def __init__(self, estimator: Any, n_samples: int, random_state: RandomState) -> None:
+    def __init__(self, estimator: Any, n_samples: int, random_state: RandomState, *, latent: bool = False) -> None:
         self._estimator, self._n_samples, self._random_state = copy.copy(estimator), n_samples, random_state
+        self._latent = latent
         self._functions: Callable[[Any], np.ndarray] | None = None
 
     def __call__(self, X: Any) -> np.ndarray:
         """Return the samples at points (m, d), shape (m, n_samples)."""
         if self._functions is None:
-            self._functions = before_fit(self._estimator, X).sample_functions(self._n_samples, self._random_state)
+            prior = before_fit(self._estimator, X)
+            self._functions = prior.sample_functions(self._n_samples, self._random_state, latent=self._latent)
         return self._functions(X)

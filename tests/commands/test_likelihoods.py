@@ -51,12 +51,15 @@ def test_each_likelihood(run, table, tmp_path, target, likelihood):
         assert scores["accuracy"] > 0.85
         return
     places = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
-    f = predicted[:, :1] + predicted[:, 1:2] * places
     y = FRAME[target].to_numpy()[:, None]
     if likelihood == "poisson":
-        density = stats.poisson.pmf(y, np.exp(f))
-        assert "rmse" not in scores
+        f, std = gp.predict_latent(FRAME[["u", "v"]], return_std=True)
+        density = stats.poisson.pmf(y, np.exp(f[:, None] + std[:, None] * places))
+        np.testing.assert_allclose(predicted[:, 0], np.exp(f + std**2 / 2))
+        assert scores["rmse"] < FRAME["count"].std()
+        assert scores["coverage"]["0.95"] > 0.93  # at least, because counts are whole
     else:
+        f = predicted[:, :1] + predicted[:, 1:2] * places
         scale = np.sqrt(gp.noise_variance_ / 2)
         law = stats.t(4) if likelihood == "student-t" else stats.laplace
         density = law.pdf((y - f) / scale) / scale

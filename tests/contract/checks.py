@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
+from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple
 
@@ -121,13 +123,16 @@ def answers(system: System, gp: GPRegressor, cell: Problem) -> list[Answer]:
         return values[:, None] if t == 1 else values
 
     every = np.repeat(found.variance[:, None], t, 1)
-    result = [Answer("mean", targets(gp.predict(new)), mean, of_mean)]
-    result.append(Answer("variance", targets(system.std(gp, new)) ** 2, every, of_variance))
-    both, covariance = gp.predict(new, return_cov=True)
+    result = [Answer("mean", targets(gp.predict_latent(new)), mean, of_mean)]
+    latent_std = gp.predict_latent(new, return_std=True, variance=system.variance)[1]
+    result.append(Answer("variance", targets(latent_std) ** 2, every, of_variance))
+    both, covariance = gp.predict_latent(new, return_cov=True)
     result.append(Answer("mean beside a covariance", targets(both), mean, of_mean))
     cubes = covariance[:, :, None] if t == 1 else covariance
     result.append(Answer("covariance", cubes, np.repeat(found.covariance[:, :, None], t, 2), of_variance))
-    if cell.likelihood in NOISY and not cell.rows_known:
+    if cell.likelihood not in NOISY:
+        result += of_targets(gp, cell, found, of_mean, of_variance)
+    elif not cell.rows_known:
         own = gp.predict(new, return_std=True)[1] ** 2
         noise = targets(gp.predict(new, return_std=True, include_noise=True)[1] ** 2 - own)
         result.append(Answer("noise", noise, np.full_like(noise, cell.noise[0]), of_variance))
@@ -139,11 +144,44 @@ def answers(system: System, gp: GPRegressor, cell: Problem) -> list[Answer]:
         share = ERRORS * np.sqrt(2 / count) + FEATURES
         sampled = targets(gp.predict(new, return_std=True, variance="samples")[1]) ** 2
         result.append(Answer("variance from samples", sampled, every, share * every + of_variance))
-    draws = gp.sample_y(new, SAMPLES, random_state=3)
+    draws = INVERSES[cell.likelihood](gp.sample_y(new, SAMPLES, random_state=3))
     slack = np.sqrt(of_variance) if system.by_features else of_mean
     result += moments(draws[:, None] if t == 1 else draws, found, offset, np.array(slack), system.by_features)
     result += evidence(system, gp, cell, found, relative)
     return result
+
+
+#: From the mean of a target to the latent value.
+INVERSES: defaultdict[str, Callable[[Array], Array]] = defaultdict(
+    lambda: lambda values: values, poisson=np.log, logistic=lambda values: 2 * np.arctanh(values)
+)
+
+
+def of_targets(gp: GPRegressor, cell: Problem, found: Dense, of_mean: float, of_variance: float) -> list[Answer]:
+    """Compare answers in the units of counts or signs with those for the latent moments of dense algebra."""
+    new, t = cell.table.new, cell.Y.shape[1]
+    exact = dense.TARGETS[cell.likelihood]
+
+    def close(quantity: str, got: Array, place: int) -> Answer:
+        """Compare with what follows from the latent moments; it may move as these do within their errors."""
+        every = [
+            np.stack([exact(m + a * of_mean, found.covariance + b * of_variance)[place] for m in found.mean.T], -1)
+            for a, b in ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
+        ]
+        moved = sum(np.abs(one - every[0]) for one in every[1:])
+        got = got[..., None] if t == 1 else got
+        return Answer(f"{quantity} of the target", got, every[0], 2 * moved + 1e-9 * np.abs(every[0]).max())
+
+    mean, std = gp.predict(new, return_std=True)
+    again, covariance = gp.predict(new, return_cov=True)
+    np.testing.assert_allclose(again, mean, rtol=1e-6, atol=1e-9)
+    own = gp.predict(new, return_std=True, include_noise=True)[1]
+    return [
+        close("mean", mean, 0),
+        close("variance", std**2, 1),
+        close("variance of measurements", own**2, 2),
+        close("covariance", covariance, 3),
+    ]
 
 
 def evidence(system: System, gp: GPRegressor, cell: Problem, found: Dense, relative: float) -> list[Answer]:

@@ -416,3 +416,31 @@ def laplace_approximation(
     beta = np.stack(coefficients, 1)
     predicted = basis(new) @ beta + covariance(X, new).T @ np.stack(slopes, 1)
     return replace(found, mean=predicted, coefficients=beta, evidence=float(evidence))
+
+
+def count_moments(mean: Array, covariance: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the mean of counts, the variance of their rate, that of counts, and the covariance of rates."""
+    variance = np.diag(covariance)
+    rate = np.exp(mean + variance / 2)
+    of_rate = np.exp(mean[:, None] + mean + (variance[:, None] + variance) / 2) * np.expm1(covariance)
+    return rate, np.diag(of_rate), np.diag(of_rate) + rate, of_rate
+
+
+def sign_moments(mean: Array, covariance: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the same of signs with log-odds f, by quadrature over two latent values at a time."""
+    std = np.sqrt(np.clip(np.diag(covariance), 0, None))
+    one = mean[:, None] + std[:, None] * _PLACES
+    centre = np.tanh(one / 2) @ _WEIGHTS
+    both = np.empty_like(covariance)
+    for i in range(len(mean)):
+        for j in range(len(mean)):
+            slope = covariance[i, j] / std[i] if std[i] > 0 else 0.0
+            rest = math.sqrt(max(std[j] ** 2 - slope**2, 0.0))
+            given = mean[j] + slope * _PLACES[:, None] + rest * _PLACES
+            both[i, j] = (np.tanh(one[i] / 2) * (np.tanh(given / 2) @ _WEIGHTS)) @ _WEIGHTS
+    of_mean = both - centre[:, None] * centre
+    return centre, np.diag(of_mean), 1 - centre**2, of_mean
+
+
+#: Moments of targets from a latent mean (m,) and covariance (m, m).
+TARGETS = {"poisson": count_moments, "logistic": sign_moments}

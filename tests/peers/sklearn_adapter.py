@@ -248,5 +248,5 @@ class GaussianProcessClassifier(_Adapter):
         return np.float64(at.log_marginal_likelihood().value)
 
     def latent_mean_and_variance(self, X):
-        mean, std = self._gp.latent_.predict(X, return_std=True)
+        mean, std = self._gp.latent_.predict_latent(X, return_std=True)
         return mean, std**2

@@ -52,7 +52,7 @@ def test_a_map_has_the_probability_of_the_second_of_two_classes(two):
     found = plots.map_values(two, resolution=5)
     points = pd.DataFrame([[u, v] for u in found.axes[0] for v in found.axes[1]], columns=["u", "v"])
     np.testing.assert_allclose(found.mean.ravel(), two.predict_proba(points)[:, 1], rtol=1e-7)
-    latent, std = two.latent_.predict(points.to_numpy(), return_std=True)
+    latent, std = two.latent_.predict_latent(points.to_numpy(), return_std=True)
     draws = 1 / (1 + np.exp(-(latent + std * RNG.normal(size=(40_000, 25)))))
     np.testing.assert_allclose(found.std.ravel(), draws.std(0), rtol=0.03)
     assert (abs(found.std.ravel() / std - 1) > 0.2).any()  # a control: the latent function's deviation is another
@@ -60,7 +60,7 @@ def test_a_map_has_the_probability_of_the_second_of_two_classes(two):
 
 def test_quantiles_of_two_classes_are_those_of_the_latent_function(two):
     view = View(two)
-    mean, std = two.latent_.predict(X, return_std=True)
+    mean, std = two.latent_.predict_latent(X, return_std=True)
     expected = 1 / (1 + np.exp(-(mean + 1.959964 * std)))
     np.testing.assert_allclose(view.quantiles(X, [0.975])[:, 0], expected, rtol=1e-6)
 
@@ -69,7 +69,7 @@ def test_quantiles_of_two_classes_are_those_of_the_latent_function(two):
 def test_each_of_three_classes(three, k):
     view = View(three, k)
     np.testing.assert_allclose(view.mean(X), three.predict_proba(FRAME)[:, k], rtol=1e-7)
-    mean, std = three.latent_.predict(X[:20], return_std=True)
+    mean, std = three.latent_.predict_latent(X[:20], return_std=True)
     f = mean[None] + std[None] * np.random.default_rng(1).normal(size=(20_000, 20, 3))
     p = View(three)._class._of(f)
     p /= p.sum(2, keepdims=True)
@@ -95,7 +95,7 @@ def test_partial_dependence_is_the_average_of_probabilities(two):
         assert mean == pytest.approx(two.predict_proba(FRAME.assign(u=value))[:, 1].mean(), rel=1e-6)
     assert ((found.bands >= 0) & (found.bands <= 1)).all()
     assert (np.diff(found.bands, axis=1) > 0).all()
-    samples = two.latent_.sample_functions(400, 1)
+    samples = two.latent_.sample_functions(400, 1, latent=True)
     for k, value in enumerate(found.values):
         draws = (1 / (1 + np.exp(-samples(FRAME.assign(u=value).to_numpy())))).mean(0)
         assert abs(np.log(found.std[k] / draws.std(ddof=1))) < 0.3  # two draws of 400 samples each

@@ -74,7 +74,14 @@ def _regressor_scores(
 ) -> tuple[dict[str, Any], int]:
     """Return the scores of the predictions, and the number of rows."""
     likelihood = regressor.likelihood_
-    has_distribution = not regressor.target_transform_.is_identity or (likelihood.is_scale_mixture and not noise_column)
+    if noise_column is not None and not likelihood.adds_noise:
+        msg = f"--noise-column has no meaning for the {likelihood.name} likelihood, which has no noise variances."
+        raise InvalidInputError(msg)
+    has_distribution = (
+        not regressor.target_transform_.is_identity
+        or not likelihood.adds_noise
+        or (likelihood.is_scale_mixture and not noise_column)
+    )
     is_gaussian = isinstance(likelihood, Gaussian)
     others = [target] if noise_column is None else [target, noise_column]
     found: list[tuple[np.ndarray, ...]] = []
@@ -82,7 +89,7 @@ def _regressor_scores(
         assert block.others is not None
         measured = block.others.values[:, 0]
         # Measured targets contain noise, so the intervals for them include it.
-        includes = noise_column is None and likelihood.has_noise
+        includes = noise_column is None
         if has_distribution:
             found.append(_distribution(regressor, block.inputs, measured))
             continue
@@ -102,8 +109,8 @@ def _regressor_scores(
         msg = f"{blocks.path} has no rows of data."
         raise InvalidInputError(msg)
     if has_distribution:
-        measured, mean, density, ranks = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        shares = {str(level): float(np.mean(np.abs(2 * ranks - 1) <= level)) for level in metrics.INTERVALS}
+        measured, mean, density, inside = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        shares = {str(level): float(inside[:, k].mean()) for k, level in enumerate(metrics.INTERVALS)}
         result = {"rmse": metrics.rmse(measured, mean), "nll": -float(density.mean()), "coverage": shares}
         return result, len(measured)
     measured, mean, latent, std = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -112,20 +119,16 @@ def _regressor_scores(
     y, m, s, whole = (torch.from_numpy(np.asarray(one, dtype=float)) for one in (measured, mean, latent, std))
     likelihood.check_targets(y)
     logs = likelihood.predictive_log_density(y, m, s, whole.square() - s.square())
-    rmse = {"rmse": metrics.rmse(measured, mean)} if likelihood.has_noise else {}
-    return {**rmse, "nll": -float(logs.mean())}, len(measured)
+    return {"rmse": metrics.rmse(measured, mean), "nll": -float(logs.mean())}, len(measured)
 
 
 def _distribution(regressor: gigagp.GPRegressor, X: Any, y: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return measurements, means, log densities and ranks: the central interval that ends at y has |2 rank - 1|."""
+    """Return measurements, means, log densities, and whether central intervals hold the measurement, by level."""
     ends = np.array([0.5 - 0.5 * level for level in metrics.INTERVALS])
-    levels = np.concatenate([ends[::-1], 1 - ends])
-    quantiles = regressor.predict_quantile(X, levels)
-    # Half way between two levels is inside the intervals that contain both.
-    bounds = np.concatenate([[0.0], levels, [1.0]])
-    middles = 0.5 * (bounds[1:] + bounds[:-1])
-    ranks = middles[(y[:, None] > quantiles).sum(1)]
-    return y, regressor.predict(X), regressor.predictive_log_density(X, y), ranks
+    quantiles = regressor.predict_quantile(X, np.concatenate([ends, 1 - ends]))
+    lower, upper = np.split(quantiles, 2, axis=1)
+    inside = (lower <= y[:, None]) & (y[:, None] <= upper)  # counts are often at an end
+    return y, regressor.predict(X), regressor.predictive_log_density(X, y), inside
 
 
 def _class_scores(

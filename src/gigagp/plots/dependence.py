@@ -109,7 +109,7 @@ def partial_dependence_values(
 
 def _averages(view: View, tables: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return mean, standard deviation and bands of the function's average over each table, (r, n, d)."""
-    if view.is_classifier:
+    if not view.adds_noise:
         flat = tables.reshape(-1, tables.shape[2])
         averages = view.samples(flat, _PROBABILITY_SAMPLES, seed).reshape(*tables.shape[:2], -1).mean(1)
         mean = view.mean(flat).reshape(tables.shape[:2]).mean(1)

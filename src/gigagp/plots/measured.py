@@ -81,8 +81,8 @@ def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0) -> P
     rows = view.given(X, y)
     if not view.noise_is_known:
         msg = (
-            "pictures of errors need predictions of measurements, and this model has no noise of new rows: its "
-            f"likelihood is {view.model.likelihood_.name}, or the noise of each row of the fit was given."
+            "pictures of errors need predictions of measurements, and this model has no noise of new rows: the noise "
+            "of each row of the fit was given."
         )
         raise InvalidInputError(msg)
     mean, std = view.mean_and_std(rows.X, include_noise=True)
@@ -108,6 +108,8 @@ def _ranks(view: View, X: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.n
     if _is_normal(view):
         return ndtr((y - mean) / std)
     quantiles = view.quantiles(X, _LEVELS.tolist(), include_noise=True)
+    if not view.has_noise:
+        return _ranks_of_counts(y, quantiles)
     # Linear between two quantiles, and half way to 0 or 1 beyond the last ones.
     place = (y[:, None] > quantiles).sum(1)
     inside = (place > 0) & (place < len(_LEVELS))
@@ -117,6 +119,19 @@ def _ranks(view: View, X: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.n
     step = (y[row] - below) / np.where(above > below, above - below, 1.0)
     rank[row] = _LEVELS[k - 1] + step * (_LEVELS[k] - _LEVELS[k - 1])
     return rank
+
+
+def _ranks_of_counts(y: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
+    """Return ranks of counts or signs, at random between the probabilities of fewer and of no more.
+
+    These are evenly distributed if predictions are calibrated (Czado, Gneiting and Held 2009, section 2.1).
+    """
+    edges = np.concatenate([[0.0], _LEVELS, [1.0]])
+    middles = 0.5 * (edges[:-1] + edges[1:])
+    fewer, up_to = (quantiles < y[:, None]).sum(1), (quantiles <= y[:, None]).sum(1)
+    low = np.where(fewer == 0, 0.0, middles[fewer])
+    high = np.where(up_to == len(_LEVELS), 1.0, middles[up_to])
+    return low + np.random.default_rng(0).uniform(size=len(y)) * (high - low)
 
 
 def _log_density(view: View, X: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -167,13 +167,18 @@ class View:
 
     @property
     def has_noise(self) -> bool:
-        """Whether targets are the function with noise added, so that both are in the same units."""
+        """Whether the model has a noise variance."""
         return self.regressor.likelihood_.has_noise
 
     @property
+    def adds_noise(self) -> bool:
+        """Whether targets are the function with noise added; those of counts and signs are spread around it anyway."""
+        return self.regressor.likelihood_.adds_noise
+
+    @property
     def noise_is_known(self) -> bool:
-        """Whether the noise of a new row is known."""
-        return self.has_noise and not self.regressor.posterior_.model.noise_is_known
+        """Whether the spread of a new row around the function is known."""
+        return not (self.has_noise and self.regressor.posterior_.model.noise_is_known)
 
     # Rows -----------------------------------------------------------------------------------------------------------
 
@@ -215,9 +220,9 @@ class View:
 
         Those of a classifier have one as their target if they have the class, and else zero.
         """
-        if rows is None or not (self.has_noise or self.is_classifier):
-            return None
-        return Rows(rows.X, (rows.y == self.class_number).astype(float)) if self.is_classifier else rows
+        if rows is None or not self.is_classifier:
+            return rows
+        return Rows(rows.X, (rows.y == self.class_number).astype(float))
 
     @property
     def class_number(self) -> int:
@@ -293,44 +298,43 @@ class View:
         """Return the mean of the target at encoded inputs, shape (m,); the probability of the class of a classifier."""
         if self.is_classifier:
             return self.of_target(self.probabilities(X))
-        parts = [self.plain.predict(X[start : start + BLOCK]) for start in range(0, len(X), BLOCK)]
+        parts = [self.plain.predict(block) for block in _blocks(X)]
         return self.of_target(np.concatenate(parts))
 
     def mean_and_std(self, X: np.ndarray, include_noise: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the target at encoded inputs, each of shape (m,)."""
-        mean, std = self._moments(X, include_noise)
         if self.is_classifier:
+            mean, std = self._latent_moments(X)
             return self.of_target(self._class.means(mean, std)), self._class.stds(mean, std)
+        parts = [self.plain.predict(block, return_std=True, include_noise=include_noise) for block in _blocks(X)]
+        mean, std = (np.concatenate(part) for part in zip(*parts, strict=True))
         return self.of_target(mean), self.of_target(std)
 
     def quantiles(self, X: np.ndarray, levels: Sequence[float], include_noise: bool = False) -> np.ndarray:
         """Return quantiles at encoded inputs, shape (m, len(levels))."""
         if self.is_classifier:
-            return self._class.quantiles(*self._moments(X, include_noise), levels)
+            return self._class.quantiles(*self._latent_moments(X), levels)
         found = []
-        for start in range(0, len(X), BLOCK):
-            block = self.plain.predict_quantile(X[start : start + BLOCK], list(levels), include_noise=include_noise)
+        for points in _blocks(X):
+            block = self.plain.predict_quantile(points, list(levels), include_noise=include_noise)
             found.append(block if block.ndim == 2 else block[:, self.target])
         return np.concatenate(found)
 
     def probabilities(self, X: np.ndarray) -> np.ndarray:
         """Return the probabilities of all classes of a classifier, (m, n_classes), or of the second of two, (m,)."""
-        return self._class.means(*self._moments(X))
+        return self._class.means(*self._latent_moments(X))
 
     def samples(self, X: np.ndarray, n_samples: int, seed: int) -> np.ndarray:
         """Return posterior samples of the target, (m, n_samples); of a classifier, those of the probability."""
-        found = self.plain.sample_functions(n_samples, seed)(X)
+        found = self.plain.sample_functions(n_samples, seed, latent=self.is_classifier)(X)
         if self.is_classifier:
             return self._class.of_samples(found)
         return found if found.ndim == 2 else found[:, self.target]
 
-    def _moments(self, X: np.ndarray, include_noise: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return means and standard deviations of all functions."""
-        blocks = [
-            self.plain.predict(X[start : start + BLOCK], return_std=True, include_noise=include_noise)
-            for start in range(0, len(X), BLOCK)
-        ]
-        mean, std = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    def _latent_moments(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return means and standard deviations of all latent functions."""
+        parts = [self.plain.predict_latent(block, return_std=True) for block in _blocks(X)]
+        mean, std = (np.concatenate(part) for part in zip(*parts, strict=True))
         return mean, std
 
     @cached_property
@@ -348,9 +352,7 @@ class View:
         if self.is_classifier:
             shown = str(self.classes[self.class_number])
             return f"probability of {shown if given is None else f'{given} = {shown}'}"
-        if given is not None:
-            return given
-        return "target" if self.has_noise else "latent function"
+        return "target" if given is None else given
 
 
 def _columns(encoder: TableEncoder | None, names: list[str] | None, n_columns: int) -> list[Axis]:
@@ -362,6 +364,10 @@ def _columns(encoder: TableEncoder | None, names: list[str] | None, n_columns: i
         if not isinstance(column, LeftOut):
             found.append(Axis(names[k], k, tuple(place for part in parts for place in part), column))
     return found
+
+
+def _blocks(X: np.ndarray) -> list[np.ndarray]:
+    return [X[start : start + BLOCK] for start in range(0, len(X), BLOCK)]
 
 
 def _varies(axis: Axis) -> bool:

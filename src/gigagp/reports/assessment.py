@@ -68,13 +68,13 @@ def of_regression(view: View, found: Predicted) -> Assessment:
         result.scores.append((f"inside {100 * level:.0f} %", _percent(inside), meaning))
     verdict = f"these intervals are {sides[level]}" if sides[level] else "no more and no fewer than that"
     result.summary.append(f"{_percent(inside)} of the rows lie inside their 95 % interval ({expected}): {verdict}.")
-    result.cautions += _about_intervals(found, sides)
-    result.cautions += _about_errors(found, error, explained)
+    result.cautions += _about_intervals(view, found, sides)
+    result.cautions += _about_errors(view, found, error, explained)
     result.cautions += about_the_fit(view)
     return result
 
 
-def _about_intervals(found: Predicted, sides: dict[float, str]) -> list[str]:
+def _about_intervals(view: View, found: Predicted, sides: dict[float, str]) -> list[str]:
     """Return a caution if intervals contain more or fewer rows than chance allows."""
     wrong = [level for level in _LEVELS if sides[level]]
     if not wrong:
@@ -90,13 +90,11 @@ def _about_intervals(found: Predicted, sides: dict[float, str]) -> list[str]:
     found_is = f"The errors are not spread as predicted: {shares} of the test rows."
     if sides[_LEVELS[0]] == "too narrow":
         return [f"{found_is} Few errors are small, and few are large."]
-    return [
-        f'{found_is} Most errors are small and some are large, which likelihood="student-t" or a target_transform may '
-        "describe."
-    ]
+    remedy = ', which likelihood="student-t" or a target_transform may describe' if view.adds_noise else ""
+    return [f"{found_is} Most errors are small and some are large{remedy}."]
 
 
-def _about_errors(found: Predicted, error: np.ndarray, explained: float) -> list[str]:
+def _about_errors(view: View, found: Predicted, error: np.ndarray, explained: float) -> list[str]:
     cautions = []
     if found.n < _FEW_ROWS:
         cautions.append(f"There are only {found.n} test rows: all scores are rough.")
@@ -112,9 +110,10 @@ def _about_errors(found: Predicted, error: np.ndarray, explained: float) -> list
             )
     far = int((np.abs(error) > _FAR * found.std).sum())
     if far:
+        remedy = ', or fit with likelihood="student-t"' if view.adds_noise else ""
         cautions.append(
             f"{far:,} of {found.n:,} test rows are more than {_FAR:.0f} predicted standard deviations off, which is no "
-            'chance: look at these rows, or fit with likelihood="student-t".'
+            f"chance: look at these rows{remedy}."
         )
     if found.outside > 0:
         cautions.append(

@@ -175,20 +175,15 @@ def _errors(view: View, X: Any, y: Any, rows: Rows, label: str | None) -> tuple[
     """Return the assessment of predictions of numbers, and its pictures."""
     repeated = repeated_rows(view, rows)
     if not view.noise_is_known:
-        mean = view.mean(rows.X)
-        known = view.regressor.posterior_.model.noise_is_known
-        why = (
-            "the noise of each row of the fit was given"
-            if known
-            else f"its likelihood is {view.model.likelihood_.name}"
-        )
+        value = f"{metrics.rmse(rows.y, view.mean(rows.X)):.4g}"
         found = Assessment(
-            cautions=[f"The error bars are not checked: the noise of new rows is not known, because {why}."]
+            summary=[f"On {len(rows.y):,} test rows predictions miss by {value} (root mean square error)."],
+            scores=[("RMSE", value, "error of the mean, in the target's units")],
+            cautions=[
+                "The error bars are not checked: the noise of new rows is not known, because the noise of each row of "
+                "the fit was given."
+            ],
         )
-        if view.has_noise:
-            value = f"{metrics.rmse(rows.y, mean):.4g}"
-            found.summary = [f"On {len(rows.y):,} test rows predictions miss by {value} (root mean square error)."]
-            found.scores = [("RMSE", value, "error of the mean, in the target's units")]
         found.cautions += [*([repeated] if repeated else []), *about_the_fit(view)]
         return found, []
     measured = predicted(view.model, X, y, target=view.target)

@@ -1,0 +1,255 @@
+"""What every likelihood states, and the expectations that follow from its density by quadrature."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+
+#: Number of quadrature nodes (as in the papers), which gives an accuracy of 1e-12 for the logistic likelihood.
+NODES = 101
+#: Nodes of the trapezoidal rule for predictions of targets, and its ends in standard deviations. Where the latent
+#: function is very uncertain, a probability is a step beside its spread, for which Gauss's nodes lie too far apart.
+_EVEN_NODES, _END = 321, 12.0
+#: Points that are predicted at once.
+_ROWS = 2048
+
+
+class TargetMoments(NamedTuple):
+    """Moments of targets where the latent function is uncertain; all of the same shape.
+
+    Attributes
+    ----------
+    mean : Tensor
+        Mean of a target.
+    of_mean : Tensor
+        Variance of ``E[y | f]``, which more rows would reduce.
+    of_target : Tensor
+        Variance of a target.
+    """
+
+    mean: Tensor
+    of_mean: Tensor
+    of_target: Tensor
+
+
+class Likelihood(ABC):
+    """A density of a target given the latent function at its row.
+
+    To define one, implement `log_density` with differentiable torch operations and set `is_log_concave`; expectations
+    are then computed by quadrature. Objects are frozen and contain only settings.
+    """
+
+    #: whether ``log g`` is concave in f for every y; variational inference rejects other likelihoods
+    is_log_concave: bool = False
+    #: whether it has a learned noise variance; the others ignore it
+    has_noise: bool = False
+    #: typical variance of the latent function; None: that of the targets
+    signal_variance: float | None = None
+    #: whether it is Gaussian noise whose variance differs from row to row, which methods with known row noise can take
+    is_scale_mixture: bool = False
+    #: whether some targets may be grossly wrong, so that medians set the units of the standardized problem
+    scales_by_medians: bool = False
+    #: name by which users select it
+    name: str
+
+    @abstractmethod
+    def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        """Return ``log g(y, f)`` with broadcasting; ``noise`` is the noise variance of each row."""
+
+    def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
+        """Return ``E log g(y, f)`` for ``f ~ N(mean, std^2)``, by default with Gauss-Hermite quadrature.
+
+        Parameters
+        ----------
+        y, mean, std, noise : Tensor
+            Of shapes that broadcast.
+        nodes : int
+            Number of quadrature nodes.
+        """
+        places, weights = (one.to(mean) for one in hermite(nodes))
+        f = mean[..., None] + std[..., None] * places
+        return self.log_density(y[..., None], f, noise[..., None]) @ weights
+
+    def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        """Return ``log E g(y, f)`` for ``f ~ N(mean, std^2)``, by default with the trapezoidal rule.
+
+        It is the log score of a prediction.
+
+        Parameters
+        ----------
+        y, mean, std, noise : Tensor
+            Of shapes that broadcast.
+        """
+        y, mean, std, noise = torch.broadcast_tensors(y, mean, std, noise)
+        places, weights = _even_rule(mean)
+        found = []
+        for one, m, s, e in zip(*(part.reshape(-1).split(_ROWS) for part in (y, mean, std, noise)), strict=True):
+            logs = self.log_density(one[:, None], m[:, None] + s[:, None] * places, e[:, None])
+            found.append(torch.logsumexp(logs + weights.log(), -1))
+        return torch.cat(found).reshape(mean.shape)
+
+    def smooth_log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        """Return a log density with three derivatives in f, for Laplace approximations; by default `log_density`."""
+        return self.log_density(y, f, noise)
+
+    def information(self, noise: Tensor) -> Tensor | None:
+        """Return the expected information of a target about f, if it does not depend on f; by default None.
+
+        Laplace approximations take it as the curvature where second derivatives of the log density say little, or are
+        positive.
+        """
+        return None
+
+    def check_targets(self, y: Tensor) -> None:  # noqa: B027  # most likelihoods accept any number
+        """Raise `InvalidInputError` for targets that the likelihood does not allow."""
+
+    def start_curvature(self, y: Tensor, noise: float) -> float:
+        """Return a typical curvature of ``-log g`` in f, which for a Gaussian is the inverse noise variance."""
+        return 1.0 / noise
+
+    # Targets, from the latent function ------------------------------------------------------------------------------
+
+    @property
+    def adds_noise(self) -> bool:
+        """Whether a target is the latent function with noise added, so that both are in the same units."""
+        return self.has_noise and type(self).target_mean is Likelihood.target_mean
+
+    def target_mean(self, f: Tensor) -> Tensor:
+        """Return ``E[y | f]``, the mean of a target where the latent function is f; by default f, if there is noise.
+
+        It must not fall where f rises.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no noise, and the class does not define the mean.
+        """
+        if not self.has_noise:
+            raise self._undefined("target_mean", "Predictions of the target")
+        return f
+
+    def target_variance(self, f: Tensor, noise: Tensor) -> Tensor:
+        """Return ``Var[y | f]``, of a shape that broadcasts with f; by default the noise variance.
+
+        Raises
+        ------
+        InvalidInputError
+            As for `target_mean`.
+        """
+        if not self.has_noise:
+            raise self._undefined("target_variance", "The spread of measurements")
+        return noise
+
+    def target_moments(self, mean: Tensor, std: Tensor, noise: Tensor) -> TargetMoments:
+        """Return mean and variances of targets for ``f ~ N(mean, std^2)``, by default with the trapezoidal rule.
+
+        Parameters
+        ----------
+        mean, std, noise : Tensor
+            Of shapes that broadcast.
+        """
+        mean, std, noise = torch.broadcast_tensors(mean, std, noise)
+        places, weights = _even_rule(mean)
+        found = []
+        for m, s, e in zip(*(one.reshape(-1).split(_ROWS) for one in (mean, std, noise)), strict=True):
+            f = m[:, None] + s[:, None] * places
+            middle = self.target_mean(m)[:, None]  # so that a small variance does not vanish beside a large mean
+            apart = self.target_mean(f) - middle
+            shift = (apart @ weights)[:, None]
+            of_mean = (apart - shift).square() @ weights
+            rest = self.target_variance(f, e[:, None]).expand_as(f) @ weights
+            found.append(torch.stack([(middle + shift)[:, 0], of_mean, of_mean + rest]))
+        return TargetMoments(*torch.cat(found, 1).reshape(3, *mean.shape).unbind())
+
+    def target_covariance(self, mean: Tensor, covariance: Tensor) -> Tensor:
+        """Return the covariance of ``E[y | f]`` at points; its diagonal is the variance from `target_moments`.
+
+        By Mehler's formula, two functions of normal variables with correlation r have the covariance
+        ``sum_k a_k b_k r^k`` for their coefficients in normalised Hermite polynomials.
+
+        Parameters
+        ----------
+        mean : Tensor of shape (..., q)
+        covariance : Tensor of shape (..., q, q)
+            Of the latent function.
+        """
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        std = variance.clamp_min(0).sqrt()
+        places, weights = (one.to(mean) for one in hermite(NODES))
+        values = self.target_mean(mean[..., None] + std[..., None] * places)
+        coefficients = (values - values.mean(-1, keepdim=True)) @ (_polynomials(NODES).to(mean) * weights).mT
+        scale = torch.where(std > 0, std, torch.ones_like(std))
+        correlation = (covariance / scale[..., :, None] / scale[..., None, :]).clamp(-1, 1)
+        power, found = torch.ones_like(correlation), torch.zeros_like(correlation)
+        for one in coefficients.unbind(-1):
+            power = power * correlation
+            found = found + one[..., :, None] * one[..., None, :] * power
+        of_mean = self.target_moments(mean, std, torch.zeros_like(std)).of_mean
+        return found - torch.diag_embed(found.diagonal(dim1=-2, dim2=-1) - of_mean)
+
+    def target_quantile(self, level: float, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        """Return a quantile of targets for ``f ~ N(mean, std^2)``, in float64.
+
+        Parameters
+        ----------
+        level : float
+            Probability, between 0 and 1.
+        mean, std, noise : Tensor
+            Of shapes that broadcast.
+
+        Raises
+        ------
+        InvalidInputError
+            If the class does not define it.
+        """
+        raise self._undefined("target_quantile", "Quantiles of measurements")
+
+    def draw_targets(self, f: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a random target for each latent value.
+
+        Raises
+        ------
+        InvalidInputError
+            If the class does not define it.
+        """
+        raise self._undefined("draw_targets", "Samples of measurements")
+
+    def _undefined(self, method: str, what: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"{what} of the {self.name} likelihood need {type(self).__name__}.{method}, which the class does not "
+            "define (gigagp.likelihoods.Likelihood). GPRegressor.predict_latent has the latent function."
+        )
+
+
+@lru_cache
+def hermite(nodes: int) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights for expectations under a standard normal distribution."""
+    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    return torch.from_numpy(places), torch.from_numpy(weights / weights.sum())
+
+
+def _even_rule(like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights of the trapezoidal rule for expectations under a standard normal distribution."""
+    places = torch.linspace(-_END, _END, _EVEN_NODES, dtype=like.dtype, device=like.device)
+    return places, (-0.5 * places.square()).softmax(0)
+
+
+@lru_cache
+def _polynomials(nodes: int) -> Tensor:
+    """Return normalised Hermite polynomials 1, ..., nodes - 1 at the nodes, shape (nodes - 1, nodes).
+
+    Gauss's rule keeps them orthonormal, so that the squares of coefficients add up to the variance.
+    """
+    places = hermite(nodes)[0]
+    found = [torch.zeros_like(places), torch.ones_like(places)]
+    for k in range(nodes - 1):
+        found.append((places * found[-1] - math.sqrt(k) * found[-2]) / math.sqrt(k + 1))
+    return torch.stack(found[2:])
