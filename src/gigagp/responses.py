@@ -208,6 +208,8 @@ class TargetOfLikelihood(Response):
     def quantiles(self, latent: Latent, levels: Sequence[float], *, include_noise: bool) -> np.ndarray:
         """Return h at the quantiles of f, because it rises; or the quantiles that the likelihood states."""
         mean, std, noise = self._parts(latent)
+        if not include_noise:
+            _require_rising(self.likelihood)
         found = []
         for level in levels:
             if include_noise:
@@ -239,6 +241,17 @@ class TargetOfLikelihood(Response):
         msg = (
             f"return_parts of GPRegressor.predict must be False with the {self.likelihood.name} likelihood: the two "
             "parts add up for the latent function only. posterior_.variance_parts has them where there are any."
+        )
+        raise InvalidInputError(msg)
+
+
+def _require_rising(likelihood: Likelihood) -> None:
+    """Refuse a mean that falls somewhere where the latent function rises: its quantiles are not those of f."""
+    values = likelihood.target_mean(torch.linspace(-30, 30, 241, dtype=torch.float64))
+    if bool((values.diff() < 0).any()):
+        msg = (
+            f"quantiles of the mean of {likelihood.name} targets need a mean that rises with the latent function: "
+            f"{type(likelihood).__name__}.target_mean must not fall."
         )
         raise InvalidInputError(msg)
 

@@ -17,7 +17,7 @@ from scipy import stats
 
 from contract import dense
 from contract.dense import Array, Covariance
-from contract.problems import Problem, Table, draw_targets
+from contract.problems import INVERSES, Problem, Table, draw_targets
 from contract.systems import SYSTEMS, System
 from gigagp import GPRegressor, inference, kernels
 
@@ -138,8 +138,8 @@ def simulate(
             cell, truth = draw_problem(seed, mean, covariance)
         table = cell.table
         gp = system.fit(cell, random_state=seed)
-        samples = gp.sample_y(table.new, draws, random_state=seed)
-        found, std = gp.predict(table.new), system.std(gp, table.new)
+        samples = INVERSES[likelihood](gp.sample_y(table.new, draws, random_state=seed))
+        found, std = gp.predict_latent(table.new, return_std=True, variance=system.variance)
         samples = found[:, None] + shrink * (samples - found[:, None])
         rows = table.covariance, table.X, cell.Y, table.new, cell.noise
         if likelihood == "gaussian":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
-from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple
 
@@ -13,7 +11,7 @@ import pytest
 
 from contract import dense
 from contract.dense import Array, Dense
-from contract.problems import DTYPES, MEANS, NOISES, NOISY, TABLES, TARGETS, Problem, problem
+from contract.problems import DTYPES, INVERSES, MEANS, NOISES, NOISY, TABLES, TARGETS, Problem, problem
 from contract.systems import System
 from gigagp import GPRegressor
 from gigagp.errors import FitWarning, GigaGPWarning, InvalidInputError
@@ -149,12 +147,6 @@ def answers(system: System, gp: GPRegressor, cell: Problem) -> list[Answer]:
     result += moments(draws[:, None] if t == 1 else draws, found, offset, np.array(slack), system.by_features)
     result += evidence(system, gp, cell, found, relative)
     return result
-
-
-#: From the mean of a target to the latent value.
-INVERSES: defaultdict[str, Callable[[Array], Array]] = defaultdict(
-    lambda: lambda values: values, poisson=np.log, logistic=lambda values: 2 * np.arctanh(values)
-)
 
 
 def of_targets(gp: GPRegressor, cell: Problem, found: Dense, of_mean: float, of_variance: float) -> list[Answer]:

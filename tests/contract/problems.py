@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -172,6 +173,12 @@ def draw_targets(draw: np.random.Generator, f: Array, noise: Array, likelihood: 
     if likelihood == "poisson":
         return draw.poisson(np.exp(f)).astype(float)
     return np.where(draw.uniform(size=f.shape) < 1 / (1 + np.exp(-f)), 1.0, -1.0)
+
+
+#: From the mean of a target to the latent value.
+INVERSES: defaultdict[str, Callable[[Array], Array]] = defaultdict(
+    lambda: lambda values: values, poisson=np.log, logistic=lambda values: 2 * np.arctanh(values)
+)
 
 
 @cache

@@ -73,7 +73,12 @@ def _moved(system, gp, centred, shift):
             return getattr(gp, name)
 
         def predict(self, *args, **options):
-            found = gp.predict(*args, **options)
+            return self._shifted(gp.predict(*args, **options))
+
+        def predict_latent(self, *args, **options):
+            return self._shifted(gp.predict_latent(*args, **options))
+
+        def _shifted(self, found):
             return (found[0] - shift, *found[1:]) if isinstance(found, tuple) else found - shift
 
         def sample_y(self, *args, **options):
