@@ -23,8 +23,8 @@ class GigaModel(Model, FantasizeMixin):
 
     When to use: for Bayesian optimization with BoTorch, on more observations than its own exact models can hold. The
     fit stays as it is, and points and values are in the data's own units; for counts and signs, values are those of the
-    latent function (`gigagp.GPRegressor.predict_latent`), whose distribution is normal. Targets are outputs, independent of each
-    other. BoTorch maximizes: to minimize, fit ``-y``.
+    latent function (`gigagp.GPRegressor.predict_latent`), whose distribution is normal. Targets are outputs,
+    independent of each other. BoTorch maximizes: to minimize, fit ``-y``.
 
     Observations that `condition_on_observations` and `fantasize` add are conditioned on exactly, through the joint
     covariance that the fit gives to points and observations. Their cost does not depend on the number of rows of the
