@@ -161,6 +161,21 @@ def test_rows_of_the_fit_are_noticed():
     assert "rows of the fit" not in cautions(model, more, other)
 
 
+@pytest.mark.usefixtures("without_pictures")
+def test_intervals_of_counts_are_checked_in_their_own_units():
+    X, y = table(400)
+    y = np.random.default_rng(1).poisson(np.exp(1 + y)).astype(float)
+    model = GPRegressor(kernels.Matern(1.5, 1.5), inference.Vecchia(10), None, likelihood="poisson")
+    text = gigagp.report(model.fit(X[:200], y[:200]), X[200:], y[200:])
+    rmse = np.sqrt(np.mean((model.predict(X[200:]) - y[200:]) ** 2))
+    assert f"On 200 test rows predictions miss by {rmse:.4g}" in text
+    assert "no more and no fewer than that" in text
+    assert "not checked" not in text
+    wrong = gigagp.report(model, X[200:], y[200:] * 3)
+    assert "Error bars are too narrow" in wrong
+    assert "student-t" not in wrong  # which is no remedy for counts
+
+
 def test_classes(tmp_path):
     X, y = table(300)
     labels = np.where(y > 0, "<up>", "down")
