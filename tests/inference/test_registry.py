@@ -33,7 +33,7 @@ class WidePosterior(ExactPosterior):
 
 class WideObjective(ExactObjective):
     def posterior(self, model, generator=None):
-        return WidePosterior(self.table, Factorised.of(model, self.table))
+        return WidePosterior(Factorised.of(model, self.table))
 
 
 @dataclass(frozen=True)
