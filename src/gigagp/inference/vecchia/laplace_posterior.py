@@ -252,7 +252,13 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         given = tensors["X"], tensors["Y"], saved.model.mean, saved.budget
         table = TrainingTable(*given, drawn_from=header.get("drawn_from"))
         graph = NeighbourGraph(saved.model.kernel, table.X, header["row_neighbours"])
-        of_rows = (tensors[name] for name in ("latent", "noise", "root", "explained"))
-        latent = LatentGaussian(*of_rows, header["value"], header["standard_error"])
+        latent = LatentGaussian(
+            tensors["latent"],
+            tensors["noise"],
+            tensors["root"],
+            tensors["explained"],
+            header["value"],
+            header["standard_error"],
+        )
         trend = tensors["coefficients"], tensors["coefficient_root"]
         return cls(saved.model, table, graph, header["point_neighbours"], *trend, latent)
