@@ -8,14 +8,15 @@ import pickle
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib import metadata
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from gigagp.products import LowRankWeights, NativeTiles, TorchTiles
+from gigagp.products import LowRankWeights, NativeTiles, TorchTiles, TritonTiles
+from gigagp.products.triton_tiles import OLDEST
 from helpers import largest_tensor
 
 BUDGET = 2**24
@@ -142,23 +143,26 @@ def _serve(payload: bytes) -> bytes:
     return pickle.dumps((engine.call(method, *arguments, **keywords), 0))
 
 
+def has_triton() -> bool:
+    """Whether `TritonTiles` takes the installed triton. It is not imported: the interpreter is switched on before that."""
+    try:
+        version = metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        return False
+    return tuple(int(part) for part in version.split(".")[:2]) >= OLDEST
+
+
 NO_EXTENSION = "gigagp's compiled extension was not built"
-NO_TRITON = "triton is not installed"
-HAS_TRITON = find_spec("triton") is not None
+NO_TRITON = "no triton that the engine takes is installed"
+HAS_TRITON = has_triton()
 #: name: how to make it. TorchTiles have tiles of 32 by 32, so that every test crosses borders.
 MAKERS: dict[str, Callable[[], EngineUnderTest]] = {
     "torch": lambda: EngineUnderTest(TorchTiles(tile_bytes=1)),
     **{name: (lambda name=name: EngineUnderTest(NativeTiles(name))) for name in NativeTiles.instruction_sets()},
     "triton": Interpreted,
     "torch on CUDA": lambda: OnCuda(TorchTiles()),
-    "triton on CUDA": lambda: OnCuda(_triton_tiles()),
+    "triton on CUDA": lambda: OnCuda(TritonTiles()),
 }
-
-
-def _triton_tiles() -> Any:
-    from gigagp.products.triton_tiles import TritonTiles
-
-    return TritonTiles()
 
 
 def parameters() -> list[Any]:

@@ -25,7 +25,7 @@ from helpers import all_kernels, points, reference_block, relative_error
 ALL = all_kernels()
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason=NO_TRITON)
 interprets = pytest.mark.skipif(
-    not HAS_TRITON or torch.cuda.is_available(), reason="triton is not installed, or there is a GPU to run on"
+    not HAS_TRITON or torch.cuda.is_available(), reason=f"{NO_TRITON}, or there is a GPU to run on"
 )
 SOURCE = str(Path(triton_tiles.__file__).parents[2])
 
