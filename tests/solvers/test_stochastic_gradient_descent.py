@@ -37,6 +37,17 @@ def test_full_batches_without_momentum_are_gradient_descent():
     assert all(float(after.max()) < float(before.max()) for before, after in itertools.pairwise(lagged))
 
 
+def test_a_batch_moves_by_the_rate_over_its_rows():
+    """From zero, the gradient of a row is its right-hand side."""
+    matrix, b = spectral(40, 10.0), normal(40, 2)
+    solution = StochasticGradientDescent(10, learning_rate=3.0, max_epochs=10 / 40).solve(matrix, b)
+    moved = (solution.value != 0).all(1)
+    assert solution.iterations == 1
+    assert int(moved.sum()) == 10
+    torch.testing.assert_close(solution.value[moved], 3.0 / 10 * b[moved])
+    assert not solution.value[~moved].any()
+
+
 def test_a_rate_below_the_bound_of_the_mean_dynamics_converges_and_one_above_diverges():
     matrix, b = spectral(50, 10.0), normal(50, 2)
     largest = float(torch.linalg.eigvalsh(matrix.to_dense())[-1])
