@@ -348,7 +348,7 @@ class IterativeObjective(TableObjective):
 
     def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
         """Restore a snapshot; frozen probes are drawn again from the same generator."""
-        self.table = replace(self.table, mixed=header["mixed"])
+        self.table = replace(self.table, mixed=header.get("mixed", self.table.mixed))
         if self._is_frozen:
             self._probes = self._estimator.draw(model, self.table.X, self._probe_generator)
         names = sorted(name for name in tensors if name.startswith("warm."))  # oldest first, as they were stored
