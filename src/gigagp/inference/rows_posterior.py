@@ -119,7 +119,7 @@ class PathwiseUpdate:
         both, prior = self.products(X)
         n_targets = self.posterior.n_targets
         if self.coefficients.shape[0]:
-            prior = prior + self.posterior.model.mean.basis(X).to(prior) @ self.coefficients
+            prior = prior + self.posterior.model.mean.basis(X).to(self.coefficients) @ self.coefficients
         return prior - both[:, n_targets:], self.posterior.trend(X) + both[:, :n_targets]
 
     def products(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

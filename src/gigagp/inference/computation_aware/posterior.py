@@ -25,6 +25,7 @@ from gigagp.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
+from gigagp.products import cross_product
 from gigagp.random import standard_normal
 from gigagp.schema import Field, Form, check_tensors, not_negative, number, one_of, optional, record, text
 from gigagp.schema import factor as lower_factor
@@ -75,17 +76,23 @@ class ComputationAwarePosterior(SolvedPosterior):
         final_solve: SolveRecord | None = None,
     ) -> None:
         self.model, self.table, self.actions, self.budget = model, table, actions, table.budget
-        self.factor, self.noise = factor, noise
-        self.weights, self.basis_weights, trend = conditioned
-        self.basis_weights = self.basis_weights.contiguous()  # as a model file restores it, to round the same way
+        weights, basis_weights, trend = conditioned
+        # row-major, as a model file restores them, to round the same way
+        self.factor, self.noise = factor.contiguous(), noise
+        self.weights, self.basis_weights = weights.contiguous(), basis_weights.contiguous()
         self.coefficients, self.coefficient_root = trend.coefficients.to(self.X), trend.root
-        self.target_solutions = actions.combine(self.weights).to(self.X)
+        self.target_solutions = actions.combine(self.weights)
         self.bound, self.note, self.final_solve = bound, note, final_solve
 
     @cached_property
     def basis_solutions(self) -> Tensor:  # type: ignore[override]
         """``S`` times the weights of the mean's basis, shape (n, p)."""
-        return self.actions.combine(self.basis_weights).to(self.X)
+        return self.actions.combine(self.basis_weights)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        """The rows in float64."""
+        return self.X.double()
 
     @property
     def n_actions(self) -> int:
@@ -101,8 +108,20 @@ class ComputationAwarePosterior(SolvedPosterior):
         return X.split(max(1, min(rows, 2**22 // max(self.n_actions, 1))))
 
     def compressed_cross(self, X: Tensor) -> Tensor:
-        """Return ``K(X, training inputs) @ S`` in float64, shape (m, i)."""
-        return self.actions.cross_product(self.model.kernel, X, self.X, self.budget).double()
+        """Return ``K(X, training inputs) @ S`` in float64, shape (m, i).
+
+        Predictions are small differences of large covariances. Of float32 covariances, other sums of the same terms
+        would round to other means and variances.
+        """
+        return self.actions.cross_product(self.model.kernel, X.double(), self._rows, self.budget)
+
+    def cross_product(self, X: Tensor, vectors: Tensor) -> Tensor:
+        """Return ``K(X, training inputs) @ vectors``, computed in float64."""
+        return cross_product(self.model.kernel, X.double(), self._rows, vectors.double(), budget=self.budget)
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return the posterior mean, shape (m, t)."""
+        return self.trend(X) + self.cross_product(X, self.target_solutions).to(X)
 
     def explained_basis(self, X: Tensor) -> Tensor:
         """Return the prediction with the mean's basis functions in place of the targets, shape (m, p)."""
@@ -130,7 +149,7 @@ class ComputationAwarePosterior(SolvedPosterior):
             explained = torch.linalg.solve_triangular(self.factor, cross.T, upper=False).square().sum(0)
             products.append(cross @ columns)
             # A reduction never exceeds the prior variance; a negative difference near zero is a rounding error.
-            variances.append((self.model.kernel.diagonal(block) - explained.to(X)).clamp_min(0))
+            variances.append((self.model.kernel.diagonal(block.double()) - explained).clamp_min(0).to(X))
         found, t = torch.cat(products), self.weights.shape[1]
         return self.trend(X) + found[:, :t].to(X), torch.cat(variances), found[:, t:]
 
@@ -142,7 +161,7 @@ class ComputationAwarePosterior(SolvedPosterior):
         def left(X: Tensor) -> Tensor:
             cross = self.compressed_cross(X.flatten(0, 1))
             whitened = within_batches(torch.linalg.solve_triangular(self.factor, cross.T, upper=False).T, X)
-            return prior_covariance(self.model.kernel, X) - (whitened @ whitened.mT).to(X)
+            return (prior_covariance(self.model.kernel, X.double()) - whitened @ whitened.mT).to(X)
 
         return by_batches(left, X, self.budget // (24 * max(self.n_actions, 1)))
 
@@ -199,7 +218,7 @@ class ComputationAwarePosterior(SolvedPosterior):
         spread = (self.noise + self.model.kernel.white(self.X).double()).sqrt()[:, None]
         values = prior.evaluate(self.model.kernel, self.X, self.budget).double() + spread * draws
         solved = torch.cholesky_solve(self.actions.project(values), self.factor)
-        return PathwiseUpdate(self, prior, self.actions.combine(solved).to(self.X))
+        return PathwiseUpdate(self, prior, self.actions.combine(solved))
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the evidence lower bound of the log marginal likelihood.
