@@ -185,8 +185,8 @@ class PredictiveDistribution(SampledAnswers):
         else:
             mean, variance = posterior.mean_and_variance(points)
             noise = posterior.noise_at(points) if include_noise else torch.zeros_like(variance)
-            mean, std = self._in_units(mean, checked), self._spread(variance + noise)
-            found = mean[..., None] + std[..., None] * ndtri(np.array(each))
+            centre, std = self._in_units(mean, checked), self._spread(variance + noise)
+            found = centre[..., None] + std[..., None] * ndtri(np.array(each))
         return finite_prediction(found if levels.ndim else found[..., 0])
 
     def _student_quantiles(
@@ -206,8 +206,10 @@ class PredictiveDistribution(SampledAnswers):
         """Return the mean (m, t), the variance of all that is Gaussian, (m,), and that of Student-t noise, (m,)."""
         posterior, kernel = self._posterior_for(points), self.posterior_.model.kernel
         mean, variance = (part.double().cpu() for part in posterior.mean_and_variance(points))
-        is_open = isinstance(posterior, OpenPosterior)
-        white = (posterior.averaged(kernel.white, points) if is_open else kernel.white(points)).double().cpu()
+        if isinstance(posterior, OpenPosterior):
+            white = posterior.averaged(kernel.white, points).double().cpu()
+        else:
+            white = kernel.white(points).double().cpu()
         return mean, variance + white, posterior.noise_at(points).double().cpu() - white
 
     @guarded()

@@ -86,8 +86,10 @@ class SampledAnswers(Answers):
                 response.draws(f.numpy(), response.noise(self._posterior_for(points), points), generator)
             )
         posterior, kernel = self._posterior_for(points), self.posterior_.model.kernel
-        is_open = isinstance(posterior, OpenPosterior)
-        white = (posterior.averaged(kernel.white, points) if is_open else kernel.white(points)).double().cpu()
+        if isinstance(posterior, OpenPosterior):
+            white = posterior.averaged(kernel.white, points).double().cpu()
+        else:
+            white = kernel.white(points).double().cpu()
         white = white[:, None, None]
         rest = posterior.noise_at(points).double().cpu()[:, None, None] - white
         f = f + white.sqrt() * standard_normal(len(f), f[0].numel(), generator=generator).reshape(f.shape)
