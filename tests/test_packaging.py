@@ -87,3 +87,8 @@ def test_a_package_has_one_lower_bound():
     for wrong in (["a"], ["a<2"], ["a>=1.0", "a>=1.1"]):
         with pytest.raises(ValueError, match="needs a lower bound, the same wherever"):
             lowest(wrong)
+
+
+def test_every_extra_is_checked():
+    uses = runpy.run_path(str(ROOT / "packaging/use_extras.py"))["USES"]
+    assert set(uses) == set(PROJECT["optional-dependencies"])

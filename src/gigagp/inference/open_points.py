@@ -19,19 +19,19 @@ class _Copies(NamedTuple):
     points : Tensor of shape (e, d)
     owner : Tensor of shape (e,)
         The point that each is a copy of.
-    first, count : Tensor of shape (m,)
+    first, copies : Tensor of shape (m,)
         The first copy of each point, and how many it has.
     """
 
     points: Tensor
     owner: Tensor
     first: Tensor
-    count: Tensor
+    copies: Tensor
 
     def average(self, values: Tensor) -> Tensor:
         """Return the mean over the copies of each point of values whose first axis is theirs."""
-        found = values.new_zeros((len(self.count), *values.shape[1:])).index_add_(0, self.owner, values)
-        return found / self.count.to(values).reshape(-1, *[1] * (values.ndim - 1))
+        found = values.new_zeros((len(self.copies), *values.shape[1:])).index_add_(0, self.owner, values)
+        return found / self.copies.to(values).reshape(-1, *[1] * (values.ndim - 1))
 
 
 class OpenPosterior:
@@ -124,6 +124,6 @@ class OpenPosterior:
 
 def _one_of_each(values: Tensor, copies: _Copies, uniform: Tensor) -> Tensor:
     """Return samples (m, t, s) from those at all copies (e, t, s), by uniform numbers (m, s)."""
-    count = copies.count[:, None]
+    count = copies.copies[:, None]
     chosen = copies.first[:, None] + torch.minimum((uniform.to(values) * count).long(), count - 1)
     return values.gather(0, chosen[:, None, :].expand(-1, values.shape[1], -1))
