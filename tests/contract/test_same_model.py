@@ -46,7 +46,7 @@ def test_seeds(system):
 
 @pytest.mark.pairs
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear", "function"])
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_files(system, mean, dtype, tmp_path):

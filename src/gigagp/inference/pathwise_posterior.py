@@ -405,14 +405,15 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             "with_probe_values": self.probe_values is not None,
             "final_solve": None if self.final_solve is None else asdict(self.final_solve),
             "unsolved": self.unsolved,
+            "mixed": self.table.mixed,
         }
 
     @classmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> PathwisePosterior:
         """Return the posterior that `state` described; see `Posterior.from_state`."""
         needed = {"draw": DRAW, "final_solve": optional(SOLVE)}
-        # versions that bounded what the solve left over did not write it
-        record(needed, {"with_probe_values": flag, "unsolved": number()})(header, "posterior")
+        # earlier versions bounded what the solve left over, and solved in float64 after loading
+        record(needed, {"with_probe_values": flag, "unsolved": number(), "mixed": flag})(header, "posterior")
         if not isinstance(saved.solver, Solver):
             raise ModelFileError(f"its solver must be one of gigagp.solvers; got {str(saved.solver)[:60]!r}.")
         prefix = "prior.draw."
@@ -429,7 +430,8 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         check_tensors(tensors, fields | draw_fields(saved, header["draw"], tensors, prefix), saved.sizes)
         draw = FeatureDraw.from_state(part(tensors, prefix), header["draw"])
         check_columns(saved, draw, tensors["prior.weights"], "prior.weights")
-        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        given = tensors["X"], tensors["Y"], saved.model.mean, saved.budget
+        table = TrainingTable(*given, mixed=header.get("mixed", False))
         solve = header["final_solve"]
         of_targets = 0.0 if solve is None else solve["relative_residual_targets"]
         return cls(
