@@ -1,6 +1,6 @@
 """How near comparisons of a run come to their tolerances: what the rounding of another machine would fail first.
 
-    PYTHONPATH=tests python -m pytest -q -n 2 -p margins --margins margins.txt
+    PYTHONPATH=tests python -m pytest -q -n 2 -p margins --margins=margins.txt
 
 It writes one line for each comparison of floats that used more than `SHARE` of a tolerance of at most `ROUNDING`: that
 share, the tolerance, the test and the line of the comparison. A test has to allow what rounding may do on any machine,
