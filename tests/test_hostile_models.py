@@ -25,6 +25,7 @@ NEW = GENERATOR.uniform(-1.5, 1.5, (7, 2))
 QS = inference.QuadruplyStochastic
 MODELS = {
     "exact": GPRegressor(kernels.RBF() * kernels.Periodic(columns=[0]) + kernels.White(0.1), optimizer=None),
+    "outputs": GPRegressor(optimizer=None),
     "known noise": GPRegressor(optimizer=None, noise_variance=np.full(40, 0.1), mean="linear"),
     "mixture": GPRegressor(kernel="average"),
     "iterative": GPRegressor(inference=inference.Iterative(n_samples=4), optimizer=optimization.Adam(steps=1)),
@@ -47,7 +48,7 @@ MODELS = {
 
 def answers(model):
     """Return a model's predictions at its original rows, which a changed file may have moved."""
-    scaling = (model.latent_ if isinstance(model, GPClassifier) else model).scaling_
+    scaling = (model.latent_ if isinstance(model, GPClassifier) else model.estimators_[0]).scaling_
     points = scaling.x_centre + NEW / X.std(0) * scaling.x_scale
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -61,7 +62,9 @@ def states(tmp_path_factory):
     """Return kind, tensors and header of a saved model of every kind."""
     found, path = {}, tmp_path_factory.mktemp("models") / "model.gp"
     for name, model in MODELS.items():
-        targets = Y if name in ("exact", "sparse", "dense") else Y[:, 0]
+        targets = Y if name in ("exact", "sparse", "dense", "outputs") else Y[:, 0]
+        if name != "outputs" and targets.ndim == 2:
+            model.set_params(outputs="shared")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.fit(X, np.where(targets > 0, "up", "down") if name == "classes" else targets)

@@ -269,7 +269,7 @@ def test_auto_averages_few_rows_and_chooses_for_many(monkeypatch, tmp_path):
     expected = GPRegressor("choose").fit(X, Y).predict(NEW)
     for fit in (
         lambda: GPRegressor("auto", inference.Vecchia(59, 59)).fit(X, Y),
-        lambda: GPRegressor("auto").fit(X, np.stack([Y, Y], 1)),
+        lambda: GPRegressor("auto", outputs="shared").fit(X, np.stack([Y, Y], 1)),
         lambda: GPRegressor("auto").fit(X, Y, checkpoint=tmp_path / "c"),
         lambda: GPRegressor("auto", memory_budget=6 * 60 * 60 * 8).fit(X, Y),
     ):
@@ -412,7 +412,7 @@ def test_more_refusals(tmp_path):
     with pytest.raises(InvalidInputError, match="checkpoint"):
         GPRegressor("average").fit(X, Y, checkpoint=tmp_path / "c")
     with pytest.raises(InvalidInputError, match="one target"):
-        GPRegressor("average").fit(X, np.stack([Y, Y], 1))
+        GPRegressor("average", outputs="shared").fit(X, np.stack([Y, Y], 1))
     with pytest.raises(MemoryBudgetError, match="4 models on 60 rows"):
         GPRegressor("average", memory_budget=5 * 60 * 60 * 8).fit(X, Y)
     with pytest.raises(InvalidInputError, match="kernel of GPClassifier"):

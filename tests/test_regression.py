@@ -179,7 +179,7 @@ def test_several_targets_share_one_solve():
     solver = RecordingSolver(solvers.ConjugateGradients(tolerance=1e-10))
     shared = {"kernel": kernels.Matern(1.5, 1.0), "noise_variance": 0.05, "optimizer": None}
     shared["hyperparameter_units"] = "standardized"  # each target's variance is its own unit
-    gp = GPRegressor(inference=inference.Iterative(solver=solver, n_samples=8), **shared).fit(X, Y)
+    gp = GPRegressor(inference=inference.Iterative(solver=solver, n_samples=8), outputs="shared", **shared).fit(X, Y)
     assert [call.right_hand_sides.shape for call in solver.calls] == [(120, 3 + 1 + 8)]  # targets, constant, samples
     assert solver.calls[0].n_targets == 4
     mean, std = gp.predict(X_new, return_std=True, variance="solve")
@@ -200,6 +200,7 @@ def test_the_likelihood_of_several_targets_is_the_sum():
     Y = draw_targets(kernels.RBF(1.0), torch.from_numpy(X), 0.1, columns=2).numpy()
     shared = {"kernel": kernels.RBF(1.0), "noise_variance": 0.1, "optimizer": None, "standardize": False}
     alone = [GPRegressor(**shared).fit(X, Y[:, k]).log_marginal_likelihood().value for k in range(2)]
+    shared["outputs"] = "shared"
     assert GPRegressor(**shared).fit(X, Y).log_marginal_likelihood().value == pytest.approx(sum(alone), abs=1e-9)
     value, error = GPRegressor(inference=ITERATIVE, **shared).fit(X, Y).log_marginal_likelihood()
     assert abs(value - sum(alone)) <= 4 * error + 1e-6
@@ -226,7 +227,8 @@ def test_the_trend_is_generalised_least_squares(method, mean):
     )
     kernel = kernels.Matern(1.5, 1.0, 1.3)
     expected = dense_posterior(kernel, X, Y, X_new, 0.1, BASES[mean])
-    gp = GPRegressor(kernel, method, None, mean, noise_variance=0.1, standardize=False).fit(X.numpy(), Y.numpy())
+    options = {"noise_variance": 0.1, "standardize": False, "outputs": "shared"}
+    gp = GPRegressor(kernel, method, None, mean, **options).fit(X.numpy(), Y.numpy())
     torch.testing.assert_close(gp.posterior_.coefficients, expected.coefficients, atol=1e-7, rtol=0)
     np.testing.assert_allclose(gp.predict(X_new.numpy()), expected.mean, atol=1e-6)
     value, error = gp.log_marginal_likelihood()

@@ -133,9 +133,14 @@ def test_history_and_description_are_in_the_same_units() -> None:
 def test_known_noise_and_several_targets() -> None:
     known = np.linspace(50, 200, len(X))
     np.testing.assert_allclose(fit(None, noise_variance=known).noise_variance_, known)
-    both = GPRegressor(optimizer=None, noise_variance=0.25).fit(X, np.stack([Y, X[:, 0]], 1))
+    given = {"optimizer": None, "noise_variance": 0.25}
+    both = GPRegressor(outputs="shared", **given).fit(X, np.stack([Y, X[:, 0]], 1))
     assert both.noise_variance_ == 0.25  # a share of each target's variance
     np.testing.assert_allclose(both.kernel_.lengthscale, 2**0.5 * X.std(0), rtol=1e-12)
+    own = GPRegressor(**given).fit(X, np.stack([Y, X[:, 0]], 1))
+    for k, target in enumerate((Y, X[:, 0])):
+        assert own.noise_variance_[k] == pytest.approx(0.25)  # in squared units of each target
+        assert float(own.posterior_[k].model.noise_variance) == pytest.approx(0.25 / target.var())
 
 
 class Sinc(Leaf):

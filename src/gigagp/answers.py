@@ -18,6 +18,7 @@ from gigagp.inference.posterior import Posterior, VarianceMethod
 from gigagp.joint_posterior import JointPosterior, points_of
 from gigagp.kernels.stationary import require_taken
 from gigagp.likelihoods import Likelihood, StudentT, resolve_likelihood
+from gigagp.outputs import by_output, each_output
 from gigagp.query_points import QueryPoints
 from gigagp.random import RandomState, generator_from
 from gigagp.responses import Latent, Response, response_of
@@ -64,15 +65,16 @@ class Answers(QueryPoints):
     target_transform_: TargetTransform
     likelihood: Any
     _one_target: bool
+    _models: tuple[Any, ...] = ()  # of outputs that have a model each
 
-    @property
+    @each_output
     def likelihood_(self) -> Likelihood:
         """Likelihood of the fit; Student-t noise has the learned degrees of freedom, if they were learned."""
         check_is_fitted(self, "posterior_")
         student = self.posterior_.model.student
         return resolve_likelihood(self.likelihood) if student is None else StudentT(student.df)
 
-    @property
+    @each_output
     def noise_weights_(self) -> np.ndarray:
         """Weight of each training row, shape (n,), for Student-t noise; below 0.1 a row counts as an outlier.
 
@@ -144,6 +146,7 @@ class Answers(QueryPoints):
 
     @guarded()
     @checks_arguments
+    @by_output(axis=-1)
     def predict(
         self,
         X: Any,
@@ -235,6 +238,7 @@ class Answers(QueryPoints):
 
     @guarded()
     @checks_arguments
+    @by_output(axis=-1)
     def predict_latent(
         self,
         X: Any,
@@ -312,6 +316,7 @@ class Answers(QueryPoints):
 
     @guarded()
     @checks_arguments
+    @by_output()
     def posterior(
         self,
         X: Any,
@@ -382,6 +387,7 @@ class Answers(QueryPoints):
 
     @guarded()
     @checks_arguments
+    @by_output()
     def log_marginal_likelihood(self, random_state: RandomState = 0) -> Estimate:
         """Return the log marginal likelihood of the training targets, in the units of the standardized problem.
 

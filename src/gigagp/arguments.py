@@ -53,6 +53,10 @@ class Arguments:
         Optimizer of the hyperparameters.
     deadline : float
         Value of ``time.monotonic()`` at which the fit is to end; infinity without a time budget.
+    job : str
+        What the fit is of, for its progress; empty for all targets.
+    keeps_checkpoint : bool
+        Whether the checkpoint stays after the fit, because it is a part of a larger one.
     """
 
     estimator: Estimator
@@ -63,6 +67,8 @@ class Arguments:
     likelihood: Likelihood
     optimizer: Any
     deadline: float
+    job: str = ""
+    keeps_checkpoint: bool = False
 
     @classmethod
     def of(cls, estimator: Estimator) -> Arguments:

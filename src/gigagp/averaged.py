@@ -58,7 +58,7 @@ def _mixture(fitted: Any) -> MixturePosterior:
     if not isinstance(fitted.likelihood_, Gaussian):
         raise _refusal(f"Gaussian noise; the likelihood of this fit is {fitted.likelihood_.name}")
     if posterior.n_targets > 1:
-        raise _refusal(f"one target; got {posterior.n_targets}. Fit each target on its own")
+        raise _refusal(f'one target, or outputs="independent"; got {posterior.n_targets} that share a kernel')
     needed = "inference.Exact, Iterative or Vecchia and all rows of the fit"
     got = f"{needed}; this is a {posterior.kind} posterior of {posterior.n_rows:,} rows"
     if not isinstance(posterior, RowsPosterior) or posterior.table.drawn_from is not None:

@@ -61,3 +61,8 @@ def _same(given: Any, default: Any) -> bool:
 def rounded(text: str) -> str:
     """Return a text with its numbers rounded to four digits."""
     return _NUMBER.sub(lambda found: f"{float(found[0]):.4g}", text)
+
+
+def output_name(number: int) -> str:
+    """Return what messages and descriptions call one of several outputs, by its number from 0."""
+    return f"y[:, {number}]"

@@ -238,6 +238,7 @@ class GPClassifier(ClassifierMixin, NotebookView, NestedArguments):
             hyperparameter_units=self.hyperparameter_units,
             time_budget=self.time_budget,
             encode=self.encode,
+            outputs="shared",
         )
 
     def __sklearn_tags__(self) -> Any:

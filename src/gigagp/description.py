@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gigagp.brief import brief, rounded
+from gigagp.brief import brief, output_name, rounded
 from gigagp.encoding import fitted_encoder
 from gigagp.estimator import FittedEstimator
 from gigagp.model import NOISE, Model
@@ -42,6 +42,11 @@ def describe(estimator: FittedEstimator) -> str:
 
     A user-defined kernel that does not define the units of its hyperparameters has only standardized values.
     """
+    models = estimator.estimators_
+    if len(models) > 1:
+        heads = [f"{'outputs':13s} {len(models)}, each with hyperparameters of its own"]
+        heads += [f"\n{output_name(number)}" for number in range(len(models))]
+        return "\n".join([heads[0], *(f"{head}\n{describe(one)}" for head, one in zip(heads[1:], models, strict=True))])
     lines = []
     for word, text in facts(estimator):
         lines += [f"{word if not k else '':13s} {line}" for k, line in enumerate(text.splitlines())]
@@ -67,6 +72,7 @@ def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
     epochs = estimator.history_.epochs
     found = [
         ("rows", f"{posterior.n_rows:,}, inputs {posterior.n_inputs}, targets {posterior.n_targets}"),
+        *_shared(posterior.n_targets),
         *_transform(estimator),
         *_noise(estimator),
         *_noise_of_missing_cells(estimator),
@@ -94,6 +100,11 @@ def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
     found += posterior.notes().items()
     structure = re.sub(r"\[[^\]]{40,}\]", "[...]", rounded(repr(estimator.kernel_)))  # a table has long lists
     return [*found, ("kernel", structure)]
+
+
+def _shared(n_targets: int) -> list[tuple[str, str]]:
+    """Return a fact about several outputs of one model."""
+    return [("outputs", f"{n_targets}, which share the kernel and the noise")] if n_targets > 1 else []
 
 
 def hyperparameters(

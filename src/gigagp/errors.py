@@ -27,6 +27,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class GigaGPError(Exception):
@@ -99,12 +100,37 @@ class FitInterruptedWarning(FitWarning):
     """
 
 
+#: What the work at hand is about, for messages; empty if that goes without saying.
+_subject: ContextVar[str] = ContextVar("gigagp_subject", default="")
+
+
+@contextmanager
+def naming(subject: str) -> Iterator[None]:
+    """Begin the messages of errors and warnings in the block with what they are about, such as one of several outputs.
+
+    Parameters
+    ----------
+    subject : str
+        It precedes a colon.
+    """
+    token = _subject.set(subject)
+    try:
+        yield
+    except GigaGPError as error:
+        if error.args:
+            error.args = (f"{subject}: {error.args[0]}", *error.args[1:])
+        raise
+    finally:
+        _subject.reset(token)
+
+
 def warn(message: str, category: type[GigaGPWarning]) -> None:
     """Issue a warning at the line that called into this package, however deep the call stack is."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "gigagp":
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+    subject = _subject.get()
+    warnings.warn(f"{subject}: {message}" if subject else message, category, stacklevel=level)
 
 
 @contextmanager

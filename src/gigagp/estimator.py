@@ -35,6 +35,7 @@ class Estimator(Protocol):
     target_transform: Any
     encode: Any
     distributed: bool
+    outputs: Any
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name."""
@@ -60,6 +61,12 @@ class FittedEstimator(Estimator, Protocol):
     encoder_: TableEncoder
     feature_names_in_: Any
     _one_target: bool
+    _models: tuple[Any, ...]
+
+    @property
+    def estimators_(self) -> tuple[Any, ...]:
+        """The fitted estimators of the outputs that have a model each, or this one."""
+        ...
 
     @property
     def likelihood_(self) -> Likelihood:

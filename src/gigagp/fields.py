@@ -211,10 +211,11 @@ def field_hints(cls: type[Any]) -> Mapping[str, Any]:
 def _parameter_hints(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Any]]:
     """Return a function's signature, and the types of those of its parameters that are settings instead of data."""
     signature, hints = inspect.signature(function), {}
+    names = inspect.unwrap(function).__globals__
     for name, parameter in signature.parameters.items():
         hint = parameter.annotation
         try:
-            hint = eval(hint, function.__globals__) if isinstance(hint, str) else hint
+            hint = eval(hint, names) if isinstance(hint, str) else hint
         except NameError:  # imported only for type checking: the class of an object
             continue
         if _is_plain(hint):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp.custom import Custom
 from gigagp.description import describe
+from gigagp.errors import ModelFileError
 from gigagp.estimator import FittedEstimator
-from gigagp.fitted_state import fitted_to_state
+from gigagp.fitted_state import fitted_to_state, joined_states
 from gigagp.fitting import Fitted
 from gigagp.inference.posterior import Posterior
 from gigagp.nested_arguments import NestedArguments
@@ -19,9 +22,26 @@ from gigagp.notebook_view import NotebookView
 from gigagp.optimization import History
 from gigagp.persistence import save
 from gigagp.predictive_distribution import PredictiveDistribution
-from gigagp.restored_state import state_to_fitted
+from gigagp.restored_state import state_to_fitted, states_of
 from gigagp.scaling import Scaling
 from gigagp.target_transform import NoTransform
+
+#: Attributes that describe one model, and are tuples where each output has its own.
+_OF_EACH = (
+    "inference_",
+    "optimizer_",
+    "plan_",
+    "target_transform_",
+    "kernel_choice_",
+    "likelihood_note_",
+    "history_",
+    "posterior_",
+    "scaling_",
+    "kernel_",
+    "noise_variance_",
+    "solver_",
+    "engine_",
+)
 
 
 class FittedModel(NotebookView, PredictiveDistribution, NestedArguments, FittedEstimator):
@@ -29,6 +49,7 @@ class FittedModel(NotebookView, PredictiveDistribution, NestedArguments, FittedE
 
     def _take(self, fitted: Fitted, *, one_target: bool) -> None:
         """Set the attributes from the result of a fit."""
+        self._models = ()
         self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
         plan = None if fitted.plan is None else fitted.plan.in_units(fitted.scaling.typical_y_scale)
         if plan is not None and not isinstance(fitted.transform, NoTransform):
@@ -52,6 +73,23 @@ class FittedModel(NotebookView, PredictiveDistribution, NestedArguments, FittedE
             self.noise_variance_ = read.student.variance
         self.solver_ = posterior.solver_name()
         self.engine_ = posterior.engine_name()
+
+    def _take_outputs(self, models: Sequence[Self]) -> None:
+        """Set the attributes from fitted estimators of one output each, in the order of the outputs."""
+        self._models, self._one_target = tuple(models), False
+        for name in _OF_EACH:
+            setattr(self, name, tuple(getattr(one, name) for one in models))
+
+    @property
+    def estimators_(self) -> tuple[Self, ...]:
+        """The fitted estimators of the outputs that have a model each; this one alone if there is one model."""
+        check_is_fitted(self, "posterior_")
+        return self._models or (self,)
+
+    @property
+    def outputs_(self) -> Literal["independent", "shared"]:
+        """Whether each output has hyperparameters of its own, or several share them."""
+        return "independent" if all(one.posterior_.n_targets == 1 for one in self.estimators_) else "shared"
 
     def describe(self) -> str:
         """Return the methods that ran and the hyperparameters, in standardized units and in the data's own."""
@@ -92,9 +130,15 @@ class FittedModel(NotebookView, PredictiveDistribution, NestedArguments, FittedE
         save(self, path)
 
     def _to_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        check_is_fitted(self, "posterior_")
-        return fitted_to_state(self)
+        return joined_states([fitted_to_state(one) for one in self.estimators_])
 
     @classmethod
     def _from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], custom: Custom) -> Self:
-        return state_to_fitted(cls, tensors, header, custom)
+        models = [state_to_fitted(cls, *state, custom) for state in states_of(tensors, header)]
+        if len(models) == 1:
+            return models[0]
+        if len({one.n_features_in_ for one in models}) > 1:
+            raise ModelFileError("its outputs must have the same inputs.")
+        found = copy.copy(models[0])
+        found._take_outputs(models)
+        return found

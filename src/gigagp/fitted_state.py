@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,3 +80,30 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
     if check is not None:
         header["custom_values"] = check
     return {name: value.contiguous().cpu() for name, value in tensors.items()}, header
+
+
+def joined_states(
+    states: Sequence[tuple[dict[str, Tensor], dict[str, Any]]],
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the plain data of several outputs with a model each.
+
+    `gigagp.restored_state.states_of` is the inverse.
+
+    Tensors that all models have alike, such as the rows, are there once. A single model stays as it is.
+    """
+    if len(states) == 1:
+        return states[0]
+    (first, _), *others = states
+    common = {
+        name: tensor
+        for name, tensor in first.items()
+        if all(name in other and _are_equal(other[name], tensor) for other, _ in others)
+    }
+    tensors = dict(common)
+    for number, (own, _) in enumerate(states):
+        tensors |= {f"outputs.{number}.{name}": tensor for name, tensor in own.items() if name not in common}
+    return tensors, {"outputs": [header for _, header in states]}
+
+
+def _are_equal(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a, b)

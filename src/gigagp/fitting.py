@@ -50,7 +50,7 @@ from gigagp.progress import Meter, meter_for
 from gigagp.random import generator_from, spawn
 from gigagp.rows.source import RowSource
 from gigagp.scaling import Scaling
-from gigagp.start import start_model
+from gigagp.start import start_model, warn_of_shares
 from gigagp.target_transform import NoTransform, TargetTransform
 from gigagp.transform_learning import learn_transform, require_transformable
 from gigagp.validation import refuse_validation, validation_scorer
@@ -179,6 +179,8 @@ def fit_rows(
     if validation is not None:
         refuse_validation(arguments.optimizer, likelihood)
     inference.check_model(problem.model)
+    if likelihood.has_noise:
+        warn_of_shares(estimator, problem.model, y[:1].size)
     watches = _watches(arguments) and not note
     Y = y.reshape(len(y), -1)
 
@@ -186,7 +188,7 @@ def fit_rows(
         return f"{Y[row, column]:.3g} in row {row}"
 
     warned = watches and far_targets.warns_before(Y, example)
-    with meter_for(estimator.verbose, job=f"fit of {len(X):,} rows") as meter:
+    with meter_for(estimator.verbose, job=f"fit of {len(X):,} rows{arguments.job}") as meter:
         fitted = _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)._replace(note=note)
     with _afterwards(fitted.history):
         if watches and not warned:
@@ -347,6 +349,7 @@ def fit_source(
         check_folder(checkpoint)
     start = start_model(estimator, arguments.mean, 1, rows.n_targets)
     inference.check_model(start.bound(rows.n_inputs))
+    warn_of_shares(estimator, start.bound(rows.n_inputs), rows.n_targets)
     generator, meter = generator_from(estimator.random_state), meter_for(estimator.verbose, job="fit of a table")
     trace, own, early = Trace(History(), meter), spawn(generator), torch.Generator().manual_seed(0)
 
@@ -419,7 +422,7 @@ def _finish(
     ended_early = trace.history.interrupted in ("learning", "time budget")
     if isinstance(arguments.likelihood, Gaussian):
         warn_of_certainty(begun.objective, posterior, ended_early=ended_early)
-    if checkpoint is not None and not ended_early:
+    if checkpoint is not None and not ended_early and not arguments.keeps_checkpoint:
         if trace.log is not None:
             trace.log.remove()
         else:  # the state of a pass over the rows

@@ -10,8 +10,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from gigagp.added_rows import add_rows, cannot_add, rows_of
 from gigagp.arguments import Arguments
+from gigagp.brief import output_name
 from gigagp.encoding import fitted_encoder, model_inputs
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, naming
 from gigagp.fields import checks_arguments
 from gigagp.fitted_model import FittedModel
 from gigagp.fitting import fit_rows
@@ -21,14 +22,16 @@ from gigagp.inference.posterior import GrowingPosterior
 from gigagp.inference.registry import adding_names
 from gigagp.kernels.stationary import require_taken
 from gigagp.likelihoods import Gaussian, resolve_likelihood
+from gigagp.outputs import columns_of
 
 
 def _adds_rows(estimator: FurtherRows) -> bool:
     """Whether rows can be added to a fit; scikit-learn asks this before it offers `partial_fit`."""
     if hasattr(estimator, "posterior_"):
-        if isinstance(estimator.posterior_, GrowingPosterior):
-            return True
-        raise AttributeError(f"{cannot_add('partial_fit', estimator.posterior_)} Fit all rows again.")
+        for one in estimator.estimators_:
+            if not isinstance(one.posterior_, GrowingPosterior):
+                raise AttributeError(f"{cannot_add('partial_fit', one.posterior_)} Fit all rows again.")
+        return True
     used = estimator.inference
     if isinstance(used, Inference) and used.abilities.adds_rows:
         return True
@@ -146,6 +149,14 @@ class FurtherRows(FittedModel):
 
     def _grow(self, X: Any, y: Any, noise_variance: Any, refit: bool, method: str) -> None:
         """Add rows to this estimator, in the name of a public method."""
+        if self._models:
+            columns = columns_of(y, len(self._models), f"y of {method}")
+            grown = [copy.copy(one) for one in self._models]
+            for number, (one, column) in enumerate(zip(grown, columns, strict=True)):
+                with naming(output_name(number)):
+                    one._grow(X, column, noise_variance, refit, method)
+            self._take_outputs(grown)
+            return
         if refit:
             self._check_refit(method)
         X = model_inputs(self, X, reset=False)

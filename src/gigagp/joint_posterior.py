@@ -15,7 +15,7 @@ from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefinite
 from gigagp.inference.input_gradients import refuse_gradient
 from gigagp.inference.posterior import Posterior
 from gigagp.means import Mean
-from gigagp.random import RandomState, generator_from, standard_normal
+from gigagp.random import RandomState, generator_from, spawn, standard_normal
 from gigagp.scaling import Scaling
 
 #: Shares of the prior variance that are added to the diagonal of a covariance. The first always is, so that a factor
@@ -263,6 +263,81 @@ class JointPosterior:
                 "not normal. Fit with one kernel, or use the mean and the variance, which are those of the mixture."
             )
             raise InvalidInputError(msg)
+
+
+class JointOutputs:
+    """The joint distributions of several outputs at batches of points, where each output has a model of its own.
+
+    The outputs are independent of each other. Attributes and methods are those of `JointPosterior`, with an axis of the
+    outputs, of length t, at the end.
+
+    Parameters
+    ----------
+    outputs : sequence of JointPosterior
+        One for each output, at the same points.
+    """
+
+    def __init__(self, outputs: Sequence[JointPosterior]) -> None:
+        self.outputs = tuple(outputs)
+        self.X = self.outputs[0].X
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, shape (..., q, t)."""
+        return torch.stack([one.mean for one in self.outputs], -1)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances at each point, shape (..., q, t)."""
+        return torch.stack([one.variance for one in self.outputs], -1)
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviations at each point, shape (..., q, t)."""
+        return self.variance.sqrt()
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariances of all pairs of points of a batch, shape (..., q, q, t)."""
+        return torch.stack([one.covariance for one in self.outputs], -1)
+
+    def prior_variance(self) -> Tensor:
+        """Return the largest prior variance at any of the points, shape (t,)."""
+        return torch.cat([one.prior_variance() for one in self.outputs])
+
+    def rsample(
+        self,
+        sample_shape: Sequence[int] = (),
+        base_samples: Tensor | None = None,
+        random_state: RandomState = 0,
+    ) -> Tensor:
+        """Return joint samples of shape (*sample_shape, ..., q, t); see `JointPosterior.rsample`.
+
+        ``base_samples`` have the shape of the samples.
+        """
+        generator = generator_from(random_state)
+        given = self._each(base_samples, "base_samples of rsample", (*_checked_shape(sample_shape), *self._shape))
+        drawn = [one.rsample(sample_shape, own, spawn(generator)) for one, own in zip(self.outputs, given, strict=True)]
+        return torch.stack(drawn, -1)
+
+    def log_prob(self, values: Tensor) -> Tensor:
+        """Return the joint log density of values (..., q, t) at the points of each batch, summed over the outputs."""
+        given = self._each(values, "values of log_prob", self._shape)
+        pairs = zip(self.outputs, given, strict=True)
+        return torch.stack([one.log_prob(own) for one, own in pairs if own is not None]).sum(0)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (*self.X.shape[:-1], len(self.outputs))
+
+    def _each(self, values: Tensor | None, name: str, shape: tuple[int, ...]) -> Sequence[Tensor | None]:
+        """Return the values of each output."""
+        if values is None:
+            return [None] * len(self.outputs)
+        if values.shape != shape:
+            msg = f"{name} must have shape {shape}; got {tuple(values.shape)}."
+            raise InvalidInputError(msg)
+        return values.unbind(-1)
 
 
 def _checked_shape(sample_shape: object) -> tuple[int, ...]:

@@ -250,7 +250,7 @@ def average(
     if objective.table.n_targets > 1:
         msg = (
             'kernel="average" of GPRegressor weights kernels for one target; got '
-            f"{objective.table.n_targets}. Fit each target on its own, or give a kernel."
+            f'{objective.table.n_targets} that share it. Use outputs="independent", or give a kernel.'
         )
         raise InvalidInputError(msg)
     candidates = _candidates(model, inference, objective.table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
+from gigagp.brief import output_name
 from gigagp.description import facts, hyperparameters
 from gigagp.estimator import FittedEstimator
 
@@ -46,7 +47,10 @@ def with_fit(estimator: Any, diagram: str) -> str:
     regressor = getattr(estimator, "latent_", estimator)
     if getattr(regressor, "posterior_", None) is None:
         return diagram
-    return view(regressor, type(estimator).__name__, getattr(estimator, "feature_names_in_", None)) + diagram
+    name, inputs = type(estimator).__name__, getattr(estimator, "feature_names_in_", None)
+    models = regressor.estimators_
+    names = [name] if len(models) == 1 else [f"{name}, {output_name(number)}" for number in range(len(models))]
+    return "".join(view(one, own, inputs) for one, own in zip(models, names, strict=True)) + diagram
 
 
 def view(estimator: FittedEstimator, name: str, inputs: Any = None) -> str:

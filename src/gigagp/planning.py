@@ -13,6 +13,11 @@ from gigagp.inference.exact import EXACT_ROWS
 from gigagp.inference.registry import streaming_names
 from gigagp.likelihoods import Gaussian, Likelihood
 
+#: Argument for several outputs of one estimator.
+OutputsChoice = Literal["auto", "independent", "shared"]
+#: Largest number of outputs that ``"auto"`` gives hyperparameters of their own, and of rows times outputs.
+SEPARATE_OUTPUTS, SEPARATE_CELLS = 50, 10_000
+
 #: Inference argument of the estimators.
 InferenceChoice = Literal["auto"] | Annotated[Inference, Words("one of gigagp.inference")]
 
@@ -60,6 +65,18 @@ def resolve_inference(
     if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget:
         return Exact()
     return Automatic(deadline, all_rows)
+
+
+def resolve_outputs(outputs: OutputsChoice, n_rows: int, n_outputs: int) -> Literal["independent", "shared"]:
+    """Return whether each output has hyperparameters of its own, or all share them.
+
+    Fits apart cost as many times as much as one fit. ``"auto"`` makes them for up to 50 outputs and 10,000 numbers in
+    them.
+    """
+    if outputs != "auto":
+        return outputs
+    few = n_outputs <= SEPARATE_OUTPUTS and n_rows * n_outputs <= SEPARATE_CELLS
+    return "independent" if few or n_outputs == 1 else "shared"
 
 
 def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:

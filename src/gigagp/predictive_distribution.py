@@ -18,6 +18,7 @@ from gigagp.inference.open_points import OpenPosterior
 from gigagp.inference.rows_posterior import RowsPosterior
 from gigagp.inference.trend import needed_rows
 from gigagp.likelihoods import Gaussian, StudentT
+from gigagp.outputs import by_output
 from gigagp.responses import Latent
 from gigagp.sampled_answers import SampledAnswers
 from gigagp.student_noise import quantile
@@ -49,6 +50,7 @@ class PredictiveDistribution(SampledAnswers):
     """Answers about the whole distribution of a measurement; before a fit, of the prior."""
 
     @guarded()
+    @by_output()
     def leave_one_out(self) -> LeaveOneOut:
         """Predict each row of the fit from all others, to see how good predictions and their error bars are.
 
@@ -120,6 +122,7 @@ class PredictiveDistribution(SampledAnswers):
 
     @guarded()
     @checks_arguments
+    @by_output()
     def predict_quantile(
         self, X: Any, q: Any, *, include_noise: bool = True, hyperparameters: Hyperparameters = "learned"
     ) -> np.ndarray:
@@ -214,6 +217,7 @@ class PredictiveDistribution(SampledAnswers):
 
     @guarded()
     @checks_arguments
+    @by_output()
     def predictive_log_density(self, X: Any, y: Any, *, hyperparameters: Hyperparameters = "learned") -> np.ndarray:
         """Return the log density of measurements at given points, in nats; its mean is the log score.
 

@@ -14,6 +14,7 @@ from gigagp import intake, processes
 from gigagp.answers import UncertaintyParts
 from gigagp.arguments import Arguments
 from gigagp.encoding import Encode, model_inputs
+from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, checks_arguments
 from gigagp.fitting import fit_rows, fit_source, plan_rows
 from gigagp.further_rows import FurtherRows
@@ -25,10 +26,11 @@ from gigagp.kernels.stationary import rows_check
 from gigagp.likelihoods import Likelihood
 from gigagp.means import Mean, MeanLike
 from gigagp.model import HyperparameterUnits
-from gigagp.planning import InferenceChoice
+from gigagp.planning import InferenceChoice, OutputsChoice, resolve_outputs
 from gigagp.progress import Verbosity
 from gigagp.random import RandomState
 from gigagp.rows.source import RowSource
+from gigagp.separate_fits import checkpoints_of, fit_outputs
 from gigagp.target_transform import TargetTransformName
 
 __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
@@ -90,9 +92,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         ``inference.Vecchia``.
     hyperparameter_units : {"own", "standardized"}, default "own"
         Units of the kernel's hyperparameters and of the noise variance, given and read. ``"own"``: lengthscales,
-        periods and bounds are in the units of the inputs, and variances in squared units of the target. Several targets
-        are scaled separately, and variances are then shares of the variance of each. ``"standardized"``: units of the
-        standardized problem, in standard deviations, as in papers and in models of earlier versions.
+        periods and bounds are in the units of the inputs, and variances in squared units of the target. Targets that
+        share hyperparameters are scaled separately, and variances are then shares of the variance of each.
+        ``"standardized"``: units of the standardized problem, in standard deviations, as in papers and in models of
+        earlier versions.
     time_budget : float, str or None, default None
         Time that `fit` may take, in seconds or as a string such as ``"90s"``, ``"10min"`` or ``"1.5h"``. Learning ends
         in time for the last solve, and ``inference="auto"`` chooses what fits. `describe` says what was left undone.
@@ -103,7 +106,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         Increasing transform g of a target that is skewed or has heavy tails: ``g(y)`` is the Gaussian process. Its
         parameters are learned by the likelihood of up to 1,000 rows; ``"auto"`` also chooses among the transforms and
         none, by a margin. Answers are in the target's units; ``noise_variance`` and the variances of the kernel are in
-        squared units of ``g(y)``. It requires one target with Gaussian noise. The documentation has a page on it.
+        squared units of ``g(y)``. It requires Gaussian noise. The documentation has a page on it.
     encode : {"strict", "auto"}, default "strict"
         ``"strict"`` refuses all cells that are not numbers. ``"auto"`` turns texts, categories, truth values, dates and
         missing cells into numbers in `fit`, and in the same way afterwards (`gigagp.encoding.TableEncoder`). Columns of
@@ -112,9 +115,20 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         Whether a fit shares its large computations with the other processes of the default group of
         ``torch.distributed``, all of which make the same call with the same rows and get the same model (the
         documentation has a page on it). `fit_table` then takes `inference.Grid`, whose processes share the files.
+    outputs : {"auto", "independent", "shared"}, default "auto"
+        Hyperparameters of several targets. ``"independent"``: each target has its own, and everything is as in a fit of
+        it alone, for as many times the time. ``"shared"``: one kernel and one noise variance for all, as shares of each
+        target's variance, for the time of about one fit; targets of unlike shape then get wrong error bars. ``"auto"``:
+        independent for up to 50 targets and 10,000 rows times targets, and shared beyond and in `fit_table`.
 
     Attributes
     ----------
+    outputs_ : {"independent", "shared"}
+        Whether several targets share hyperparameters.
+    estimators_ : tuple of GPRegressor
+        A fitted estimator for each target that has hyperparameters of its own; its ``random_state`` is the seed of its
+        fit. Of several such targets, the attributes below, up to ``target_transform_``, are tuples with one item for
+        each.
     kernel_ : Kernel
         Kernel with the learned hyperparameters.
     kernel_choice_ : KernelChoice or None
@@ -182,6 +196,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         target_transform: TargetTransformName = "none",
         encode: Encode = "strict",
         distributed: bool = False,
+        outputs: OutputsChoice = "auto",
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -200,6 +215,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         self.target_transform = target_transform
         self.encode = encode
         self.distributed = distributed
+        self.outputs = outputs
 
     # ------------------------------------------------------------------ fitting
 
@@ -218,7 +234,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         X : array-like of shape (n, d)
             Inputs.
         y : array-like of shape (n,) or (n, n_targets)
-            Targets. Several targets share kernel, noise and solves.
+            Targets. Each of several has hyperparameters of its own, unless ``outputs`` says otherwise.
         validation : (X, y) or None, default None
             Rows to score at every step that uses all rows; nothing is learned from them. The scores are in
             ``history_`` (`gigagp.optimization.Step`). It requires targets with Gaussian noise. Scores use the posterior
@@ -227,7 +243,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         checkpoint : str, path or None, default None
             File for the state of the fit while it runs (`gigagp.checkpoint`). After a kill, the same call continues
             from it and returns the same bits. A long solve by conjugate gradients keeps its last iteration beside it,
-            in a file with ``.solve`` added to the name. The files are removed at the end.
+            in a file with ``.solve`` added to the name. The files are removed at the end. Targets that are fitted one
+            by one have a file each, with ``.0``, ``.1`` and so on added to the name.
 
         Returns
         -------
@@ -245,17 +262,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         -----
         FitInterruptedWarning
             After Ctrl-C. The first one ends learning at the best hyperparameters so far, and the checkpoint is kept. If
-            nothing has been learned yet, or at the second one, the fit ends and the estimator remains as it was.
+            nothing has been learned yet of a target, or at the second one, the fit ends and the estimator remains as it
+            was.
             `gigagp.interruption` has the details.
         FitWarning
             If learning stopped before its end, or few targets lie far from all others and Gaussian noise is learned.
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             self._fit(X, y, validation, checkpoint)
-        warn_of_interruption(self.history_, checkpoint)
+        last = self.estimators_[-1].history_  # others that Ctrl-C ends are no fit
+        warn_of_interruption(last, checkpoints_of(checkpoint, len(self._models))[-1] if self._models else checkpoint)
         return self
 
-    def plan(self, X: Any, y: Any) -> Plan:
+    def plan(self, X: Any, y: Any) -> Plan | tuple[Plan, ...]:
         """Return what `fit` with ``inference="auto"`` would do, and what it is expected to bring and to cost.
 
         When to use: before a long fit. The hyperparameters are learned from neighbours, which takes seconds for any
@@ -270,7 +289,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
 
         Returns
         -------
-        Plan
+        Plan, or a tuple of them for outputs that are fitted one by one
             Options with seconds, the expected negative log density in nats and root mean square error of a new target
             in the data's units, and the chosen one. Printed, it is a table.
 
@@ -284,8 +303,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
             arguments = Arguments.of(planned)
             arguments.check_plan()
             X = model_inputs(planned, X, reset=True, min_rows=2)
-            plan, scaling = plan_rows(arguments, X, intake.targets(y, len(X)))
-        return plan.in_units(scaling.typical_y_scale)
+            y = intake.targets(y, len(X))
+            parts = y.T if self._fits_apart(y) else [y]
+            found = [plan_rows(arguments, X, np.ascontiguousarray(part)) for part in parts]
+        plans = tuple(plan.in_units(scaling.typical_y_scale) for plan, scaling in found)
+        return plans if len(plans) > 1 else plans[0]
 
     @checks_arguments
     def fit_table(
@@ -317,7 +339,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
             ``(X, y)``; an iterable of pairs ``(X, y)`` with some rows each; or a callable that returns such an
             iterable and is called several times.
         target : str or sequence of str
-            Column or columns to predict, for files and data frames.
+            Column or columns to predict, for files and data frames. Several share kernel, noise and solves.
         inputs : sequence of str, optional
             Columns to predict from, for files and data frames. None: all other columns.
         bounds : (lower, upper), optional
@@ -355,9 +377,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
 
         def open_rows(mean: Mean) -> RowSource:
             check = rows_check(self.kernel)
-            return RowSource(
+            rows = RowSource(
                 source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset, check=check
             )
+            if rows.n_targets > 1 and self.outputs == "independent":
+                msg = (
+                    f'outputs of GPRegressor must be "auto" or "shared" for fit_table, which reads {rows.n_targets} '
+                    'targets together; got "independent". Or fit one target at a time.'
+                )
+                raise InvalidInputError(msg)
+            return rows
 
         shared = self.distributed or getattr(self.inference, "distributed", False)
         with whole_or_unchanged(self, checkpoint), processes.joined(shared):
@@ -369,7 +398,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         arguments = Arguments.of(self)
         X = model_inputs(self, X, reset=True, min_rows=2)
         y = intake.targets(y, len(X))
-        self._take(fit_rows(arguments, X, y, validation, checkpoint), one_target=y.ndim == 1)
+        if self._fits_apart(y):
+            self._take_outputs(fit_outputs(arguments, X, y, validation, checkpoint))
+        else:
+            self._take(fit_rows(arguments, X, y, validation, checkpoint), one_target=y.ndim == 1)
+
+    def _fits_apart(self, y: np.ndarray) -> bool:
+        """Whether the targets are several outputs with hyperparameters of their own."""
+        several = y.ndim == 2 and y.shape[1] > 1
+        return several and resolve_outputs(self.outputs, *y.shape) == "independent"
 
     def _fit_source(self, open_rows: Callable[[Mean], RowSource], bounds: Any, checkpoint: Any) -> None:
         """Fit rows that are not held in memory, and set the names of their columns."""

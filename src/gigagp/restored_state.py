@@ -88,6 +88,26 @@ _HEADER = record(
 )
 
 
+def states_of(tensors: dict[str, Tensor], header: dict[str, Any]) -> list[tuple[dict[str, Tensor], dict[str, Any]]]:
+    """Return the states of the models in a file: one, or one for each output; see `fitted_state.joined_states`.
+
+    Raises
+    ------
+    ModelFileError
+        If the header does not describe models of one output each, all of the same inputs.
+    """
+    if "outputs" not in header:
+        return [(tensors, header)]
+    one = record({"one_target": flag, "feature_names": listing(text)})
+    listing(one)(header["outputs"], "the header.outputs")
+    headers = header["outputs"]
+    alike = all(each["feature_names"] == headers[0]["feature_names"] for each in headers)
+    if len(headers) < 2 or not alike or not all(each["one_target"] for each in headers):
+        raise ModelFileError("the header.outputs must be two or more models of one target each, with the same inputs.")
+    common = {name: tensor for name, tensor in tensors.items() if not name.startswith("outputs.")}
+    return [({**common, **part(tensors, f"outputs.{k}.")}, each) for k, each in enumerate(headers)]
+
+
 def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, Any], custom: Custom = NOTHING) -> E:
     """Return the estimator that `fitted_to_state` described.
 

@@ -13,6 +13,7 @@ from gigagp.averaged import averaged
 from gigagp.fields import Count, checks_arguments
 from gigagp.guard import guarded
 from gigagp.inference.open_points import OpenPosterior
+from gigagp.outputs import by_output
 from gigagp.random import RandomState, generator_from, standard_normal
 from gigagp.unfitted import PriorFunctions, before_fit
 
@@ -22,6 +23,7 @@ class SampledAnswers(Answers):
 
     @guarded()
     @checks_arguments
+    @by_output()
     def sample_functions(
         self,
         n_samples: Count = 1,
@@ -97,6 +99,7 @@ class SampledAnswers(Answers):
 
     @guarded()
     @checks_arguments
+    @by_output()
     def sample_y(
         self,
         X: Any,

@@ -10,11 +10,12 @@ import torch
 
 from gigagp.checks import known_noise
 from gigagp.encoding import fitted_encoder
-from gigagp.errors import InvalidInputError
+from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.estimator import Estimator
 from gigagp.kernels import Constant, Kernel, Matern, White
+from gigagp.kernels.units import Units
 from gigagp.means import Mean
-from gigagp.model import Model, StartModel
+from gigagp.model import NOISE, Model, StartModel
 
 
 def start_model(
@@ -44,8 +45,8 @@ def start_model(
     noise = start_noise(estimator.noise_variance, kernel, n_rows)
     if noise is not None and noise.ndim == 1 and n_targets > 1 and estimator.standardize:
         msg = (
-            "noise_variance of GPRegressor as an array needs one target, or standardize=False: several targets "
-            f"are scaled differently; got {n_targets} targets."
+            'noise_variance of GPRegressor as an array needs outputs="independent", one target, or standardize=False: '
+            f"several targets that share a kernel are scaled differently; got {n_targets} targets."
         )
         raise InvalidInputError(msg)
     start = StartModel(kernel, mean, noise, estimator.hyperparameter_units)
@@ -68,6 +69,32 @@ def _takes(inference: Any, model: Model) -> bool:
     except InvalidInputError:
         return False
     return True
+
+
+def warn_of_shares(estimator: Estimator, model: Model, n_targets: int) -> None:
+    """Warn if ``outputs="auto"`` has several targets share variances that are given in the target's squared units.
+
+    Targets of one model are scaled separately, so that the variances are shares of each target's. With a model for each
+    target they are in its own units.
+    """
+    is_scaled = estimator.standardize and estimator.hyperparameter_units == "own" and model.student is None
+    if n_targets == 1 or estimator.outputs != "auto" or not is_scaled:
+        return
+    one, ones = (model.kernel.unit_factors(_units(model.n_inputs, variance)) for variance in (4.0, 1.0))
+    set_by_user = model.given | model.kernel.bounds().keys()
+    names = [name for name in one if name in set_by_user and not torch.equal(one[name], ones[name])]
+    names += [NOISE] * (np.ndim(estimator.noise_variance) == 0 and estimator.noise_variance is not None)
+    if names:
+        msg = (
+            f"{names[0]} is given in squared units of the target, and {n_targets} targets of so many rows share one "
+            "model, in which it is a share of the variance of each. Give "
+            'outputs="shared" if that is meant, or outputs="independent" for a model of each target.'
+        )
+        warn(msg, GigaGPWarning)
+
+
+def _units(n_inputs: int, variance: float) -> Units:
+    return Units(torch.zeros(n_inputs).double(), torch.ones(n_inputs).double(), variance)
 
 
 def start_noise(noise_variance: Any, kernel: Kernel, n_rows: int) -> torch.Tensor | None:

@@ -170,7 +170,7 @@ def _check_choice(arguments: Arguments, y: np.ndarray) -> None:
     estimator = arguments.estimator
     got = None
     if y[:1].size > 1:
-        got = f"one target; got {y.shape[1]}. Fit one estimator for each"
+        got = f'one target, or outputs="independent"; got {y.shape[1]} that share the noise'
     elif np.ndim(estimator.noise_variance):
         got = "noise_variance to be a number or None; got one for each row"
     elif estimator.target_transform != "none":

@@ -79,7 +79,7 @@ def require_transformable(
     if not isinstance(likelihood, Gaussian):
         got = f"the {likelihood.name} likelihood, whose targets are not transformed"
     elif n_targets > 1:
-        got = f"{n_targets} targets, which share one kernel. Fit one estimator for each"
+        got = f'{n_targets} targets that share one kernel. Use outputs="independent"'
     elif np.ndim(estimator.noise_variance):
         got = "the known noise variance of each row, which is in the units of the untransformed target"
     elif type(mean).offset is not Mean.offset:

@@ -259,7 +259,8 @@ class System:
         return bool(self.refuses & {noise, dtype}) or by_mean or (without_noise and noise == "rows")
 
     def estimator(self, problem: Problem, **changes: Any) -> GPRegressor:
-        return GPRegressor(inference=self.make(problem), **{**problem.settings, "optimizer": self.keeps, **changes})
+        settings = {"outputs": "shared", **problem.settings, "optimizer": self.keeps, **changes}
+        return GPRegressor(inference=self.make(problem), **settings)
 
     def fit(self, problem: Problem, **changes: Any) -> GPRegressor:
         return self.fit_to(self.estimator(problem, **changes), problem.table.X, problem.y)

@@ -141,7 +141,7 @@ class GaussianProcessRegressor(_Adapter):
         self.random_state = random_state
 
     def _ours(self, kernel, noise, optimizer):
-        settings = {"mean": "zero", "standardize": False, "random_state": self._seed()}
+        settings = {"mean": "zero", "standardize": False, "random_state": self._seed(), "outputs": "shared"}
         return GPRegressor(translated(kernel), inference.Exact(), optimizer, noise_variance=noise, **settings)
 
     def fit(self, X, y):

@@ -63,16 +63,15 @@ class GigaModel(Model, FantasizeMixin):
         if not isinstance(regressor, GPRegressor) or not hasattr(regressor, "posterior_"):
             msg = f"regressor of GigaModel must be a fitted GPRegressor; got {regressor!r}."
             raise InvalidInputError(msg)
-        posterior = regressor.posterior_
-        if posterior.is_mixture:
+        if any(one.posterior_.is_mixture for one in regressor.estimators_):
             msg = (
                 "regressor of GigaModel must have one kernel: a mixture of several is not normal, which acquisition "
                 "functions assume. Give a kernel, for instance the heaviest of this fit, regressor.kernel_."
             )
             raise InvalidInputError(msg)
-        regressor.posterior(regressor.scaling_.x_centre[None])  # refuses transforms and tables
+        regressor.posterior(regressor.estimators_[0].scaling_.x_centre[None])  # refuses transforms and tables
         self.regressor, self.variance = regressor, variance
-        self.outputs = list(range(posterior.n_targets))
+        self.outputs = list(range(sum(one.posterior_.n_targets for one in regressor.estimators_)))
         self.given: Observations | None = None
 
     @property
@@ -150,13 +149,13 @@ class GigaModel(Model, FantasizeMixin):
             If shapes do not agree, or a number is not finite; if the likelihood is not Gaussian, where observations do
             not combine linearly; or if the noise is neither known nor given.
         """
-        posterior = self.regressor.posterior_
+        posteriors = [one.posterior_ for one in self.regressor.estimators_]
         likelihood = resolve_likelihood(self.regressor.likelihood)
-        if not isinstance(likelihood, Gaussian) or getattr(posterior, "augment", False):
+        if not isinstance(likelihood, Gaussian) or any(getattr(one, "augment", False) for one in posteriors):
             what = "augment=True" if isinstance(likelihood, Gaussian) else f"likelihood={self.regressor.likelihood!r}"
             msg = f"condition_on_observations of GigaModel does not support {what}: fit again with the observations."
             raise InvalidInputError(msg)
-        X = points_of(X, posterior.n_inputs)
+        X = points_of(X, posteriors[0].n_inputs)
         if Y.ndim < 2 or Y.shape[-2:] != (X.shape[-2], self.num_outputs):
             msg = (
                 f"Y of condition_on_observations must have shape (..., {X.shape[-2]}, {self.num_outputs}); "
@@ -181,27 +180,33 @@ class GigaModel(Model, FantasizeMixin):
         return ConditionedMoments(self._fitted(torch.cat([*parts], -2)), self.given, q)
 
     def _fitted(self, X: Tensor) -> FittedMoments:
-        fit = self.regressor
-        joint = JointPosterior(
-            fit.posterior_,
-            fit.scaling_,
-            points_of(X, fit.posterior_.n_inputs),
-            one_target=False,
-            variance=self.variance,
-            names=getattr(fit, "feature_names_in_", None),
-        )
-        return FittedMoments(joint, self.outputs)
+        joints = [
+            JointPosterior(
+                fit.posterior_,
+                fit.scaling_,
+                points_of(X, fit.posterior_.n_inputs),
+                one_target=False,
+                variance=self.variance,
+                names=getattr(fit, "feature_names_in_", None),
+            )
+            for fit in self.regressor.estimators_
+        ]
+        return FittedMoments(joints, self.outputs)
 
     def _noise(self, X: Tensor) -> Tensor:
         """Return the noise variances of measurements at points, shape (..., q, m)."""
-        fit = self.regressor
-        if not resolve_likelihood(fit.likelihood).has_noise:
-            msg = f"observation_noise of GigaModel must be False: {fit.likelihood} targets have no noise variance."
+        if not resolve_likelihood(self.regressor.likelihood).has_noise:
+            msg = (
+                f"observation_noise of GigaModel must be False: {self.regressor.likelihood} targets have no noise "
+                "variance."
+            )
             raise InvalidInputError(msg)
-        flat = fit.scaling_.points(X.detach().double().reshape(-1, X.shape[-1]))
-        noise = fit.posterior_.noise_at(flat.to(fit.posterior_.coefficients)).double().reshape(X.shape[:-1])
-        unit = torch.from_numpy(fit.scaling_.y_scale[self.outputs]).to(noise)
-        return (noise[..., None] * unit.square()).to(X)
+        found = []
+        for fit in self.regressor.estimators_:
+            flat = fit.scaling_.points(X.detach().double().reshape(-1, X.shape[-1]))
+            noise = fit.posterior_.noise_at(flat.to(fit.posterior_.coefficients)).double().reshape(X.shape[:-1])
+            found.append(noise[..., None] * torch.from_numpy(fit.scaling_.y_scale).to(noise).square())
+        return torch.cat(found, -1)[..., self.outputs].to(X)
 
 
 def _checked(noise: Tensor, argument: str, shape: tuple[int, int]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -47,30 +48,33 @@ class FittedMoments(Moments):
 
     Parameters
     ----------
-    joint : JointPosterior
-        With an axis of targets.
+    joints : sequence of JointPosterior
+        With an axis of targets, at the same points: one, or one for each target that has its own model.
     outputs : sequence of int
-        The targets that are outputs.
+        The targets of all of them that are outputs.
     """
 
-    def __init__(self, joint: JointPosterior, outputs: list[int]) -> None:
-        self.joint, self.outputs, self.like, self.n_outputs = joint, outputs, joint.X, len(outputs)
+    def __init__(self, joints: Sequence[JointPosterior], outputs: list[int]) -> None:
+        self.joints, self.outputs, self.like, self.n_outputs = joints, outputs, joints[0].X, len(outputs)
+
+    def _of_outputs(self, found: list[Tensor]) -> Tensor:
+        return torch.cat(found, -1)[..., self.outputs]
 
     def mean(self) -> Tensor:
         """Return the mean, shape (..., q, m)."""
-        return self.joint.mean[..., self.outputs]
+        return self._of_outputs([one.mean for one in self.joints])
 
     def variance(self) -> Tensor:
         """Return the variances, shape (..., q, m)."""
-        return self.joint.variance[..., self.outputs]
+        return self._of_outputs([one.variance for one in self.joints])
 
     def covariance(self) -> Tensor:
         """Return the covariances, shape (..., m, q, q)."""
-        return self.joint.covariance[..., self.outputs].movedim(-1, -3)
+        return self._of_outputs([one.covariance for one in self.joints]).movedim(-1, -3)
 
     def scale(self) -> float:
         """Return the largest prior variance at the points, of the output with the smallest one."""
-        return self.joint.prior_variance()[self.outputs].min().item()
+        return self._of_outputs([one.prior_variance() for one in self.joints]).min().item()
 
 
 class Observations(NamedTuple):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gigagp.botorch.model import GigaModel
 from gigagp.errors import InvalidInputError
+from gigagp.inference.posterior import SampleFunctions
 from gigagp.joint_posterior import known_mean
 
 
@@ -38,7 +39,8 @@ class GigaPaths(SamplePath):
             raise InvalidInputError(msg)
         self.model, self.sample_shape = model, torch.Size(sample_shape)
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, (1,))))
-        self._functions = model.regressor.posterior_.sample_functions(max(1, math.prod(sample_shape)), generator)
+        count, fits = max(1, math.prod(sample_shape)), model.regressor.estimators_
+        self._functions = [(fit, fit.posterior_.sample_functions(count, generator)) for fit in fits]
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         """Do nothing: a regressor is one model."""
@@ -55,17 +57,8 @@ class GigaPaths(SamplePath):
         -------
         Tensor of shape (..., n)
         """
-        model, fit = self.model, self.model.regressor
-        points = fit.scaling_.points(x.double().reshape(-1, x.shape[-1])).to(fit.posterior_.coefficients)
-        refusal = fit.posterior_.refusal(points.detach(), fit.scaling_, None)
-        if refusal is not None:
-            raise refusal
-        found = self._functions(points).double()[:, model.outputs]  # (points, m, samples)
-        scale, centre = (torch.from_numpy(one[model.outputs]) for one in (fit.scaling_.y_scale, fit.scaling_.y_centre))
-        found = found * scale.to(found)[:, None] + centre.to(found)[:, None]
-        offset = known_mean(fit.posterior_.model.mean, x, x.reshape(-1, x.shape[-1]))
-        if offset is not None:
-            found = found + offset.to(found)[:, None, None]
+        model = self.model
+        found = torch.cat([_values(fit, functions, x) for fit, functions in self._functions], 1)[:, model.outputs]
         shape = self.sample_shape if model.num_outputs == 1 else (*self.sample_shape, model.num_outputs)
         every = found.mT.reshape(*x.shape[:-1], -1)  # samples first, then outputs, in the last axis
         places = torch.arange(math.prod(shape), device=found.device).reshape(shape)
@@ -73,6 +66,19 @@ class GigaPaths(SamplePath):
         every = every.expand(*leading, *every.shape[-2:])
         places = places.expand(leading)[..., None, None].expand(*every.shape[:-1], 1)
         return every.gather(-1, places)[..., 0].to(x)
+
+
+def _values(fit: Any, functions: SampleFunctions, x: Tensor) -> Tensor:
+    """Return samples of a fit in the data's own units, shape (points, targets, samples)."""
+    points = fit.scaling_.points(x.double().reshape(-1, x.shape[-1])).to(fit.posterior_.coefficients)
+    refusal = fit.posterior_.refusal(points.detach(), fit.scaling_, None)
+    if refusal is not None:
+        raise refusal
+    found = functions(points).double()
+    scale, centre = (torch.from_numpy(one).to(found) for one in (fit.scaling_.y_scale, fit.scaling_.y_centre))
+    found = found * scale[:, None] + centre[:, None]
+    offset = known_mean(fit.posterior_.model.mean, x, x.reshape(-1, x.shape[-1]))
+    return found if offset is None else found + offset.to(found)[:, None, None]
 
 
 @DrawMatheronPaths.register(GigaModel)  # type: ignore[untyped-decorator]  # BoTorch's dispatcher has no types

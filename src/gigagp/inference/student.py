@@ -194,7 +194,7 @@ def check_student(model: Model, n_targets: int) -> None:
     """
     got = None
     if n_targets > 1:
-        got = f"one target, because each has its own outliers; got {n_targets}. Fit one estimator for each"
+        got = f'one target, because each has its own outliers, or outputs="independent"; got {n_targets}'
     elif model.noise_is_known:
         got = "noise_variance to be a number or None; got one for each row"
     elif not bool(model.noise_variance > 0):

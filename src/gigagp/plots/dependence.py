@@ -124,7 +124,7 @@ def _normal_averages(view: View, tables: np.ndarray, seed: int) -> tuple[np.ndar
     if posterior.covariance_is_cheap:
         found = [plain_model.predict(table, return_cov=True) for table in tables]
         means = np.array([view.of_target(mean).mean() for mean, _ in found])
-        covariances = [cov if cov.ndim == 2 else cov[:, :, view.target] for _, cov in found]
+        covariances = [cov if cov.ndim == 2 else cov[:, :, view.place] for _, cov in found]
         # Rounding can leave the mean of a covariance below zero where the function is known.
         return means, np.sqrt([max(float(cov.mean()), 0.0) for cov in covariances])
     flat = tables.reshape(r * n, d)

@@ -99,7 +99,7 @@ def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0) -> P
 
 
 def _is_normal(view: View) -> bool:
-    posterior, likelihood = view.regressor.posterior_, view.model.likelihood_
+    posterior, likelihood = view.regressor.posterior_, view.regressor.likelihood_
     is_gaussian = isinstance(likelihood, Gaussian) and posterior.model.student is None
     return is_gaussian and view.regressor.target_transform_.is_identity and not posterior.is_mixture
 
@@ -144,7 +144,7 @@ def _left_out(view: View) -> Predicted:
     if view.rows is None:
         msg = "this model does not keep its rows: pictures of errors need X and y."
         raise InvalidInputError(msg)
-    found = view.model.leave_one_out()  # refuses where there is none
+    found = view.plain.leave_one_out()  # refuses where there is none
     y, mean, std, density = view.rows.y, *(view.of_target(part) for part in found[:3])
     if _is_normal(view):
         rank = ndtr((y - mean) / std)
@@ -156,5 +156,5 @@ def _left_out(view: View) -> Predicted:
             raise InvalidInputError(msg)
         assert isinstance(posterior, RowsPosterior)
         z = (posterior.table.Y.double() - left.mean) / left.variance.sqrt()[:, None]  # of the transformed target
-        rank = ndtr(z.cpu().numpy()[:, view.target])
+        rank = ndtr(z.cpu().numpy()[:, view.place])
     return Predicted(y, mean, std, rank, density, "rows of the fit, each predicted from all others")

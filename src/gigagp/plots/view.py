@@ -124,7 +124,9 @@ class View:
     Attributes
     ----------
     regressor : GPRegressor
-        The model, or the latent functions of a classifier.
+        The model, or the latent functions of a classifier; that of the target where each target has its own.
+    place : int
+        Number of the target in `regressor`.
     classes : list
         The classes of a classifier; none of a regressor.
     columns : list of Axis
@@ -144,11 +146,12 @@ class View:
             msg = "model of a picture must be fitted."
             raise InvalidInputError(msg)
         self.is_classifier = hasattr(model, "latent_")
-        n_targets = self.regressor.posterior_.n_targets
-        if not 0 <= target < n_targets:
-            msg = f"target of a picture must be from 0 to {n_targets - 1}; got {target!r}."
+        places = [(one, place) for one in self.regressor.estimators_ for place in range(one.posterior_.n_targets)]
+        if not 0 <= target < len(places):
+            msg = f"target of a picture must be from 0 to {len(places) - 1}; got {target!r}."
             raise InvalidInputError(msg)
         self.model, self.target = model, target
+        self.regressor, self.place = places[target]
         self.classes = model.classes_.tolist() if self.is_classifier else []
         self.encoder: TableEncoder | None = fitted_encoder(self.regressor)
         names = getattr(model, "feature_names_in_", None)
@@ -193,7 +196,7 @@ class View:
             signs = posterior.table.Y.double().cpu().numpy()
             return Rows(X, signs.argmax(1) if len(self.classes) > 2 else (signs[:, 0] > 0).astype(np.int64))
         Y = scaling.original(posterior.table.Y.double().cpu().numpy()) + posterior.model.mean.offset(X)[:, None]
-        return Rows(X, self.regressor.target_transform_.inverse(Y[:, self.target]))
+        return Rows(X, self.regressor.target_transform_.inverse(Y[:, self.place]))
 
     def given(self, X: Any, y: Any) -> Rows:
         """Return rows that a user has given, after a check."""
@@ -317,7 +320,7 @@ class View:
         found = []
         for points in _blocks(X):
             block = self.plain.predict_quantile(points, list(levels), include_noise=include_noise)
-            found.append(block if block.ndim == 2 else block[:, self.target])
+            found.append(block if block.ndim == 2 else block[:, self.place])
         return np.concatenate(found)
 
     def probabilities(self, X: np.ndarray) -> np.ndarray:
@@ -329,7 +332,7 @@ class View:
         found = self.plain.sample_functions(n_samples, seed, latent=self.is_classifier)(X)
         if self.is_classifier:
             return self._class.of_samples(found)
-        return found if found.ndim == 2 else found[:, self.target]
+        return found if found.ndim == 2 else found[:, self.place]
 
     def _latent_moments(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means and standard deviations of all latent functions."""
@@ -345,7 +348,7 @@ class View:
 
     def of_target(self, values: np.ndarray) -> np.ndarray:
         """Return the part of an answer that belongs to the target."""
-        return values if values.ndim == 1 else values[:, self.target]
+        return values if values.ndim == 1 else values[:, self.place]
 
     def label(self, given: str | None) -> str:
         """Return a name for the target, or of the probability of a class."""

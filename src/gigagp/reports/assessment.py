@@ -127,7 +127,7 @@ def repeated_rows(view: View, rows: Rows) -> str | None:
     """Return a caution if test rows are rows of the fit, whose scores are too good."""
     if view.rows is None:
         return None
-    scale = view.regressor.scaling_.x_scale, float(view.regressor.scaling_.y_scale[view.target])
+    scale = view.regressor.scaling_.x_scale, float(view.regressor.scaling_.y_scale[view.place])
     known = {_key(x, y) for x, y in _rounded(view.rows, *scale)}
     count = sum(_key(x, y) in known for x, y in _rounded(rows, *scale))
     if not count:
