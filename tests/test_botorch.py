@@ -95,7 +95,8 @@ def test_the_posterior_is_that_of_botorchs_own_model():
 
 def test_outputs_noise_and_transforms():
     X, y = table()
-    gp = GPRegressor(KERNEL, inference.Exact(), optimizer=None).fit(X, np.stack([y, 50 + 9 * X[:, 0]], 1))
+    shared = {"optimizer": None, "outputs": "shared"}
+    gp = GPRegressor(KERNEL, inference.Exact(), **shared).fit(X, np.stack([y, 50 + 9 * X[:, 0]], 1))
     model, at = GigaModel(gp), points(3, 4)
     assert model.num_outputs == 2
     assert model.batch_shape == torch.Size()

@@ -26,7 +26,7 @@ def test_quantiles_and_densities_are_those_of_normal_distributions():
 
 
 def test_several_targets_have_an_axis():
-    gp = GPRegressor(outputs="shared").fit(X, np.stack([Y, -2 * Y], 1))
+    gp = GPRegressor().fit(X, np.stack([Y, -2 * Y], 1))
     assert gp.predict_quantile(NEW, 0.5).shape == (7, 2)
     found = gp.predict_quantile(NEW, [0.1, 0.5, 0.9])
     assert found.shape == (7, 2, 3)

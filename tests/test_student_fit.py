@@ -183,7 +183,7 @@ def test_auto_takes_student_t_noise_where_it_gains():
 @pytest.mark.parametrize(
     ("settings", "targets", "words"),
     [
-        ({}, 2, "one target"),
+        ({"outputs": "shared"}, 2, "one target"),
         ({"noise_variance": np.ones(40)}, 1, "one for each row"),
         ({"target_transform": "auto"}, 1, "target_transform"),
         ({"optimizer": None}, 1, "an optimizer"),
@@ -259,7 +259,10 @@ def test_refusals():
     X, y, _ = measured(40)
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(y=y)
     cases = (
-        (lambda: GPRegressor(likelihood="student-t").fit(X, np.stack([y, y], 1)), "needs one target"),
+        (
+            lambda: GPRegressor(likelihood="student-t", outputs="shared").fit(X, np.stack([y, y], 1)),
+            "needs one target",
+        ),
         (lambda: GPRegressor(likelihood="student-t", noise_variance=np.ones(40)).fit(X, y), "got one for each row"),
         (lambda: GPRegressor(kernels.RBF() + kernels.White(), likelihood="student-t").fit(X, y), "leave kernels.White"),
         (lambda: GPRegressor(likelihood="student-t", target_transform="log").fit(X, y), "student-t likelihood"),

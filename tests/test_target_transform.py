@@ -424,7 +424,7 @@ def test_several_targets_streams_parts_and_priors_are_refused():
     X, y = skewed(30)
     gp = GPRegressor(target_transform="log")
     with pytest.raises(InvalidInputError, match="with 2 targets"):
-        gp.fit(X, np.stack([y, y], 1))
+        GPRegressor(target_transform="log", outputs="shared").fit(X, np.stack([y, y], 1))
     with pytest.raises(InvalidInputError, match="with fit_table"):
         gp.fit_table((X, y))
     with pytest.raises(InvalidInputError, match="fit first"):

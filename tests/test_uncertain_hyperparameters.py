@@ -324,7 +324,7 @@ def test_a_learning_that_ended_early_is_told():
         (lambda X, y: GPRegressor(optimizer=None).fit(X, y), "learned hyperparameters"),
         (lambda X, y: GPRegressor(kernels.RBF(1.0, 1.0, fixed=True), noise_variance=0.1).fit(X, y), None),
         (lambda X, y: GPRegressor(likelihood="student-t").fit(X, y), "Gaussian noise"),
-        (lambda X, y: GPRegressor().fit(X, np.stack([y, -y], 1)), "one target; got 2"),
+        (lambda X, y: GPRegressor(outputs="shared").fit(X, np.stack([y, -y], 1)), "got 2 that share"),
         (lambda X, y: GPRegressor(inference=inference.SparseVariational(5)).fit(X, y), "Exact, Iterative or Vecchia"),
         (lambda X, y: GPRegressor(inference=inference.ComputationAware(5)).fit(X, y), "Exact, Iterative or Vecchia"),
         (lambda X, y: GPRegressor(inference=inference.Grid(size=20)).fit(X, y), "Exact, Iterative or Vecchia"),

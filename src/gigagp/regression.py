@@ -126,9 +126,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
     outputs_ : {"independent", "shared"}
         Whether several targets share hyperparameters.
     estimators_ : tuple of GPRegressor
-        A fitted estimator for each target that has hyperparameters of its own; its ``random_state`` is the seed of its
-        fit. Of several such targets, the attributes below, up to ``target_transform_``, are tuples with one item for
-        each.
+        A fitted estimator for each target that has hyperparameters of its own. Of several such targets, the attributes
+        below, up to ``target_transform_``, are tuples with one item for each.
     kernel_ : Kernel
         Kernel with the learned hyperparameters.
     kernel_choice_ : KernelChoice or None

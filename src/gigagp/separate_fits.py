@@ -31,8 +31,8 @@ def fit_outputs(
 ) -> list[Any]:
     """Return a fitted copy of an estimator for each output, as a fit of that output alone leaves it.
 
-    The first output has the seed of the estimator, and each other one a seed made from it, which its copy has as
-    ``random_state``: the draws of independent outputs must not be the same. Each output gets an equal share of the
+    All have the seed of the estimator, so that targets that are alike get models that are alike; what is drawn from
+    these afterwards has random numbers of its own (`gigagp.outputs.by_output`). Each output gets an equal share of the
     memory budget, because all models are kept, and of what is left of a time budget.
 
     Parameters
@@ -61,7 +61,6 @@ def fit_outputs(
     models: list[Any] = []
     for number, (file, pair) in enumerate(zip(files, pairs, strict=True)):
         one = copy.copy(arguments.estimator)
-        one.random_state = _own_seed(one.random_state, number)
         now = time.monotonic()
         deadline = now + (arguments.deadline - now) / (count - number)
         own = replace(
@@ -106,10 +105,3 @@ def _columns(validation: Any, count: int) -> Sequence[Any]:
     if not isinstance(validation, tuple | list) or len(validation) != 2:
         return [validation] * count
     return [(validation[0], column) for column in columns_of(validation[1], count, "validation y")]
-
-
-def _own_seed(random_state: Any, number: int) -> Any:
-    """Return the seed of an output; a generator goes on from one to the next."""
-    if number == 0 or not isinstance(random_state, int | np.integer):
-        return random_state
-    return int(np.random.SeedSequence((int(random_state), number)).generate_state(1)[0])

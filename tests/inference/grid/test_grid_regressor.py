@@ -165,7 +165,7 @@ def test_a_grid_chosen_for_little_noise_is_as_good_as_exact_inference() -> None:
 def test_several_targets_share_the_grid() -> None:
     targets = np.stack([Y, 2 - 3 * Y], 1)
     given = {"optimizer": None, "noise_variance": 0.03, "hyperparameter_units": "standardized"}
-    gp = GPRegressor(KERNEL, inference.Grid(size=20), **given).fit(X, targets)
+    gp = GPRegressor(KERNEL, inference.Grid(size=20), outputs="shared", **given).fit(X, targets)
     alone = GPRegressor(KERNEL, inference.Grid(size=20), **given).fit(X, Y)
     both = gp.predict(NEW)
     assert np.allclose(both[:, 0], alone.predict(NEW), atol=1e-10)

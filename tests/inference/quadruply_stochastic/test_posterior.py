@@ -299,7 +299,8 @@ def test_float32_and_several_targets():
     x, y = table_of(200)
     Y = np.stack([y, -2 * y], 1)
     settings = QuadruplyStochastic(n_basis=100, basis_batch=50, row_batch=100, n_support=20)
-    gp = GPRegressor(RBF([0.5, 1.0], 1.0), settings, QUICK, noise_variance=0.02, dtype="float32").fit(x, Y)
+    options = {"noise_variance": 0.02, "dtype": "float32", "outputs": "shared"}
+    gp = GPRegressor(RBF([0.5, 1.0], 1.0), settings, QUICK, **options).fit(x, Y)
     mean = gp.predict(x)
     assert mean.shape == (200, 2)
     np.testing.assert_allclose(mean[:, 1], -2 * mean[:, 0], atol=0.01)
