@@ -145,6 +145,19 @@ def test_given_values_are_in_the_units_of_each_output():
     assert shared.predict(NEW, return_std=True)[1][0] == pytest.approx(mean[0] * 0 + Z.std(0) * std[0, 0], rel=0.5)
 
 
+class Doubled(GPRegressor):
+    """A regressor whose predictions are twice those of another."""
+
+    def predict(self, X, *arguments, **options):
+        return 2 * super().predict(X, *arguments, **options)
+
+
+def test_a_subclass_changes_an_answer_once():
+    np.testing.assert_array_equal(
+        Doubled(optimizer=None).fit(X, Y).predict(NEW), 2 * GPRegressor(optimizer=None).fit(X, Y).predict(NEW)
+    )
+
+
 # Samples --------------------------------------------------------------------------------------------------------------
 
 
@@ -428,6 +441,12 @@ def test_auto_warns_where_given_variances_change_their_meaning(given, name):
     GPRegressor(hyperparameter_units="standardized", **rest).fit(X, many)
     GPRegressor(**rest).fit(X, Y)
     GPRegressor(kernels.RBF(0.3), optimizer=None).fit(X, many)
+
+
+def test_shared_models_learn_again_without_a_warning():
+    learned = GPRegressor(optimizer=optimization.Adam(steps=1)).fit(X, np.tile(Y, (1, 20)))
+    again = learned.condition_on(X[:2], np.tile(Y[:2], (1, 20)), refit=True)
+    assert again.outputs_ == "shared"
 
 
 def test_tables_and_classes_are_shared():

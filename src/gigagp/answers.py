@@ -352,7 +352,7 @@ class Answers(QueryPoints):
 
         Returns
         -------
-        JointPosterior or TargetPosterior
+        JointPosterior or TargetPosterior, or JointOutputs where each of several outputs has a model
             Object with ``mean``, ``variance``, ``covariance``, ``rsample`` and ``log_prob``; of counts and classes
             without the last one.
 

@@ -166,7 +166,7 @@ class FurtherRows(FittedModel):
         self._adopt(add_rows(self.posterior_, *units, X, y, noise_variance, names, method), self.scaling_)
         if refit:
             start = copy.copy(self)
-            start.kernel, start.noise_variance = self.kernel_, self.noise_variance_
+            start.kernel, start.noise_variance, start.outputs = self.kernel_, self.noise_variance_, self.outputs_
             rows = rows_of(self.posterior_, *units, one_target=self._one_target)
             fitted = fit_rows(Arguments.of(start), *rows)
             self._take(fitted._replace(choice=self.kernel_choice_), one_target=self._one_target)

@@ -44,6 +44,7 @@ def by_output(axis: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             models = args[0]._models  # type: ignore[attr-defined]
+            # The method itself is called, since one of a subclass may change what it returns, and does so once.
             if not models:
                 return method(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
@@ -52,7 +53,7 @@ def by_output(axis: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
             found = []
             for number, (one, own) in enumerate(zip(models, _split(dict(given), len(models)), strict=True)):
                 with naming(output_name(number)):
-                    found.append(getattr(one, method.__name__)(**own))
+                    found.append(cast("Any", method)(one, **own))
             return cast("R", joined(found, axis))
 
         return call

@@ -60,7 +60,7 @@ def fit_outputs(
     pairs = _columns(validation, count)
     models: list[Any] = []
     for number, (file, pair) in enumerate(zip(files, pairs, strict=True)):
-        one = copy.copy(arguments.estimator)
+        one: Any = copy.copy(arguments.estimator)
         now = time.monotonic()
         deadline = now + (arguments.deadline - now) / (count - number)
         own = replace(

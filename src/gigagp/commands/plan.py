@@ -34,6 +34,7 @@ def plan(
     X, y, _ = read_problem(table, target, columns, header, CsvStyle(decimal, comment), strict)
 
     from gigagp import GPRegressor
+    from gigagp.inference.automatic.plan import Plan
 
     regressor = GPRegressor(
         chosen_kernel,
@@ -44,6 +45,7 @@ def plan(
         encode="strict" if strict else "auto",
     )
     forecast = regressor.plan(X, y)
+    assert isinstance(forecast, Plan)  # of one target
     if not as_json:
         typer.echo(str(forecast))
         return
