@@ -16,7 +16,7 @@ from gigagp.likelihoods import Gaussian, Likelihood
 #: Argument for several outputs of one estimator.
 OutputsChoice = Literal["auto", "independent", "shared"]
 #: Largest number of outputs that ``"auto"`` gives hyperparameters of their own, and of rows times outputs.
-SEPARATE_OUTPUTS, SEPARATE_CELLS = 50, 10_000
+SEPARATE_OUTPUTS, SEPARATE_CELLS = 50, 20_000
 
 #: Inference argument of the estimators.
 InferenceChoice = Literal["auto"] | Annotated[Inference, Words("one of gigagp.inference")]
@@ -70,7 +70,7 @@ def resolve_inference(
 def resolve_outputs(outputs: OutputsChoice, n_rows: int, n_outputs: int) -> Literal["independent", "shared"]:
     """Return whether each output has hyperparameters of its own, or all share them.
 
-    Fits apart cost as many times as much as one fit. ``"auto"`` makes them for up to 50 outputs and 10,000 numbers in
+    Fits apart cost as many times as much as one fit. ``"auto"`` makes them for up to 50 outputs and 20,000 numbers in
     them.
     """
     if outputs != "auto":

@@ -119,7 +119,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         Hyperparameters of several targets. ``"independent"``: each target has its own, and everything is as in a fit of
         it alone, for as many times the time. ``"shared"``: one kernel and one noise variance for all, as shares of each
         target's variance, for the time of about one fit; targets of unlike shape then get wrong error bars. ``"auto"``:
-        independent for up to 50 targets and 10,000 rows times targets, and shared beyond and in `fit_table`.
+        independent for up to 50 targets and 20,000 rows times targets, and shared beyond and in `fit_table`.
 
     Attributes
     ----------
