@@ -82,6 +82,7 @@ def answers(gp: GPRegressor, table, y) -> dict[str, np.ndarray]:
     """Return what a model answers without random numbers."""
     found = dict(zip(("mean", "std"), gp.predict(table, return_std=True), strict=True))
     found["covariance"] = gp.predict(table, return_cov=True)[1]
+    found["latent mean"], found["latent std"] = gp.predict_latent(table, return_std=True)
     found["quantiles"], found["median"] = gp.predict_quantile(table, [0.1, 0.9], include_noise=False), gp.predict(table)
     if np.ndim(gp.noise_variance) == 0:
         found["noisy"] = gp.predict(table, return_std=True, include_noise=True)[1]
@@ -127,6 +128,77 @@ def test_transforms_and_uncertain_hyperparameters_belong_to_each_output():
     for k, one in enumerate(alone(gp, y=Y[:, :2])):
         for part, expected in zip(mixed, one.predict(NEW, return_std=True, hyperparameters="laplace"), strict=True):
             np.testing.assert_array_equal(part[:, k], expected)
+
+
+def test_counts_are_answered_in_the_units_of_each_output():
+    counts = RNG.poisson(np.exp(np.stack([1 + np.sin(3 * X[:, 0]), 3 - X[:, 0]], 1)))
+    new_counts = RNG.poisson(5.0, (len(NEW), 2))
+    gp = GPRegressor(inference=inference.Vecchia(10), likelihood="poisson", optimizer=QUICK).fit(X, counts)
+    assert gp.outputs_ == "independent"
+    parts = alone(gp, y=counts)
+
+    def same(ask, axis=1):
+        found, expected = ask(gp, [0, 1]), [ask(one, k) for k, one in enumerate(parts)]
+        many = isinstance(found, tuple)
+        pairs = zip(found, *expected, strict=True) if many else [(found, *expected)]
+        for values, *each in pairs:
+            np.testing.assert_array_equal(values, np.stack(each, axis))
+
+    same(lambda one, k: one.predict(NEW, return_std=True))
+    same(lambda one, k: one.predict(NEW, return_std=True, include_noise=True))
+    same(lambda one, k: one.predict(NEW, return_cov=True)[1], -1)
+    same(lambda one, k: one.predict_latent(NEW, return_std=True))
+    same(lambda one, k: one.predict_latent(NEW, return_cov=True)[1], -1)
+    same(lambda one, k: one.predict_quantile(NEW, [0.1, 0.9]))
+    same(lambda one, k: one.predict_quantile(NEW, 0.5, include_noise=False))
+    same(lambda one, k: one.predictive_log_density(NEW, new_counts[:, k]))
+    f, std = gp.predict_latent(NEW, return_std=True)
+    np.testing.assert_allclose(gp.predict(NEW), np.exp(f + std**2 / 2), rtol=1e-9)  # known answer of a log rate
+    same(lambda one, k: one.posterior(NEW).mean.numpy(), -1)
+    same(lambda one, k: one.posterior(NEW, include_noise=True).variance.numpy(), -1)
+    same(lambda one, k: one.posterior(NEW).covariance.numpy(), -1)
+    assert gp.posterior(NEW).rsample((3,)).shape == (3, len(NEW), 2)
+    with pytest.raises(InvalidInputError, match="log_prob of posterior does not exist"):
+        gp.posterior(NEW).log_prob(torch.ones(len(NEW), 2))
+    drawn = gp.sample_y(NEW, 400, include_noise=True)
+    assert drawn.shape == (len(NEW), 2, 400)
+    np.testing.assert_array_equal(drawn, np.round(drawn))
+    mean, std = gp.predict(NEW, return_std=True, include_noise=True)
+    assert (np.abs(drawn.mean(2) - mean) < 5 * std / 20).all()
+    np.testing.assert_allclose(
+        np.exp(gp.sample_functions(3, latent=True)(NEW)), gp.sample_functions(3)(NEW), rtol=1e-12
+    )
+    assert gp.score(X, counts) > 0.3
+
+
+@pytest.mark.filterwarnings("ignore:.*column 'x' has")
+def test_missing_cells_widen_each_output_by_what_they_leave_open_in_it():
+    gp = GPRegressor(encode="auto", optimizer=optimization.LBFGS(steps=5)).fit(FRAME, Y[:, :2])
+    parts, opened = alone(gp, FRAME, Y[:, :2]), FRAME_NEW.copy()
+    opened.loc[2, "x"] = np.nan
+    for noisy in (False, True):
+        for values, *each in zip(
+            gp.predict(opened, return_std=True, include_noise=noisy),
+            *(one.predict(opened, return_std=True, include_noise=noisy) for one in parts),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(values, np.stack(each, 1))
+    found = gp.predict_quantile(opened, 0.9)
+    np.testing.assert_array_equal(found, np.stack([one.predict_quantile(opened, 0.9) for one in parts], 1))
+    mean, std = gp.predict(opened, return_std=True)
+    copies = FRAME.assign(colour=opened["colour"][2])
+    for k in range(2):  # by hand: the average over the values of the cell in the fit
+        means, stds = (part[:, k] for part in gp.predict(copies, return_std=True))
+        spread = np.sqrt(np.mean(stds**2) + means.var())
+        assert abs(mean[2, k] - means.mean()) < 0.15 * spread
+        assert std[2, k] == pytest.approx(spread, rel=0.15)
+    for drawn in (
+        gp.sample_y(opened, 400),
+        gp.sample_functions(400)(opened),
+        gp.sample_y(opened, 9, include_noise=True),
+    ):
+        assert drawn.shape[:2] == (len(opened), 2)
+        assert (np.abs(drawn.mean(2) - mean)[2] < 5 * std[2] / np.sqrt(drawn.shape[2])).all()
 
 
 def test_given_values_are_in_the_units_of_each_output():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -273,11 +273,11 @@ class JointOutputs:
 
     Parameters
     ----------
-    outputs : sequence of JointPosterior
-        One for each output, at the same points.
+    outputs : sequence of JointPosterior or TargetPosterior
+        One for each output, at the same points. Those of counts and classes have no log density.
     """
 
-    def __init__(self, outputs: Sequence[JointPosterior]) -> None:
+    def __init__(self, outputs: Sequence[Any]) -> None:
         self.outputs = tuple(outputs)
         self.X = self.outputs[0].X
 

@@ -54,7 +54,8 @@ class OpenPosterior:
     Quantiles and densities are those of a normal distribution with these moments: a few values stand for all that an
     input may be, and a mixture of narrow distributions would have next to no density between them.
 
-    Several targets share one variance. It has the largest of the variances that the unknown inputs cause in them.
+    Targets of one model share one variance. It has the largest of the variances that the unknown inputs cause in them.
+    Targets with models of their own each have a posterior, and the variance that belongs to it.
     """
 
     def __init__(self, posterior: Posterior, values: Tensor) -> None:
