@@ -107,3 +107,12 @@ def test_what_is_wrong_is_said_in_a_line(refused, csv, tmp_path):
     gp = GPRegressor(inference=inference.Exact(), optimizer=None).fit(table[:, :2], table[:, 2])
     persistence.save(gp, tmp_path / "nameless.gp")
     assert "name the column with --target" in refused("diagnose", "bias", csv, "--model", tmp_path / "nameless.gp")
+
+
+@pytest.mark.parametrize("outputs", ["independent", "shared"])
+def test_models_of_several_targets_are_refused(refused, csv, tmp_path, outputs):
+    table = np.loadtxt(csv, delimiter=",", skiprows=1)
+    gp = GPRegressor(inference=inference.Exact(), optimizer=None, outputs=outputs).fit(table[:, :2], table[:, 1:])
+    persistence.save(gp, tmp_path / "two.gp")
+    for words in (("diagnose", "bias", csv, "--model", tmp_path / "two.gp"), ("evaluate", tmp_path / "two.gp", csv)):
+        assert "must have one target; " in refused(*words, "--target", "y")

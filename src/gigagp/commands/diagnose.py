@@ -17,7 +17,7 @@ from gigagp.commands import options
 from gigagp.commands.blocks import read_inputs
 from gigagp.commands.interrupts import interruptible
 from gigagp.commands.methods import GRADIENTS, SOLVERS, choose_method
-from gigagp.commands.problem import choose_inputs, choose_rows, resolve_column
+from gigagp.commands.problem import choose_inputs, choose_rows, require_one_target, resolve_column
 from gigagp.data import Table, read_columns
 from gigagp.errors import InvalidInputError
 from gigagp.files import check_folder
@@ -193,9 +193,10 @@ def _at_model(
     from gigagp.memory import resolve_budget
 
     regressor = gigagp.load(path)
+    require_one_target(regressor, path)
     model, scaling = regressor.posterior_.model, regressor.scaling_
-    if model.noise_is_known or scaling.y_centre.size != 1:
-        msg = f"--model must have one target and a learned noise variance; {path} does not."
+    if model.noise_is_known:
+        msg = f"--model must have a learned noise variance; {path} does not."
         raise InvalidInputError(msg)
     target = load_notes(path).get("target") if target is None else target
     if target is None:

@@ -15,7 +15,7 @@ import gigagp
 from gigagp import metrics
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
-from gigagp.commands.problem import resolve_column
+from gigagp.commands.problem import require_one_target, resolve_column
 from gigagp.data import CsvStyle
 from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
@@ -58,6 +58,7 @@ def evaluate(
             result, n_rows = _class_scores(regressor, blocks, chosen, target)
             grid = _class_grid
         else:
+            require_one_target(regressor, model)
             if noise_column is not None:
                 noise_column = resolve_column(noise_column, blocks.names, str(table))
             result, n_rows = _regressor_scores(regressor, blocks, chosen, target, noise_column)

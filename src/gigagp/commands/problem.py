@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,9 @@ import pyarrow as pa
 from gigagp.commands import options
 from gigagp.data import CsvStyle, Table, find_column, read_columns
 from gigagp.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from gigagp.regression import GPRegressor
 
 Rows = TypeVar("Rows", Table, pa.Table)
 
@@ -36,6 +39,14 @@ def loaded(
         raise InvalidInputError(msg)
     table = Table.from_arrow(found, inputs, source).to_arrow() if strict else found.select(inputs)
     return table, found.column(target) if of_classes else Table.from_arrow(found, [target], source).values[:, 0]
+
+
+def require_one_target(regressor: GPRegressor, path: Path) -> None:
+    """Refuse a saved model of several targets, which do not have one column of true values."""
+    count = sum(one.posterior_.n_targets for one in regressor.estimators_)
+    if count > 1:
+        msg = f"the model of this command must have one target; {path} has {count}. Save one of its estimators_."
+        raise InvalidInputError(msg)
 
 
 def needs_encoder(inputs: pa.Table) -> bool:
