@@ -144,7 +144,7 @@ def _serve(payload: bytes) -> bytes:
 
 
 def has_triton() -> bool:
-    """Whether `TritonTiles` takes the installed triton. It is not imported: the interpreter is switched on before that."""
+    """Whether `TritonTiles` takes the installed triton, which is not imported before the interpreter is switched on."""
     try:
         version = metadata.version("triton")
     except metadata.PackageNotFoundError:

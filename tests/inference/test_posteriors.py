@@ -234,8 +234,8 @@ def test_variances_are_never_negative(kernel, dtype):
     for method in (inference.Exact(), inference.Iterative(solver=solvers.ConjugateGradients(tolerance=1e-3))):
         posterior = posterior_of(method, kernel, rows, rows[:, :1], noise)
         for how in ("auto", "samples", "solve"):
-            variance = posterior.mean_and_variance(torch.cat([rows[:20], X_NEW.to(dtype)]), method=how)[1]
-            assert variance.dtype == dtype
+            variance = posterior.mean_and_variance(torch.cat([rows[:20], X_NEW]).to(posterior.dtype), method=how)[1]
+            assert variance.dtype == posterior.dtype
             assert bool((variance >= 0).all())
 
 

@@ -104,7 +104,7 @@ def test_all_rows_as_neighbours_are_dense_algebra(name, likelihood, rows, n, d):
     assert np.abs(mean - exact.mean[:, 0]).max() < 1e-6 * (1 + np.abs(exact.mean).max())
     np.testing.assert_allclose(std, spread, rtol=1e-6)
     assert gp.log_marginal_likelihood().value == pytest.approx(exact.evidence, rel=1e-7, abs=1e-6)
-    _, covariances = gp.predict(new, return_cov=True)
+    _, covariances = gp.predict_latent(new, return_cov=True)
     np.testing.assert_allclose(covariances, exact.covariance, atol=1e-6 * spread.max() ** 2)
 
 
@@ -174,7 +174,7 @@ def test_pseudo_observations_and_nuggets_are_saved(tmp_path):
         again = gigagp.load(tmp_path / "model.gp")
         for one, other in zip(latent_at(gp, new), latent_at(again, new), strict=True):
             np.testing.assert_array_equal(one, other)
-        draws = [one.sample_y(new, 500, random_state=1) for one in (gp, again)]
+        draws = [one.sample_functions(500, random_state=1, latent=True)(new) for one in (gp, again)]
         np.testing.assert_array_equal(*draws)
         mean, std = latent_at(gp, new)
         assert np.abs((draws[0].mean(1) - mean) / std).max() < 5.5 / 500**0.5 + 0.05

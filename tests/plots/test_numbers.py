@@ -129,9 +129,10 @@ def test_ranks_of_normal_predictions_and_of_others():
         kernels.RBF([1.0, 1e4, 2.0]), inference.Exact(), None, target_transform="log", noise_variance=0.01
     )
     skewed.fit(X, np.exp(Y))
-    centre, latent, noise = skewed._moments_in_units(skewed._new_inputs(new)[1])
+    centre, latent = skewed.predict_latent(new, return_std=True)
     ranks = plots.predicted(skewed, new, np.exp(Y)).rank
-    np.testing.assert_allclose(ranks, norm.cdf((Y - centre) / np.sqrt(latent + noise)), atol=0.005)
+    spread = np.hypot(latent, skewed.noise_variance_**0.5)
+    np.testing.assert_allclose(ranks, norm.cdf((Y - centre) / spread), atol=0.005)
 
 
 def test_leave_one_out_takes_the_place_of_test_rows():
