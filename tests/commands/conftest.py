@@ -25,6 +25,11 @@ class GPRegressor:
     likelihood = "gaussian"
     likelihood_ = Gaussian()
     target_transform_ = NoTransform()
+    posterior_ = types.SimpleNamespace(n_targets=1)
+
+    @property
+    def estimators_(self):
+        return (self,)
 
     def __init__(self, **arguments):
         type(self).arguments = arguments
