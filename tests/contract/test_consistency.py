@@ -70,7 +70,7 @@ def disagreements(gp: GPRegressor, X: Array) -> list[str]:
     eps, rounding = float(np.finfo(dtype).eps), DIFFERENCES[dtype]
     of_variance = ROUNDINGS * eps * prior + rounding * float((std**2).min())
     of_mean = ROUNDINGS * eps * (np.sqrt(prior) + np.abs(mean).max()) + rounding * float(std.min())
-    # a deviation from stored samples has an error of its own (tests/inference/test_sampled_variance.py), a covariance none
+    # covariances are from solves; variances from stored samples have an error of their own (test_sampled_variance.py)
     exactly = gp.predict(X, return_std=True, variance="solve")[1] if posterior.kind == "pathwise" else std
     found = []
 
