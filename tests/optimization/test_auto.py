@@ -121,7 +121,7 @@ def test_several_targets_weigh_as_observations():
     X = points(150, 2)
     y = draw_targets(kernels.RBF(1.0), X, 0.1)
     alone = GPRegressor(kernels.RBF(), **PLAIN).fit(X.numpy(), y[:, 0].numpy())
-    repeated = GPRegressor(kernels.RBF(), **PLAIN).fit(X.numpy(), y.expand(-1, 5).numpy())
+    repeated = GPRegressor(kernels.RBF(), **PLAIN, outputs="shared").fit(X.numpy(), y.expand(-1, 5).numpy())
     for name, value in alone.posterior_.model.parameters().items():
         torch.testing.assert_close(repeated.posterior_.model.parameters()[name], value, rtol=0.15, atol=0)
 

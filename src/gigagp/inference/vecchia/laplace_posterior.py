@@ -138,9 +138,11 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         found, left = self._predictor.predict(self.X[:_CHECKED_ROWS], values)
         values = values[:_CHECKED_ROWS]
         moved, spread = (found - values)[:, : self.n_targets], found[:, self.n_targets :].square().sum(1)
-        own = values[:, self.n_targets :].square().sum(1) + self.latent.noise[:_CHECKED_ROWS]
-        shift, ratio = float((moved.abs() / own.sqrt()[:, None]).max()), ((left + spread) / own).sqrt()
-        low, high = float(ratio.min()), float(ratio.max())
+        nugget = self.latent.noise[:_CHECKED_ROWS]
+        own, predicted = values[:, self.n_targets :].square().sum(1) + nugget, left + spread
+        shift = float((moved.abs() / own.sqrt()[:, None]).max())
+        # where targets leave less of a value open than its nugget, a prediction has a part of the nugget alone
+        low, high = float(((predicted + nugget) / own).sqrt().min()), float((predicted / own).sqrt().max())
         if shift <= _SHIFT and high <= _RATIO and low * _RATIO >= 1:
             return None
         return (
