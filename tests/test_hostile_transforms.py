@@ -110,7 +110,7 @@ def test_knots_whose_slope_is_no_number_are_refused(states, tmp_path):
 def test_a_transform_needs_one_target_and_one_noise_variance(tmp_path):
     y = np.stack([Y, Y], 1)
     for gp in (
-        GPRegressor(optimizer=None).fit(X, y),
+        GPRegressor(optimizer=None, outputs="shared").fit(X, y),
         GPRegressor(optimizer=None, noise_variance=np.full(60, 0.1)).fit(X, Y),
     ):
         gp.save(tmp_path / "m")
