@@ -45,7 +45,8 @@ def drawn(kernel: Kernel, X: np.ndarray, noise: float, targets: int, random: np.
 
 
 def fitted(kernel: Kernel, method: Inference, X: np.ndarray, Y: np.ndarray, noise: float) -> GPRegressor:
-    gp = GPRegressor(kernel, method, None, noise_variance=noise, standardize=False, mean="zero", random_state=0)
+    settings = {"noise_variance": noise, "standardize": False, "mean": "zero", "random_state": 0, "outputs": "shared"}
+    gp = GPRegressor(kernel, method, None, **settings)
     return gp.fit(X, Y)
 
 
