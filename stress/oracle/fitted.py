@@ -37,13 +37,14 @@ def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer |
     if kind not in _CROSS:
         return None
     spec = model.kernel.to_dict()
-    single = posterior.dtype == torch.float32
     unit = _UNITS[posterior.dtype]
     rows, points = (scaling.inputs(np.asarray(part)) for part in (X, new))
     targets = (np.asarray(y, dtype=float).reshape(len(X), -1) - scaling.y_centre) / scaling.y_scale
     with np.errstate(over="ignore"):
-        if single:
-            rows, points, targets = (part.astype(np.float32).astype(float) for part in (rows, points, targets))
+        if str(gp.dtype) == "float32":  # some posteriors of such a fit compute with its rows in float64
+            rows, targets = (part.astype(np.float32).astype(float) for part in (rows, targets))
+        if posterior.dtype == torch.float32:
+            points = points.astype(np.float32).astype(float)
     if not all(np.isfinite(part).all() for part in (rows, points, targets)):
         return None
     found = _CROSS[kind](gp, spec, rows, points)
