@@ -5,8 +5,9 @@
     python packaging/machines.py "engine avx2" "order 1 + busy cores"   # these; settings joined by + hold in one run
 
 It clones HEAD, builds the compiled engine as each machine asks for, and runs the suite there by the given Python, which
-has the `test` extra and, for the orders, pytest-randomly. At its end it prints a table and each test that failed; with
-``--out`` it writes them as JSON, after every run. Options after ``--`` go to pytest, such as a folder of tests.
+has the `test` extra and, for the orders, pytest-randomly. Where the user is not root, others must be able to read that
+Python. At its end it prints a table and each test that failed; with ``--out`` it writes them as JSON, after every run.
+Options after ``--`` go to pytest, such as a folder of tests.
 """
 
 from __future__ import annotations
