@@ -44,6 +44,7 @@ def test_before_a_fit_they_are_those_of_the_prior():
     assert np.allclose(gp.predictive_log_density(NEW, np.zeros(7)), stats.norm(0, 3).logpdf(0))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["laplace", "student-t", "poisson"])
 def test_other_likelihoods_have_log_densities_and_quantiles_of_the_function(name):
     counts = np.random.default_rng(1).poisson(np.exp(0.5 * F)).astype(float)

@@ -178,7 +178,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, 
         torch.set_num_threads(threads)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS[1:])
 def test_the_bits_are_those_of_one_process(found, count):
     alone = found[1][0]

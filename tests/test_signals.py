@@ -107,6 +107,7 @@ def test_at_a_random_time(start, name):
     assert errors == ""
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_a_checkpoint_that_the_same_call_goes_on_from(start, tmp_path):
     steps = []
     for ending in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):

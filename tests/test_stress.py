@@ -48,6 +48,7 @@ def test_a_save_that_a_kill_can_cut_is_found() -> None:
     assert any("the model is gone" in cause for cause in causes)
 
 
+@pytest.mark.slow
 def test_every_outcome_is_told_from_the_others() -> None:
     jobs = itertools.chain((Job("selftest", 0, case, 2.0) for case in range(8)), itertools.repeat(None))
     found = {result.case: result.outcome for result in Pool(2, warm=False).run(lambda: next(jobs))}

@@ -39,7 +39,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.few(100)
+@pytest.mark.few(60)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("system", KINDS, ids=repr)

@@ -73,7 +73,7 @@ def test_files(system, mean, dtype, tmp_path):
     assert gp.noise_variance_ == loaded.noise_variance_
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(6)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_copies(system):

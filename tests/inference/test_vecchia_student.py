@@ -124,6 +124,7 @@ def test_gross_outliers_do_not_move_the_fit():
     assert min(errors["gaussian", size] for size in (5.0, 1e3, 1e9)) > 5 * errors["student-t", 0.0]
 
 
+@pytest.mark.slow
 def test_outliers_on_one_side_and_several_targets():
     X, _, truth = measured()
     draw = np.random.default_rng(1)

@@ -40,6 +40,7 @@ def test_16_independent_coordinates_are_not(d, measured):
     assert many > 0.8 * root_mean_square_error(d, 10_000, "independent")  # it does not shrink
 
 
+@pytest.mark.slow
 def test_17_hyperparameters_learned_with_the_right_and_the_wrong_law():
     """Cold runs: exact draws and right features end at the exact maximum, the published law below it."""
     d, steps = 9, 60

@@ -39,6 +39,7 @@ def epochs(solver, sigma, estimator, seed):
 MEASURED = {"cg": (59, 45), "cg rank 100": (35, 29), "ap": (206, 103), "sgd": (123, 59)}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_10_pathwise_needs_no_more_at_low_noise(name):
     for sigma in (0.3, 0.1):

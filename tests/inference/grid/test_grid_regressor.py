@@ -96,6 +96,7 @@ def test_learning_without_values(model: GPRegressor) -> None:
     assert gp.history_.steps[-1].solve is not None
 
 
+@pytest.mark.slow
 def test_automatic_size_follows_the_lengthscales() -> None:
     shapes = []
     for scale in (0.2, 0.6):

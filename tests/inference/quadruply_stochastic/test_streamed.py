@@ -158,6 +158,7 @@ def test_the_rows_of_the_sample_are_a_start_for_all():
     assert errors[None] < 0.5 * errors[0]
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize(
     "changes",
