@@ -14,7 +14,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.fields import checks_arguments
 from gigagp.guard import finite_prediction, guarded
-from gigagp.inference.posterior import Posterior, VarianceMethod
+from gigagp.inference.posterior import VarianceMethod
 from gigagp.joint_posterior import JointPosterior, points_of
 from gigagp.kernels.stationary import require_taken
 from gigagp.likelihoods import Likelihood, StudentT, resolve_likelihood
@@ -22,7 +22,6 @@ from gigagp.outputs import by_output, each_output
 from gigagp.query_points import QueryPoints
 from gigagp.random import RandomState, generator_from
 from gigagp.responses import Latent, Response, response_of
-from gigagp.scaling import Scaling
 from gigagp.student_noise import sites
 from gigagp.target_posterior import TargetPosterior
 from gigagp.target_transform import TargetTransform
@@ -52,16 +51,10 @@ class Answers(QueryPoints):
 
     Attributes
     ----------
-    posterior_ : Posterior
-        Posterior in the units of the standardized problem.
-    scaling_ : Scaling
-        Transformation between the data's own units and those of the standardized problem.
     target_transform_ : TargetTransform
         Transform of the target, before the scaling.
     """
 
-    posterior_: Posterior
-    scaling_: Scaling
     target_transform_: TargetTransform
     likelihood: Any
     _one_target: bool
@@ -125,10 +118,9 @@ class Answers(QueryPoints):
         """Return what `predict` does where the target is in other units than the latent function."""
         if not return_cov:
             mean, of_mean, of_target = response.moments(self._latent(response, points, method))
-            found = self._without_axis(mean)
-            return (
-                (found, self._without_axis(np.sqrt(of_target if include_noise else of_mean))) if return_std else found
-            )
+            if not return_std:
+                return self._without_axis(mean)
+            return self._without_axis(mean), self._without_axis(np.sqrt(of_target if include_noise else of_mean))
         posterior = self._posterior_for(points)
         given, centre = posterior.covariance(points).double().cpu(), posterior.mean(points).double().cpu()
         latent = Latent(centre, given.diagonal().clamp_min(0), response.noise(posterior, points))

@@ -207,12 +207,8 @@ class PredictiveDistribution(SampledAnswers):
 
     def _student_parts(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the mean (m, t), the variance of all that is Gaussian, (m,), and that of Student-t noise, (m,)."""
-        posterior, kernel = self._posterior_for(points), self.posterior_.model.kernel
+        posterior, white = self._posterior_for(points), self._white_at(points)
         mean, variance = (part.double().cpu() for part in posterior.mean_and_variance(points))
-        if isinstance(posterior, OpenPosterior):
-            white = posterior.averaged(kernel.white, points).double().cpu()
-        else:
-            white = kernel.white(points).double().cpu()
         return mean, variance + white, posterior.noise_at(points).double().cpu() - white
 
     @guarded()

@@ -54,6 +54,12 @@ class QueryPoints:
             return self.posterior_
         return OpenPosterior(self.posterior_, self._points(encoder.spread))
 
+    def _white_at(self, points: torch.Tensor) -> torch.Tensor:
+        """Return the variance of the kernel's white part at points, of which some inputs may be NaN, shape (m,)."""
+        posterior, white = self._posterior_for(points), self.posterior_.model.kernel.white
+        found = posterior.averaged(white, points) if isinstance(posterior, OpenPosterior) else white(points)
+        return found.double().cpu()
+
     def _evaluated(self, functions: SampleFunctions, points: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Return samples (m, t, s) at points, of which some inputs may be NaN."""
         posterior = self._posterior_for(points)

@@ -12,7 +12,6 @@ from gigagp.answers import Answers, Hyperparameters
 from gigagp.averaged import averaged
 from gigagp.fields import Count, checks_arguments
 from gigagp.guard import guarded
-from gigagp.inference.open_points import OpenPosterior
 from gigagp.outputs import by_output
 from gigagp.random import RandomState, generator_from, standard_normal
 from gigagp.unfitted import PriorFunctions, before_fit
@@ -82,17 +81,10 @@ class SampledAnswers(Answers):
         self, values: torch.Tensor, X: np.ndarray, points: torch.Tensor, generator: torch.Generator
     ) -> np.ndarray:
         """Return a random measurement for each sample (m, t, s) of the latent function."""
-        response, f = self._response, values.double().cpu()
+        response, f, posterior = self._response, values.double().cpu(), self._posterior_for(points)
         if response is not None:
-            return self._without_axis(
-                response.draws(f.numpy(), response.noise(self._posterior_for(points), points), generator)
-            )
-        posterior, kernel = self._posterior_for(points), self.posterior_.model.kernel
-        if isinstance(posterior, OpenPosterior):
-            white = posterior.averaged(kernel.white, points).double().cpu()
-        else:
-            white = kernel.white(points).double().cpu()
-        white = white[:, None, None]
+            return self._without_axis(response.draws(f.numpy(), response.noise(posterior, points), generator))
+        white = self._white_at(points)[:, None, None]
         rest = posterior.noise_at(points).double().cpu()[:, None, None] - white
         f = f + white.sqrt() * standard_normal(len(f), f[0].numel(), generator=generator).reshape(f.shape)
         return self._in_units(self.likelihood_.draw_targets(f, rest.clamp_min(0), generator), X)

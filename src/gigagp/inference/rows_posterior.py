@@ -62,7 +62,7 @@ class SolvedPosterior(RowsPosterior):
 
     def mean(self, X: torch.Tensor) -> torch.Tensor:
         """Return the posterior mean, shape (m, t)."""
-        return self.trend(X) + self.cross_product(X, self.target_solutions)
+        return self.trend(X) + self.cross_product(X, self.target_solutions).to(X)
 
     def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
         """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""

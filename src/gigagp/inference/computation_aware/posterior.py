@@ -119,10 +119,6 @@ class ComputationAwarePosterior(SolvedPosterior):
         """Return ``K(X, training inputs) @ vectors``, computed in float64."""
         return cross_product(self.model.kernel, X.double(), self._rows, vectors.double(), budget=self.budget)
 
-    def mean(self, X: Tensor) -> Tensor:
-        """Return the posterior mean, shape (m, t)."""
-        return self.trend(X) + self.cross_product(X, self.target_solutions).to(X)
-
     def explained_basis(self, X: Tensor) -> Tensor:
         """Return the prediction with the mean's basis functions in place of the targets, shape (m, p)."""
         return torch.cat(
