@@ -6,7 +6,8 @@
 
 It clones HEAD, builds the compiled engine as each machine asks for, and runs the suite there by the given Python, which
 has the `test` extra and, for the orders, pytest-randomly. Where the user is not root, others must be able to read that
-Python. At its end it prints a table and each test that failed; with ``--out`` it writes them as JSON, after every run.
+Python. At its end it prints a table and each test that failed; with ``--out`` it adds them to a file of JSON, after
+every run, with the ten slowest files of tests.
 Options after ``--`` go to pytest, such as a folder of tests.
 """
 
@@ -16,12 +17,12 @@ import argparse
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,12 @@ ROOT = Path(__file__).resolve().parents[1]
 COMPILERS = {"cc", "c++", "gcc", "g++", "clang", "clang++", "as", "ld", "cl"}
 USER = 65534  # nobody
 ALL_SETS = "avx2 avx512"
+VERSIONS = """
+import platform
+from importlib.metadata import version
+names = ("torch", "numpy", "scipy", "scikit-learn", "pytest")
+print("Python", platform.python_version(), *(f"{name} {version(name)}" for name in names), sep=", ")
+"""
 
 
 @dataclass(frozen=True)
@@ -98,20 +105,22 @@ def main() -> int:
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help="all by default")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--python", default=sys.executable, help="that has the test extra (default: this one)")
-    parser.add_argument("--out", type=Path, help="a file of JSON")
+    parser.add_argument("--out", type=Path, help="a file of JSON, which is begun or added to")
     end = [*sys.argv, "--"].index("--")
     options, rest = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
     if options.list:
         print("\n".join(MACHINES))
         return 0
     wanted = {name: _machine(name, parser) for name in options.machines or MACHINES}
+    versions = _output([options.python, "-c", VERSIONS])
     rows = []
     for name, machine in wanted.items():
-        rows.append({"machine": name, **run(machine, options.python, rest)})
+        commit = _output(["git", "rev-parse", "--short", "HEAD"])
+        rows.append({"machine": name, "commit": commit, "versions": versions, **run(machine, options.python, rest)})
         print(f"{name}: {rows[-1]['passed']} passed, {len(rows[-1]['failed'])} failed", flush=True)
         if options.out is not None:
-            commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
-            options.out.write_text(json.dumps({"commit": commit, "pytest": rest, "rows": rows}, indent=1) + "\n")
+            earlier = json.loads(options.out.read_text()) if options.out.exists() else []
+            options.out.write_text(json.dumps([*earlier, rows[-1] | {"pytest": rest}], indent=1) + "\n")
     print(table(rows))
     return int(any(row["failed"] or not row["passed"] for row in rows))
 
@@ -143,6 +152,7 @@ def run(machine: Machine, python: str, options: list[str]) -> dict[str, Any]:
         command = _within(machine, command, environment, Path(scratch), folder)
         began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
         found: dict[str, Any] = {"passed": 0, "skipped": 0, "failed": {}}
+        files: Counter[str] = Counter()
         with _busy(machine):
             for part in _parts(machine, folder):
                 report = Path(scratch) / "report.xml"
@@ -156,12 +166,13 @@ def run(machine: Machine, python: str, options: list[str]) -> dict[str, Any]:
                     check=False,
                 )
                 if report.exists():
-                    _add(found, report)
+                    _add(found, files, report)
                 if result.returncode not in (0, 1, 5):
                     found["failed"][" ".join(["pytest", *part])] = (result.stdout + result.stderr)[-2000:]
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return {**found, "seconds": round(time.monotonic() - began), "cpu_seconds": round(cpu)}
+        found |= {"seconds": round(time.monotonic() - began), "cpu_seconds": round(cpu)}
+        return {**found, "slowest_files": {name: round(seconds, 1) for name, seconds in files.most_common(10)}}
 
 
 def _workers(machine: Machine) -> list[str]:
@@ -177,8 +188,13 @@ def _parts(machine: Machine, folder: Path) -> list[list[str]]:
     return [*folders, [f"tests/{one.name}" for one in tests if one.name.startswith("test_")]]
 
 
-def _add(found: dict[str, Any], report: Path) -> None:
+def _output(command: list[str]) -> str:
+    return subprocess.check_output(command, cwd=ROOT, text=True).strip()
+
+
+def _add(found: dict[str, Any], files: Counter[str], report: Path) -> None:
     for case in ET.parse(report).getroot().iter("testcase"):
+        files[case.get("classname", "")] += float(case.get("time", 0))
         problem = next((one for one in case if one.tag in ("failure", "error")), None)
         if problem is not None:
             found["failed"][f"{case.get('classname')}::{case.get('name')}"] = (problem.get("message") or "")[:1000]
@@ -206,11 +222,7 @@ def _checkout(machine: Machine, python: str) -> Iterator[Path]:
 
 
 def _build(python: str, folder: Path, sets: str) -> None:
-    """Build the engine, or copy that of this checkout where all instruction sets are wanted."""
-    built = list((ROOT / "src/gigagp/products").glob("_native*.so"))
-    if built and sets == ALL_SETS:
-        shutil.copy(built[0], folder / "src/gigagp/products")
-        return
+    """Build the engine for this Python."""
     command = [python, "setup.py", "-q", "build_ext", "--inplace", "--force"]
     environment = os.environ | {"GIGAGP_BUILD_INSTRUCTION_SETS": sets}
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
