@@ -15,9 +15,9 @@ import torch
 
 from gigagp import GPRegressor, __version__, actions, inference, kernels, metrics
 from gigagp.inference.computation_aware import ComputationAwarePosterior, Evidence
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
 
 

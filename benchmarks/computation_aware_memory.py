@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from gigagp import __version__, inference, kernels
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ConstantMean
-from gigagp.memory import resolve_budget
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.model.means import ConstantMean
+from gigagp.model.model import Model
+from gigagp.runtime.memory import resolve_budget
 
 
 def peak() -> int:

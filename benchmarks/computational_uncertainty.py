@@ -27,15 +27,15 @@ from tables import read_split
 
 from gigagp import __version__, inference, kernels, metrics, solvers
 from gigagp.errors import SolverWarning
-from gigagp.gradients import Pathwise
 from gigagp.inference.computation_aware import RecordingMatrix
-from gigagp.inference.pathwise_posterior import PathwisePosterior
-from gigagp.inference.posterior import Posterior
-from gigagp.inference.solve_records import record_of
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.trend import Trend
+from gigagp.inference.gradients import Pathwise
+from gigagp.inference.iterative.pathwise_posterior import PathwisePosterior
+from gigagp.inference.iterative.solve_records import record_of
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 
 

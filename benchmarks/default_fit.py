@@ -57,7 +57,7 @@ def fit_sklearn(X: np.ndarray, y: np.ndarray, X_test: np.ndarray) -> tuple[np.nd
 
 def child(data: Path, table: str, which: str, rows: int) -> None:
     """Run one fit of so many rows, or half as many for scikit-learn, and print its numbers as JSON."""
-    from gigagp.metrics import coverage, gaussian_nll, rmse
+    from gigagp.estimators.metrics import coverage, gaussian_nll, rmse
 
     X, y, X_test, y_test = read_split(data, table, split=0, rows=rows)
     if which == "sklearn":

@@ -31,12 +31,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from maps import write
 
-from gigagp import inference, kernels, processes, solvers
-from gigagp.inference.table import TrainingTable
+from gigagp import inference, kernels, solvers
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.objective import VecchiaObjective
-from gigagp.means import resolve_mean
-from gigagp.model import Model
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import Model
 from gigagp.operators import kernel_matrix
+from gigagp.runtime import processes
 
 #: Columns of a product with targets, a constant mean and 16 probe vectors.
 COLUMNS = 18

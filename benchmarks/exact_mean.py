@@ -24,9 +24,9 @@ from maps import KERNELS, SHARE, split, write
 
 from gigagp import GPRegressor, inference, metrics
 from gigagp.operators import KernelMatrix
-from gigagp.preconditioners import Vecchia
 from gigagp.products import cross_product
 from gigagp.solvers import ConjugateGradients
+from gigagp.solvers.preconditioners import Vecchia
 
 
 class Clock:

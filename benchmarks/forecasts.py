@@ -37,7 +37,7 @@ from maps import FILES, read_map, write
 from tables import read_split
 
 from gigagp import GPRegressor, inference
-from gigagp.metrics import rmse
+from gigagp.estimators.metrics import rmse
 
 METHODS = {
     "auto": "auto",

@@ -30,13 +30,13 @@ from checkout import commit
 from torch import Tensor
 
 from gigagp import GPRegressor, __version__, inference, kernels, solvers
-from gigagp.grids import GridStatistics, RegularGrid
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.likelihood import pool_of
-from gigagp.means import resolve_mean
-from gigagp.model import Model
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import Model
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators import KernelMatrix
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 from gigagp.products import LowRankWeights, TorchTiles
 from gigagp.products.measured_tiles import seconds
 from gigagp.products.triton_tiles import TritonTiles

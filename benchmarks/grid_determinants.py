@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 from gigagp import kernels
-from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem
 from gigagp.inference.grid.system import DenseGridSystem, SolveSettings
 from gigagp.inference.grid.whitened_system import WhitenedGridSystem
 from gigagp.operators.grid import GridKernel
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 
 sys.path.insert(0, str(Path(__file__).parent))
 from maps import write

@@ -26,10 +26,10 @@ from maps import read_map, write
 
 from gigagp import GPRegressor, inference, kernels, metrics
 from gigagp.errors import GigaGPWarning, SolverWarning
-from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid.iterative import iterative_system
 from gigagp.inference.grid.system import SolveSettings
 from gigagp.operators.grid import GridKernel
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 
 #: Nodes for each number of inputs, and how rows are left out.
 SHAPES = {1: (40_000,), 2: (200, 200), 3: (34, 34, 34)}

@@ -23,11 +23,11 @@ import scipy.sparse
 import torch
 
 from gigagp import kernels
-from gigagp.grids import Accumulator, GridCollector, GridStatistics, RegularGrid
-from gigagp.grids.gram import half_offsets
 from gigagp.inference.grid.iterative import iterative_system
 from gigagp.inference.grid.system import SolveSettings
 from gigagp.operators.grid import GridKernel
+from gigagp.operators.grid.statistics import Accumulator, GridCollector, GridStatistics, RegularGrid
+from gigagp.operators.grid.statistics.gram import half_offsets
 
 #: Noise variance of the synthetic rows.
 NOISE = 0.01

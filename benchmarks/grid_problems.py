@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from gigagp import kernels
-from gigagp.grids import RegularGrid
 from gigagp.operators.grid import GridKernel
+from gigagp.operators.grid.statistics import RegularGrid
 
 sys.path.insert(0, str(Path(__file__).parent))
 from grid_maps import read

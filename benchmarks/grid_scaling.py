@@ -32,13 +32,13 @@ import torch
 
 from gigagp import kernels
 from gigagp.errors import SolverWarning
-from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid.iterative import iterative_system
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.system import SolveSettings
-from gigagp.lanczos import log_determinant
 from gigagp.operators.grid import GridKernel, GridOperator, InterpolatedKernelMatrix, RowsGram, Starts
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 from gigagp.solvers import ConjugateGradients
+from gigagp.solvers.lanczos import log_determinant
 
 sys.path.insert(0, str(Path(__file__).parent))
 from grid_maps import peak, read

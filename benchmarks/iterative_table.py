@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tables import read_split
 
 from gigagp import GPRegressor, __version__, inference, presets
-from gigagp.metrics import gaussian_nll, rmse
+from gigagp.estimators.metrics import gaussian_nll, rmse
 
 #: The paper's hand-tuned SGD rates; "auto" chooses a rate.
 PAPER_RATES = {"pol": 30, "elevators": 20, "bike": 30, "keggdirected": 20, "protein": 20}

@@ -76,8 +76,9 @@ def split(X: np.ndarray, y: np.ndarray, table: str, rows: int, seed: int) -> tup
 
 def fit(model: str, X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> dict[str, Any]:
     """Return the scores of a fit, its CPU seconds, and what was tried."""
-    from gigagp import GPRegressor, kernel_rules
-    from gigagp.metrics import gaussian_nll, rmse
+    from gigagp import GPRegressor
+    from gigagp.estimators.choices import kernel_rules
+    from gigagp.estimators.metrics import gaussian_nll, rmse
 
     margins = kernel_rules.MARGIN, kernel_rules.ERRORS
     if model == "likeliest":
@@ -145,7 +146,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
-    from gigagp.kernel_rules import AVERAGED_ROWS
+    from gigagp.estimators.choices.kernel_rules import AVERAGED_ROWS
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -42,8 +42,8 @@ from machine_limit import MachineLimit, Rates, timed
 
 from gigagp import __version__
 from gigagp.errors import InvalidInputError
-from gigagp.memory import resolve_budget
 from gigagp.products import NativeTiles
+from gigagp.runtime.memory import resolve_budget
 
 #: Number of rows of a product that are compared with float64.
 CHECKED_ROWS = 32

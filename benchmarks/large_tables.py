@@ -24,7 +24,7 @@ from checkout import commit
 from tables import read_split
 
 from gigagp import GPRegressor
-from gigagp.metrics import coverage, gaussian_nll, rmse
+from gigagp.estimators.metrics import coverage, gaussian_nll, rmse
 
 
 def scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float]:

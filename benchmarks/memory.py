@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gigagp import GPRegressor, inference, optimization, solvers
 from gigagp.errors import SolverWarning
-from gigagp.memory import resolve_budget
+from gigagp.runtime.memory import resolve_budget
 
 sys.path.insert(0, str(Path(__file__).parent))
 from maps import write

@@ -10,7 +10,7 @@ import pandas as pd
 from sklearn.datasets import load_breast_cancer, load_iris
 
 from gigagp import GPClassifier, GPRegressor, kernels, plots
-from gigagp.figures import new_figure, save_figure, style
+from gigagp.storage.figures import new_figure, save_figure, style
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 

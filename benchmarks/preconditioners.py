@@ -29,9 +29,15 @@ from tables import read_split
 
 from gigagp import GPRegressor, inference
 from gigagp.operators import KernelMatrix
-from gigagp.preconditioners import PivotedCholesky, PreconditionerRecipe, RandomlyPivotedCholesky, TwoLevel, Vecchia
-from gigagp.preconditioners.automatic import auto_sizes, automatic
 from gigagp.solvers import ConjugateGradients, Status
+from gigagp.solvers.preconditioners import (
+    PivotedCholesky,
+    PreconditionerRecipe,
+    RandomlyPivotedCholesky,
+    TwoLevel,
+    Vecchia,
+)
+from gigagp.solvers.preconditioners.automatic import auto_sizes, automatic
 
 TOLERANCES = (1e-2, 1e-4)
 

@@ -3,7 +3,7 @@
     python benchmarks/price_list.py --json benchmarks/results/price_list.json
 
 A model on paper, from the measurements of a process without others in ``benchmarks/results/distributed.json`` and the
-rates of `gigagp.machine`. Before it is used, it is checked against the measurements of two processes there, none of
+rates of `gigagp.runtime.machine`. Before it is used, it is checked against the measurements of two processes there, none of
 which it was fitted to: the bytes that each step receives, and the time of a step of exact inference from that of its
 products. A node is assumed to have 16 cores of the speed of those of the benchmarks, used without loss, 64 GiB of
 memory, and to receive 1.25 GB a second (10 Gbit). It runs one process. Broadcasts are taken to reach all nodes at that
@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from distributed import COLUMNS
 from maps import write
 
-from gigagp.machine import MULTIPLICATION
-from gigagp.processes import _SUM_TERMS, row_edges
 from gigagp.products.shared_tiles import n_terms
+from gigagp.runtime.machine import MULTIPLICATION
+from gigagp.runtime.processes import _SUM_TERMS, row_edges
 
 RESULTS = Path(__file__).parent / "results"
 #: A node: cores, bytes of memory, and bytes that it receives in a second.

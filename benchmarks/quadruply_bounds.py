@@ -17,15 +17,15 @@ import numpy as np
 import torch
 
 from gigagp import inference, kernels
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.estimators.readings import BoundForm
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Logistic
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Logistic
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization import History, SparseAdam
 from gigagp.optimization.trace import Trace
-from gigagp.progress import NoProgress
+from gigagp.runtime.progress import NoProgress
 
 
 def main() -> None:

@@ -143,17 +143,17 @@ def turns(options: argparse.Namespace, tables: dict[int, Path]) -> None:
     import torch
 
     from gigagp import inference, kernels, optimization
-    from gigagp.data.labels import Labels
-    from gigagp.inference.streaming import StreamJob
-    from gigagp.likelihoods import Logistic
-    from gigagp.means import ZeroMean
-    from gigagp.memory import resolve_budget
-    from gigagp.model import Model
+    from gigagp.inference.contract.streaming import StreamJob
+    from gigagp.model.likelihoods import Logistic
+    from gigagp.model.means import ZeroMean
+    from gigagp.model.model import Model
     from gigagp.optimization import History
     from gigagp.optimization.sparse_ascent import SparseRun
     from gigagp.optimization.trace import Trace
-    from gigagp.progress import NoProgress
-    from gigagp.rows.source import RowSource
+    from gigagp.runtime.memory import resolve_budget
+    from gigagp.runtime.progress import NoProgress
+    from gigagp.tables.files.labels import Labels
+    from gigagp.tables.rows.source import RowSource
 
     torch.set_num_threads(1)
     settings = inference.QuadruplyStochastic(

@@ -28,18 +28,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tables import read_split
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
+from gigagp.estimators.metrics import gaussian_nll, rmse
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.controls import support_weights
 from gigagp.inference.quadruply_stochastic.estimators.control_variate import QuadraticControl, fit_coefficient
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.metrics import gaussian_nll, rmse
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization import History
 from gigagp.optimization.sparse_ascent import SparseRun
 from gigagp.optimization.trace import Trace
 from gigagp.presets import evans2020
-from gigagp.progress import NoProgress
+from gigagp.runtime.progress import NoProgress
 
 RELEVANCE_WAYS = [
     "all rows and functions",

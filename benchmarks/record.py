@@ -27,8 +27,8 @@ import torch
 from maps import KERNELS, SIZES, Split, blocks, line, read_map, scores, write
 
 import gigagp
-from gigagp import GPRegressor, inference, preconditioners, solvers
-from gigagp.solvers import krylov
+from gigagp import GPRegressor, inference, solvers
+from gigagp.solvers import krylov, preconditioners
 
 _SIZES = SIZES["elevation"][:4]
 

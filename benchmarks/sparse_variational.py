@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from gigagp.inference import SparseVariational
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Matern
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 
 NOISE, JITTER = 0.1, 1e-6
 

@@ -31,15 +31,15 @@ from maps import FILES, read_map
 from tables import read_split
 
 from gigagp import GPRegressor
-from gigagp.arguments import Arguments, Problem
 from gigagp.errors import GigaGPError
-from gigagp.inference.exact import Exact
-from gigagp.model import Model
+from gigagp.estimators.arguments import Arguments, Problem
+from gigagp.inference.exact.exact import Exact
+from gigagp.model.model import Model
 from gigagp.optimization import Auto, History
 from gigagp.optimization.prior import WeakPrior
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
-from gigagp.progress import meter_for
+from gigagp.runtime.progress import meter_for
 
 REAL = (
     "bike", "elevators", "kin40k", "pol", "protein", "keggdirected", "parkinsons", "temperature", "precipitation",

@@ -20,7 +20,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from maps import cpu_seconds, write
 
-from gigagp.dense import tall_product
+from gigagp.products.dense import tall_product
 from gigagp.products.stored import stored_product
 
 

@@ -50,8 +50,8 @@ def read(folder: Path, table: str, rows: int, split: int) -> Split:
 def scores(kind: str, X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> dict[str, Any]:
     """Return the scores of one fit."""
     from gigagp import GPRegressor
-    from gigagp.likelihoods import StudentT
-    from gigagp.metrics import rmse
+    from gigagp.estimators.metrics import rmse
+    from gigagp.model.likelihoods import StudentT
 
     began = time.process_time()
     gp = GPRegressor(likelihood=kind).fit(X, y)

@@ -58,7 +58,7 @@ def read(folder: Path, table: str, rows: int, split: int) -> Split:
 def scores(kind: str, X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> dict[str, Any]:
     """Return the scores of one fit."""
     from gigagp import GPRegressor
-    from gigagp.metrics import rmse
+    from gigagp.estimators.metrics import rmse
 
     began = time.process_time()
     gp = GPRegressor(target_transform=kind).fit(X, y)

@@ -28,12 +28,12 @@ from maps import write
 from tables import read_split
 
 from gigagp import GPRegressor, inference, kernels
-from gigagp.inference.table import TrainingTable
+from gigagp.estimators.metrics import gaussian_nll, rmse
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.inference.vecchia.objective import VecchiaObjective
-from gigagp.likelihoods import Likelihood
-from gigagp.metrics import gaussian_nll, rmse
-from gigagp.model import Model
+from gigagp.model.likelihoods import Likelihood
+from gigagp.model.model import Model
 from gigagp.optimization.objective import Evaluation
 
 

@@ -23,15 +23,15 @@ from tables import read_shuffled
 
 from gigagp import GPRegressor, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import SolverWarning
-from gigagp.inference.random_features_sums import sum_rows
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.weight_space import WeightSpace
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.weight_space import WeightSpace
+from gigagp.inference.random_features.sums import sum_rows
 from gigagp.kernels.features import nested_columns
-from gigagp.lanczos import log_determinant
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
-from gigagp.truncation import ExponentialDecay, OneOverJ, SingleSample
+from gigagp.solvers.lanczos import log_determinant
+from gigagp.solvers.truncation import ExponentialDecay, OneOverJ, SingleSample
 
 LOSS_ITERATIONS = (2, 4, 8, 16, 24, 32, 48, 64)
 LOSS_FREQUENCIES = (4, 8, 16, 32, 64, 128, 256)

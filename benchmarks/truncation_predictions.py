@@ -24,7 +24,7 @@ from tables import read_shuffled
 from truncation_table import PREDICTION, at
 
 from gigagp import GPRegressor, inference, kernels
-from gigagp.metrics import gaussian_nll
+from gigagp.estimators.metrics import gaussian_nll
 
 
 def compare(data: tuple[np.ndarray, ...], start_rows: int) -> list[dict[str, Any]]:

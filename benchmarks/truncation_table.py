@@ -36,9 +36,9 @@ from truncation_baselines import Minibatches, generalized_product, split_rows
 
 from gigagp import GPRegressor, __version__, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import SolverWarning
-from gigagp.files import replacing
-from gigagp.metrics import gaussian_nll, rmse
-from gigagp.truncation import ExponentialDecay, OneOverJ, SingleSample
+from gigagp.estimators.metrics import gaussian_nll, rmse
+from gigagp.solvers.truncation import ExponentialDecay, OneOverJ, SingleSample
+from gigagp.storage.files import replacing
 
 METHODS = ("cholesky", "cg", "rr-cg", "rff", "ss-rff", "sggp", "svgp", "poe")
 #: Methods with a model of their own, which predict with it.

@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tables import read_split
 
 from gigagp import GPRegressor, gradients, inference, kernels, solvers, truncation
-from gigagp.gradients import GradientEstimator
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.inference.gradients import GradientEstimator
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 
 PRECONDITIONERS = {
     "none": None,

@@ -92,7 +92,7 @@ def _ignored_arguments(put: Setter) -> None:
 
 def _no_checksum(put: Setter) -> None:
     """Write the same checksum into every model file."""
-    from gigagp import tensor_file
+    from gigagp.storage import tensor_file
 
     put(tensor_file, "_checksum", lambda *arguments: "0")
 
@@ -104,7 +104,7 @@ def _half_files(put: Setter) -> None:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gigagp import tensor_file
+    from gigagp.storage import tensor_file
 
     @contextlib.contextmanager
     def in_place(path: Any, *arguments: Any, **named: Any) -> Iterator[Any]:
@@ -118,7 +118,7 @@ def _half_files(put: Setter) -> None:
 def _left_in(put: Setter) -> None:
     """Leave no row out of its own prediction."""
     from gigagp import GPRegressor
-    from gigagp.predictive_distribution import LeaveOneOut, PredictiveDistribution
+    from gigagp.estimators.answers.predictive_distribution import LeaveOneOut, PredictiveDistribution
 
     left_out = PredictiveDistribution.leave_one_out
 
@@ -133,7 +133,7 @@ def _left_in(put: Setter) -> None:
 
 def _other_joint(put: Setter) -> None:
     """Leave a hundredth of the covariance of batches out."""
-    from gigagp.joint_posterior import JointPosterior
+    from gigagp.estimators.answers.joint_posterior import JointPosterior
 
     stddev = JointPosterior.stddev.fget
     put(JointPosterior, "stddev", property(lambda self: 0.99 * stddev(self)))

@@ -72,7 +72,7 @@ def main() -> None:
     torch.set_num_threads(1)  # a process can fork safely while it has no other threads
     import gigagp
     import gigagp.classification
-    import gigagp.fitting  # noqa: F401
+    import gigagp.estimators.fitting  # noqa: F401
 
     plant = os.environ.get("STRESS_PLANT")
     if plant:
@@ -93,7 +93,7 @@ def _warm_up() -> None:
 
     torch.set_num_threads(1)  # a process can fork safely while it has no other threads
     import gigagp.classification
-    import gigagp.fitting  # noqa: F401
+    import gigagp.estimators.fitting  # noqa: F401
 
 
 def _reply(replies: Any, data: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from gigagp.kernels import RBF
 from gigagp.operators import DenseMatrix, KernelMatrix
-from gigagp.truncation import Distribution, ExponentialDecay
+from gigagp.solvers.truncation import Distribution, ExponentialDecay
 
 
 @dataclass(frozen=True)

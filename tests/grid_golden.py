@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.kernels import RBF, Kernel
 from gigagp.operators.grid import GridKernel, GridOperator, Starts
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 
 NOISE = 0.09
 LENGTHSCALE, VARIANCE = 0.2, 1.5

@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gigagp import kernels
 from gigagp.kernels import Kernel
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization import Evaluation, History
 from gigagp.optimization.sparse_ascent import SparseRun
 from gigagp.optimization.trace import Trace
-from gigagp.progress import NoProgress
+from gigagp.runtime.progress import NoProgress
 from gigagp.solvers import Solution
 from gigagp.solvers.base import Solver
 

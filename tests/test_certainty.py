@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp import GPRegressor, certainty, inference
+from gigagp import GPRegressor, inference
 from gigagp.errors import FitWarning
-from gigagp.inference.base import Inference
-from gigagp.inference.table import TrainingTable
+from gigagp.estimators.warnings import certainty
+from gigagp.inference.contract.base import Inference
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import RBF, Kernel, Matern, White
 
 METHODS_OF_FUNCTIONS = {

@@ -10,10 +10,11 @@ import pytest
 import torch
 from stress.faults import limited_files
 
-from gigagp import GPRegressor, checkpoint, gradients, inference, optimization, solvers, truncation
+from gigagp import GPRegressor, gradients, inference, optimization, solvers, truncation
 from gigagp.errors import GigaGPWarning, InvalidInputError, ModelFileError
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.iterative import IterativeObjective
+from gigagp.estimators import checkpoint
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.inference.iterative.iterative import IterativeObjective
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(90, 2))

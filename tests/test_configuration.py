@@ -11,10 +11,10 @@ from sklearn.base import clone
 
 import gigagp
 from gigagp import GPRegressor, actions, gradients, inference, kernels, optimization, presets, solvers, truncation
-from gigagp.configuration import from_plain, to_plain
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.means import LinearMean
-from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
+from gigagp.estimators.saving.configuration import from_plain, to_plain
+from gigagp.model.means import LinearMean
+from gigagp.solvers.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
 from helpers import draw_targets, points
 
 SETTINGS = [
@@ -250,7 +250,9 @@ def test_what_cannot_be_saved_says_so_and_leaves_the_old_file(tmp_path):
 
 
 def test_generators_and_meters_do_not_stop_a_model_from_being_saved(tmp_path):
-    gp = GPRegressor(optimizer=None, random_state=np.random.RandomState(0), verbose=gigagp.progress.NoProgress())
+    gp = GPRegressor(
+        optimizer=None, random_state=np.random.RandomState(0), verbose=gigagp.runtime.progress.NoProgress()
+    )
     gp.fit(X, Y[:, 0]).save(tmp_path / "model.gp")
     np.testing.assert_array_equal(gigagp.load(tmp_path / "model.gp").predict(X_NEW), gp.predict(X_NEW))
 

@@ -11,10 +11,10 @@ import torch
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, likelihoods, optimization
-from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.means import Mean
-from gigagp.persistence import load_state, save_state
+from gigagp.estimators.saving.persistence import load_state, save_state
+from gigagp.model.means import Mean
+from gigagp.settings.custom import Custom
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(-2, 2, (30, 2))

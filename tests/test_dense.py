@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.dense import cholesky, eigh, symmetric_inverse, tall_product
 from gigagp.errors import NotPositiveDefiniteError
+from gigagp.products.dense import cholesky, eigh, symmetric_inverse, tall_product
 from helpers import DTYPES, generator, spd_matrix
 
 EIGENVALUES = torch.logspace(-2, 1, 40).double()

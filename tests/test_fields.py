@@ -25,14 +25,13 @@ from gigagp import (
     kernels,
     metrics,
     optimization,
-    preconditioners,
     presets,
     solvers,
     truncation,
 )
-from gigagp.configuration import from_plain, to_plain
 from gigagp.errors import InvalidInputError
-from gigagp.fields import (
+from gigagp.estimators.saving.configuration import from_plain, to_plain
+from gigagp.settings.fields import (
     Count,
     CountOrZero,
     Even,
@@ -48,6 +47,7 @@ from gigagp.fields import (
     field_hints,
     shown,
 )
+from gigagp.solvers import preconditioners
 
 ROOMS = (actions, gradients, inference, optimization, preconditioners, solvers, truncation)
 EXPORTED = {
@@ -138,7 +138,7 @@ WRONG = [
 
 
 def is_right(value: Any, hint: Any) -> bool:
-    """Whether a type allows a value, written independently of `gigagp.fields`."""
+    """Whether a type allows a value, written independently of `gigagp.settings.fields`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return is_right(value, arguments[0]) and all(_keeps(value, mark) for mark in arguments[1:])

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import gigagp
-from gigagp import files
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.files import check_folder, replacing
-from gigagp.persistence import load_state, save_state
+from gigagp.estimators.saving.persistence import load_state, save_state
+from gigagp.storage import files
+from gigagp.storage.files import check_folder, replacing
 
 
 def test_the_new_file_replaces_the_old(tmp_path):
@@ -46,7 +46,7 @@ def test_a_killed_process_keeps_the_old_file(tmp_path):
     path = tmp_path / "f.txt"
     path.write_text("old")
     code = (
-        "import os, signal, sys\nfrom gigagp.files import replacing\n"
+        "import os, signal, sys\nfrom gigagp.storage.files import replacing\n"
         "with replacing(sys.argv[1]) as file:\n"
         "    file.write(b'half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -159,7 +159,7 @@ def test_kills_at_any_moment_leave_nothing_behind(tmp_path):
     if not hasattr(os, "O_TMPFILE"):
         pytest.skip("a file without a name is Linux'")
     code = (
-        "import sys\nfrom gigagp.files import replacing\n"
+        "import sys\nfrom gigagp.storage.files import replacing\n"
         "print('ready', flush=True)\n"
         "for number in range(10**9):\n"
         "    for name in (sys.argv[1] + '/model', f'{sys.argv[1]}/new-{number % 5}'):\n"

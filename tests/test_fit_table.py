@@ -14,10 +14,10 @@ from stress.faults import limited_files
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError
-from gigagp.grids import moments
 from gigagp.inference.grid import streamed
-from gigagp.means import ZeroMean
-from gigagp.rows import RowSource, preview
+from gigagp.model.means import ZeroMean
+from gigagp.operators.grid.statistics import moments
+from gigagp.tables.rows import RowSource, preview
 from helpers import largest_tensor
 
 #: of a coarse grid

@@ -8,7 +8,7 @@ import torch
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, solvers, truncation
 from gigagp.errors import InvalidInputError
-from gigagp.metrics import rmse
+from gigagp.estimators.metrics import rmse
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 1, (60, 2))
@@ -104,7 +104,7 @@ def test_a_grid_is_float64(dtype, way, idle):
 
 def test_a_grid_is_on_the_cpu(idle, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("gigagp.arguments.resolve_budget", lambda *arguments: 2**30)
+    monkeypatch.setattr("gigagp.estimators.arguments.resolve_budget", lambda *arguments: 2**30)
     with pytest.raises(InvalidInputError, match=r'device of GPRegressor must be "auto" or "cpu" .*; got .cuda'):
         GPRegressor(inference=inference.Grid(), device="cuda").fit(X, Y)
 

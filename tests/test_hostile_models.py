@@ -16,7 +16,7 @@ import torch
 import gigagp
 from gigagp import GPClassifier, GPRegressor, actions, inference, kernels, optimization
 from gigagp.errors import MemoryBudgetError, ModelFileError
-from gigagp.persistence import load_state, save_state
+from gigagp.estimators.saving.persistence import load_state, save_state
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(-2, 2, (40, 2))

@@ -10,7 +10,7 @@ import torch
 
 from gigagp import GPRegressor, gradients, inference, kernels, optimization
 from gigagp.errors import GigaGPError, GigaGPWarning, InvalidInputError, NonFiniteError
-from gigagp.inference.exact import ExactPosterior
+from gigagp.inference.exact.exact import ExactPosterior
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(24, 2))

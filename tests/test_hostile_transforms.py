@@ -11,7 +11,7 @@ import pytest
 import gigagp
 from gigagp import GPRegressor
 from gigagp.errors import ModelFileError
-from gigagp.persistence import load_state, save_state
+from gigagp.estimators.saving.persistence import load_state, save_state
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2, 2, (60, 1))

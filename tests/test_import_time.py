@@ -27,7 +27,7 @@ def loaded_by(statement: str) -> set[str]:
     "statement",
     [
         "import gigagp",
-        "import gigagp.errors, gigagp.metrics, gigagp.persistence, gigagp.progress, gigagp.files",
+        "import gigagp.errors, gigagp.metrics, gigagp.estimators.saving.persistence, gigagp.runtime.progress, gigagp.storage.files",
         "from gigagp import kernels, inference, solvers, gradients, optimization, means, errors",
     ],
 )
@@ -36,4 +36,4 @@ def test_nothing_heavy_is_loaded(statement):
 
 
 def test_the_check_sees_what_is_loaded():
-    assert "pyarrow" in loaded_by("import gigagp.data")
+    assert "pyarrow" in loaded_by("import gigagp.tables.files")

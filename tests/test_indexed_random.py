@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.indexed_random import IndexedDraws, random_bits
+from gigagp.settings.indexed_random import IndexedDraws, random_bits
 
 
 def test_bits_are_those_of_splitmix64():

@@ -13,8 +13,9 @@ import scipy.sparse
 import torch
 from sklearn.exceptions import DataConversionWarning
 
-from gigagp import GPClassifier, GPRegressor, grids, inference, intake, kernels, metrics, optimization
+from gigagp import GPClassifier, GPRegressor, grids, inference, kernels, metrics, optimization
 from gigagp.errors import InvalidInputError, MemoryBudgetError
+from gigagp.tables import intake
 
 RNG = np.random.default_rng(0)
 X = np.round(RNG.normal(size=(30, 2)), 3)

@@ -15,19 +15,11 @@ import pyarrow as pa
 import pytest
 
 import gigagp
-from gigagp import (
-    GPClassifier,
-    GPRegressor,
-    flat_fits,
-    gradients,
-    inference,
-    interruption,
-    kernels,
-    optimization,
-    solvers,
-)
+from gigagp import GPClassifier, GPRegressor, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import FitInterruptedWarning, FitWarning
+from gigagp.estimators.warnings import flat_fits
 from gigagp.optimization import sparse_ascent, trace
+from gigagp.runtime import interruption
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(60, 2))
@@ -317,7 +309,7 @@ def test_a_pass_over_rows_ends_as_ever(monkeypatch):
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.parametrize("name", ["exact adam", "iterative ap", "quadruply sampled"])
 def test_the_checkpoint_stays_and_leads_to_the_same_bits(signals, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(gigagp.checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(gigagp.estimators.checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
     signals()
     complete = make(name).fit(X, y)
     path = tmp_path / "fit.part"

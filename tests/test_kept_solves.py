@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp import GPRegressor, checkpoint, inference, kernels, solvers
+from gigagp import GPRegressor, inference, kernels, solvers
 from gigagp.errors import GigaGPWarning
+from gigagp.estimators import checkpoint
 from gigagp.operators import KernelMatrix
-from gigagp.preconditioners import Vecchia
 from gigagp.solvers.krylov import Recurrence
+from gigagp.solvers.preconditioners import Vecchia
 
 #: Settings of the solver whose loops keep different things.
 SOLVERS = {

@@ -13,16 +13,17 @@ from sklearn.base import clone
 from typer.testing import CliRunner
 
 import gigagp
-from gigagp import GPClassifier, GPRegressor, inference, kernel_rules, kernels, optimization
+from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.commands import app
 from gigagp.errors import FitInterruptedWarning, FitWarning, InvalidInputError, MemoryBudgetError, ModelFileError
-from gigagp.inference.evidence import laplace_evidence
-from gigagp.inference.exact_posterior import ExactPosterior
-from gigagp.inference.mixture_posterior import MixturePosterior
-from gigagp.inference.objective import ExactObjective
-from gigagp.kernel_candidates import candidate_kernels, strongest_period
-from gigagp.kernel_choice import KernelChoice
-from gigagp.persistence import load_state, save_state
+from gigagp.estimators.choices import kernel_rules
+from gigagp.estimators.choices.kernel_candidates import candidate_kernels, strongest_period
+from gigagp.estimators.choices.kernel_choice import KernelChoice
+from gigagp.estimators.saving.persistence import load_state, save_state
+from gigagp.inference.contract.exact_posterior import ExactPosterior
+from gigagp.inference.contract.objective import ExactObjective
+from gigagp.inference.exact.evidence import laplace_evidence
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2, 2, (60, 2))

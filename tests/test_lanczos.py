@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from gigagp.errors import InvalidInputError, NonFiniteError
-from gigagp.estimate import Estimate
-from gigagp.lanczos import Quadrature, log_determinant
+from gigagp.model.estimate import Estimate
 from gigagp.operators import DenseMatrix
 from gigagp.solvers import PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
-from gigagp.truncation import ExponentialDecay, Fixed, RussianRoulette, SingleSample
+from gigagp.solvers.lanczos import Quadrature, log_determinant
+from gigagp.solvers.truncation import ExponentialDecay, Fixed, RussianRoulette, SingleSample
 from matrices import Spoiled, Weighted, generator, kernel_matrix, normal, spectral, with_duplicates, with_spectrum
 
 CHOICES = [None, "auto", PivotedCholesky(20), RandomlyPivotedCholesky(20), TwoLevel(20, 20)]

@@ -7,7 +7,7 @@ import torch
 import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
-from gigagp.inference.pathwise_posterior import PathwisePosterior
+from gigagp.inference.iterative.pathwise_posterior import PathwisePosterior
 
 
 def rows(n: int = 80, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.likelihoods import (
+from gigagp.model.likelihoods import (
     Gaussian,
     Laplace,
     Likelihood,

@@ -10,7 +10,7 @@ import torch
 
 from gigagp import means
 from gigagp.errors import InvalidInputError
-from gigagp.means import ConstantMean, FixedMean, resolve_mean
+from gigagp.model.means import ConstantMean, FixedMean, resolve_mean
 from helpers import DTYPES, points
 
 

@@ -8,8 +8,8 @@ import torch
 from gigagp import kernels
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import RBF, Linear, White
-from gigagp.means import LinearMean, ZeroMean
-from gigagp.model import NOISE, Model
+from gigagp.model.means import LinearMean, ZeroMean
+from gigagp.model.model import NOISE, Model
 from helpers import points
 
 KERNEL = (RBF([1.0, 2.0], 3.0, fixed=["variance"]) + Linear(0.5, ard=False) + White(0.1)).bind(2)

@@ -8,7 +8,7 @@ import pytest
 import sklearn
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, solvers
-from gigagp.brief import brief, rounded
+from gigagp.settings.brief import brief, rounded
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gigagp.errors import MemoryBudgetError
-from gigagp.memory import is_lack_of_memory, memory_is_budget
+from gigagp.runtime.memory import is_lack_of_memory, memory_is_budget
 
 #: A script with a fit that succeeds and one that does not; the first must survive.
 FIT = """

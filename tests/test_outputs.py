@@ -13,12 +13,13 @@ import torch
 from sklearn.base import clone
 
 import gigagp
-from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, plots, separate_fits
+from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, plots
 from gigagp.errors import FitWarning, GigaGPWarning, InvalidInputError, ModelFileError
-from gigagp.inference.exact import ExactObjective
-from gigagp.planning import SEPARATE_CELLS, SEPARATE_OUTPUTS, resolve_outputs
+from gigagp.estimators import separate_fits
+from gigagp.estimators.planning import SEPARATE_CELLS, SEPARATE_OUTPUTS, resolve_outputs
+from gigagp.inference.exact.exact import ExactObjective
 from gigagp.plots.view import View
-from gigagp.random import generator_from, spawn
+from gigagp.settings.random import generator_from, spawn
 
 RNG = np.random.default_rng(0)
 #: Clumped, uneven, with a repeated row.
@@ -309,7 +310,7 @@ def test_files_hold_the_rows_once_and_old_files_are_shared_models(tmp_path):
     shared.save(tmp_path / "shared.gp")
     old, plain = shared._to_state()
     del plain["settings"]["outputs"]  # as in a file of an earlier version
-    loaded = GPRegressor._from_state(old, plain, gigagp.persistence.Custom(()))
+    loaded = GPRegressor._from_state(old, plain, gigagp.estimators.saving.persistence.Custom(()))
     for one in (loaded, gigagp.load(tmp_path / "shared.gp")):
         assert one.outputs_ == "shared"
         np.testing.assert_array_equal(one.predict(NEW), shared.predict(NEW))
@@ -321,7 +322,7 @@ def test_files_hold_the_rows_once_and_old_files_are_shared_models(tmp_path):
         {"outputs": [header["outputs"][0], {**header["outputs"][1], "feature_names": ["a"]}, header["outputs"][2]]},
     ]
     for bad in damaged:
-        gigagp.persistence.save_state(tmp_path / "bad.gp", "GPRegressor", tensors, bad)
+        gigagp.estimators.saving.persistence.save_state(tmp_path / "bad.gp", "GPRegressor", tensors, bad)
         with pytest.raises(ModelFileError):
             gigagp.load(tmp_path / "bad.gp")
 
@@ -341,8 +342,8 @@ def test_a_killed_fit_goes_on_where_it_was(tmp_path, monkeypatch, stopped):
             raise Killed
         return evaluate(self, model)
 
-    monkeypatch.setattr("gigagp.checkpoint.INTERVAL", 0.0)
-    monkeypatch.setattr("gigagp.checkpoint.Checkpoint.__init__.__defaults__", (0.0,))
+    monkeypatch.setattr("gigagp.estimators.checkpoint.INTERVAL", 0.0)
+    monkeypatch.setattr("gigagp.estimators.checkpoint.Checkpoint.__init__.__defaults__", (0.0,))
     monkeypatch.setattr(ExactObjective, "evaluate", counted)
     with pytest.raises(Killed):
         gp.fit(X, Y, checkpoint=tmp_path / "c")

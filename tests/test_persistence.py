@@ -10,10 +10,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from gigagp import persistence, tensor_file
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.persistence import load, load_notes, load_state, save, save_state
-from gigagp.tensor_file import VERSION
+from gigagp.estimators.saving import persistence
+from gigagp.estimators.saving.persistence import load, load_notes, load_state, save, save_state
+from gigagp.storage import tensor_file
+from gigagp.storage.tensor_file import VERSION
 
 TENSORS = {
     "lengthscale": torch.tensor([1.0, 2.0], dtype=torch.float64),

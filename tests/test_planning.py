@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.planning import EXACT_ROWS, resolve_inference
 from gigagp.inference import Exact, Iterative
 from gigagp.inference.automatic import Automatic
-from gigagp.planning import EXACT_ROWS, resolve_inference
 
 PLENTY = 2**40
 

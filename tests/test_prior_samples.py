@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gigagp import kernels
-from gigagp.prior_samples import PriorSamples
+from gigagp.model.prior_samples import PriorSamples
 from helpers import all_kernels, generator, largest_tensor, points, within_standard_errors
 
 ALL = {name: kernel for name, kernel in all_kernels().items() if name != "white"}

@@ -18,14 +18,16 @@ import torch
 import torch.distributed as dist
 
 import gigagp
-from gigagp import GPRegressor, checkpoint, gradients, inference, kernels, optimization, processes, solvers
+from gigagp import GPRegressor, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import GigaGPError, InvalidInputError, ProcessFailedError
-from gigagp.inference.iterative import IterativeObjective
+from gigagp.estimators import checkpoint
+from gigagp.inference.iterative.iterative import IterativeObjective
 from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators import KernelMatrix, ShardedKernelMatrix, kernel_matrix
 from gigagp.products import LowRankWeights, TorchTiles
 from gigagp.products.shared_tiles import SMALLEST, SharedTiles, n_terms
+from gigagp.runtime import processes
 
 pytestmark = [
     pytest.mark.slow,

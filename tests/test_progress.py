@@ -23,8 +23,8 @@ from sklearn.model_selection import cross_val_score
 import gigagp
 from gigagp import GPRegressor, gradients, inference, optimization, solvers
 from gigagp.errors import InvalidInputError
-from gigagp.interruption import interruptible
-from gigagp.progress import (
+from gigagp.runtime.interruption import interruptible
+from gigagp.runtime.progress import (
     Approach,
     Meter,
     NoProgress,
@@ -139,7 +139,7 @@ def test_cross_validation_in_parallel_prints_nothing(backend, n_jobs):
         "from gigagp import GPRegressor\n"
         "class OnTerminal(GPRegressor):\n"
         "    def fit(self, X, y):\n"
-        "        import gigagp.progress.choice as choice\n"
+        "        import gigagp.runtime.progress.choice as choice\n"
         "        choice.PATIENCE, choice._is_terminal = 0.0, lambda stream: True\n"
         "        return super().fit(X, y)\n"
         "if __name__ == '__main__':\n"

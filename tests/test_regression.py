@@ -16,10 +16,10 @@ from sklearn.gaussian_process import kernels as sk
 import gigagp
 from gigagp import GPRegressor, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import InvalidInputError, SolverWarning
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import NOISE, Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import NOISE, Model
 from gigagp.products import NativeTiles
 from helpers import RecordingSolver, autograd_gradient, dense_posterior, draw_targets, points, reference_matrix
 

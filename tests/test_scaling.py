@@ -7,10 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from gigagp import GPClassifier, GPRegressor, inference, scaling
+from gigagp import GPClassifier, GPRegressor, inference
 from gigagp.errors import FitWarning
-from gigagp.metrics import rmse
-from gigagp.scaling import Scaling
+from gigagp.estimators.metrics import rmse
+from gigagp.model import scaling
+from gigagp.model.scaling import Scaling
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 3)) * [1e3, 1.0, 1e-5] + [7.0, -2.0, 1e-3]

@@ -17,14 +17,15 @@ import torch
 import torch.distributed as dist
 
 import gigagp
-from gigagp import GPRegressor, inference, kernels, machine, optimization, planning, processes, solvers
-from gigagp.inference import solve_cost
+from gigagp import GPRegressor, inference, kernels, optimization, planning, solvers
 from gigagp.inference.automatic import objective as automatic
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import resolve_likelihood
-from gigagp.means import resolve_mean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.iterative import solve_cost
+from gigagp.model.likelihoods import resolve_likelihood
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import Model
 from gigagp.operators import kernel_matrix
+from gigagp.runtime import machine, processes
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not there")
 

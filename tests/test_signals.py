@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import gigagp
-from gigagp.persistence import load_state
+from gigagp.estimators.saving.persistence import load_state
 
 #: A script that fits without end unless it is stopped, and then checks that its state is intact.
 FIT = """
 import os, sys, warnings
 import numpy as np
-import gigagp.checkpoint
-from gigagp import GPRegressor, errors, gradients, inference, interruption, optimization
+import gigagp.estimators.checkpoint
+from gigagp import GPRegressor, errors, gradients, inference, optimization; from gigagp.runtime import interruption
 
 name, folder = sys.argv[1:]
 rng = np.random.default_rng(0)
@@ -40,7 +40,7 @@ inferences = {
 }
 method, optimizer = inferences[name]
 estimator = GPRegressor(inference=method, optimizer=optimizer)
-gigagp.checkpoint.Checkpoint.__init__.__defaults__ = (0.05,)  # seconds between two writes
+gigagp.estimators.checkpoint.Checkpoint.__init__.__defaults__ = (0.05,)  # seconds between two writes
 places = 0
 
 
@@ -125,7 +125,7 @@ SLOW = """
 import sys
 import numpy as np
 from gigagp import GPRegressor, inference, optimization
-from gigagp.checkpoint import Checkpoint
+from gigagp.estimators.checkpoint import Checkpoint
 
 path, kind, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 record = Checkpoint.record
@@ -187,10 +187,10 @@ def test_sigterm_writes_the_checkpoint_first(tmp_path, kind):
 LAST_WRITE = """
 import os, signal, sys
 import numpy as np
-import gigagp.checkpoint
+import gigagp.estimators.checkpoint
 from gigagp import GPRegressor, inference, optimization
 
-save = gigagp.checkpoint.save_state
+save = gigagp.estimators.checkpoint.save_state
 
 
 def save_during_sigterm(*arguments, **named):
@@ -198,7 +198,7 @@ def save_during_sigterm(*arguments, **named):
     save(*arguments, **named)
 
 
-gigagp.checkpoint.save_state = save_during_sigterm
+gigagp.estimators.checkpoint.save_state = save_during_sigterm
 rng = np.random.default_rng(0)
 GPRegressor(inference=inference.Exact(), optimizer=optimization.Adam(steps=3)).fit(
     rng.normal(size=(30, 2)), rng.normal(size=30), checkpoint=sys.argv[1]

@@ -11,11 +11,12 @@ import torch
 from scipy import stats
 
 import gigagp
-from gigagp import GPRegressor, inference, kernels, optimization, student_fit
-from gigagp.arguments import Arguments
+from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError, ModelFileError, NotPositiveDefiniteError
-from gigagp.likelihoods import Gaussian, StudentT
-from gigagp.student_fit import choose
+from gigagp.estimators.arguments import Arguments
+from gigagp.estimators.choices import student_fit
+from gigagp.estimators.choices.student_fit import choose
+from gigagp.model.likelihoods import Gaussian, StudentT
 from helpers import generator
 from vecchia_cases import killed_at_write
 
@@ -229,7 +230,9 @@ def test_hostile_files(tmp_path):
     gp = GPRegressor(likelihood="student-t", optimizer=None).fit(X, y)
     tensors, header = gp._to_state()
     for bad in ({"df": 2.0, "squared_scale": 1.0}, {"df": 3.0}, {"df": 3.0, "squared_scale": -1.0}, 5):
-        gigagp.persistence.save_state(tmp_path / "m.gp", "GPRegressor", dict(tensors), {**header, "student": bad})
+        gigagp.estimators.saving.persistence.save_state(
+            tmp_path / "m.gp", "GPRegressor", dict(tensors), {**header, "student": bad}
+        )
         with pytest.raises(ModelFileError, match="student"):
             gigagp.load(tmp_path / "m.gp")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gigagp.student_noise import (
+from gigagp.model.student_noise import (
     LEAST_DF,
     MOST_DF,
     StudentNoise,

@@ -13,11 +13,12 @@ from scipy.special import ndtri
 from sklearn.base import clone
 
 import gigagp
-from gigagp import GPRegressor, inference, kernels, transform_learning
+from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError, NonFiniteError
-from gigagp.means import resolve_mean
-from gigagp.target_transform import Log, NoTransform, Spline, YeoJohnson
-from gigagp.transformed_answers import covariance_of, function_values, log_density, moments
+from gigagp.estimators.choices import transform_learning
+from gigagp.model.means import resolve_mean
+from gigagp.model.target_transform import Log, NoTransform, Spline, YeoJohnson
+from gigagp.model.transformed_answers import covariance_of, function_values, log_density, moments
 
 SPLINE = Spline(targets=(-2.0, -1.0, 0.5, 0.6, 3.0, 40.0), values=(-3.0, -0.5, 0.0, 1.0, 1.5, 2.0))
 TRANSFORMS = {

@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from truncation_baselines import Minibatches, combinations, generalized_product, split_rows
 
 from gigagp import kernels
-from gigagp.inference.objective import ExactObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.objective import ExactObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 
 
 def table(rows: int) -> TrainingTable:

@@ -11,13 +11,14 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 import gigagp
-from gigagp import GPClassifier, GPRegressor, averaged, inference, kernels, optimization
+from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.errors import FitWarning, InvalidInputError, MemoryBudgetError, NotPositiveDefiniteError
+from gigagp.estimators.answers import averaged
 from gigagp.inference import uncertain_hyperparameters as uncertain
-from gigagp.inference.mixture_posterior import MixturePosterior
-from gigagp.inference.table import TrainingTable
-from gigagp.means import resolve_mean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import Model
 
 NEW = np.linspace(-2.2, 3.0, 9)[:, None]
 LEVELS = (0.025, 0.25, 0.75, 0.975)

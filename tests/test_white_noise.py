@@ -10,8 +10,8 @@ import torch
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization, solvers
-from gigagp.custom import NOTHING
 from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.settings.custom import NOTHING
 
 RNG = np.random.default_rng(1)
 X = RNG.uniform(-3, 3, (40, 1))

@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor
 
-from gigagp.actions import Actions, BlockActions
 from gigagp.inference.computation_aware import ComputationAwarePosterior, Evidence
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.computation_aware.actions import Actions, BlockActions
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Kernel, Matern
-from gigagp.means import Mean, ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import Mean, ZeroMean
+from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
 
 ROWS = torch.arange(12, dtype=torch.float64)[:, None] / 11

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from gigagp import checkpoint
-from gigagp.inference.table import TrainingTable
+from gigagp.estimators import checkpoint
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.laplace import LaplaceObjective
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.kernels import Kernel
-from gigagp.likelihoods import Likelihood
-from gigagp.means import Mean, ZeroMean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Likelihood
+from gigagp.model.means import Mean, ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization.space import ParameterSpace
 from helpers import points
 

@@ -13,8 +13,8 @@ from benchmarks import grid_maps, grid_pass, grid_problems, grid_scaling
 from benchmarks.papers.experiment import Cell
 
 from gigagp import inference, kernels
-from gigagp.grids import RegularGrid
 from gigagp.operators.grid import GridKernel
+from gigagp.operators.grid.statistics import RegularGrid
 
 #: Preconditioners and tolerances of the means of a stream; errors are relative to the first.
 _STREAM_WAYS = (("long_waves", 1e-1), ("none", 1e-2))

@@ -12,8 +12,8 @@ from benchmarks.papers.experiment import Cell
 
 from gigagp import gradients
 from gigagp.kernels import Matern
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.optimization import Adam, SubsetStart
 

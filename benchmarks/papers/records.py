@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.papers.experiment import Cell, Experiment, Paper, Row, cells
 
-from gigagp.files import replacing
+from gigagp.storage.files import replacing
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "papers"

@@ -15,7 +15,7 @@ from benchmarks.tables import read_shuffled
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import GigaGPError, SolverWarning
-from gigagp.metrics import gaussian_nll, rmse
+from gigagp.estimators.metrics import gaussian_nll, rmse
 
 #: Options of `truncation_table.Setting` that all cells share.
 _SHARED = {"feature_step": 100, "probes": 10, "rank": 5, "dtype": "float64", "frequencies": None}

@@ -12,31 +12,18 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from gigagp import (
-        actions,
-        diagnostics,
-        errors,
-        gradients,
-        grids,
-        inference,
-        kernels,
-        likelihoods,
-        means,
-        metrics,
-        operators,
-        optimization,
-        planning,
-        plots,
-        presets,
-        search,
-        solvers,
-        truncation,
-    )
+    from gigagp import diagnostics, errors, inference, kernels, operators, optimization, plots, presets, search, solvers
     from gigagp.classification import GPClassifier
     from gigagp.diagnostics.comparison import compare
-    from gigagp.persistence import load
+    from gigagp.diagnostics.report.making import report
+    from gigagp.estimators import metrics, planning
+    from gigagp.estimators.saving.persistence import load
+    from gigagp.inference import gradients
+    from gigagp.inference.computation_aware import actions
+    from gigagp.model import likelihoods, means
+    from gigagp.operators.grid import statistics as grids
     from gigagp.regression import GPRegressor
-    from gigagp.reports.making import report
+    from gigagp.solvers import truncation
 
 #: Public name -> the module that has it (None: the name is a module of this package).
 _HOMES = {
@@ -51,7 +38,7 @@ _HOMES = {
     "inference": None,
     "kernels": None,
     "likelihoods": None,
-    "load": "gigagp.persistence",
+    "load": "gigagp.estimators.saving.persistence",
     "means": None,
     "metrics": None,
     "operators": None,
@@ -59,7 +46,7 @@ _HOMES = {
     "planning": None,
     "plots": None,
     "presets": None,
-    "report": "gigagp.reports.making",
+    "report": "gigagp.diagnostics.report.making",
     "search": None,
     "solvers": None,
     "truncation": None,

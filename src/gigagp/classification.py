@@ -11,28 +11,28 @@ import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from gigagp import intake
-from gigagp.custom import Custom
-from gigagp.data.labels import Labels
-from gigagp.encoding import Encode
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
-from gigagp.fitted_state import fitted_to_state
-from gigagp.guard import scored, warn_of_interruption, whole_or_unchanged
+from gigagp.estimators.guard import scored, warn_of_interruption, whole_or_unchanged
+from gigagp.estimators.nested_arguments import NestedArguments
+from gigagp.estimators.notebook_view import NotebookView
+from gigagp.estimators.planning import InferenceChoice
+from gigagp.estimators.saving.fitted_state import fitted_to_state
+from gigagp.estimators.saving.persistence import save
+from gigagp.estimators.saving.restored_state import restored_classes
 from gigagp.kernels import RBF, Kernel
 from gigagp.kernels.stationary import rows_check
-from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
-from gigagp.means import Mean
-from gigagp.model import HyperparameterUnits
-from gigagp.nested_arguments import NestedArguments
-from gigagp.notebook_view import NotebookView
-from gigagp.persistence import save
-from gigagp.planning import InferenceChoice
-from gigagp.progress import Verbosity
-from gigagp.random import RandomState
+from gigagp.model.likelihoods import Logistic, Probit, resolve_likelihood
+from gigagp.model.means import Mean
+from gigagp.model.model import HyperparameterUnits
 from gigagp.regression import GPRegressor, OptimizerChoice
-from gigagp.restored_state import restored_classes
-from gigagp.rows.source import RowSource
+from gigagp.runtime.progress import Verbosity
+from gigagp.settings.custom import Custom
+from gigagp.settings.fields import Count, Positive, Words, check_parameters, checks_arguments
+from gigagp.settings.random import RandomState
+from gigagp.tables import intake
+from gigagp.tables.encoding import Encode
+from gigagp.tables.files.labels import Labels
+from gigagp.tables.rows.source import RowSource
 
 #: Likelihood argument: one for two classes.
 LikelihoodChoice = Annotated[

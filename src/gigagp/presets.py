@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from gigagp import gradients, inference, kernels, optimization, solvers
-from gigagp.fields import Count, CountOrZero, Positive, ShareBelowOne, checks_arguments
+from gigagp import inference, kernels, optimization, solvers
+from gigagp.inference import gradients
+from gigagp.settings.fields import Count, CountOrZero, Positive, ShareBelowOne, checks_arguments
 
 SolverName = Literal["cg", "ap", "sgd"]
 EstimatorName = Literal["standard", "pathwise"]

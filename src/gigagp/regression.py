@@ -10,28 +10,29 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from gigagp import intake, processes
-from gigagp.answers import UncertaintyParts
-from gigagp.arguments import Arguments
-from gigagp.encoding import Encode, model_inputs
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, Positive, Words, checks_arguments
-from gigagp.fitting import fit_rows, fit_source, plan_rows
-from gigagp.further_rows import FurtherRows
-from gigagp.guard import guarded, scored, warn_of_interruption, whole_or_unchanged
+from gigagp.estimators.answers.answers import UncertaintyParts
+from gigagp.estimators.arguments import Arguments
+from gigagp.estimators.choices.kernel_choice import KernelRule
+from gigagp.estimators.fitting import fit_rows, fit_source, plan_rows
+from gigagp.estimators.further_rows import FurtherRows
+from gigagp.estimators.guard import guarded, scored, warn_of_interruption, whole_or_unchanged
+from gigagp.estimators.planning import InferenceChoice, OutputsChoice, resolve_outputs
+from gigagp.estimators.separate_fits import checkpoints_of, fit_outputs
 from gigagp.inference.automatic.plan import Plan
-from gigagp.kernel_choice import KernelRule
 from gigagp.kernels import Kernel
 from gigagp.kernels.stationary import rows_check
-from gigagp.likelihoods import Likelihood
-from gigagp.means import Mean, MeanLike
-from gigagp.model import HyperparameterUnits
-from gigagp.planning import InferenceChoice, OutputsChoice, resolve_outputs
-from gigagp.progress import Verbosity
-from gigagp.random import RandomState
-from gigagp.rows.source import RowSource
-from gigagp.separate_fits import checkpoints_of, fit_outputs
-from gigagp.target_transform import TargetTransformName
+from gigagp.model.likelihoods import Likelihood
+from gigagp.model.means import Mean, MeanLike
+from gigagp.model.model import HyperparameterUnits
+from gigagp.model.target_transform import TargetTransformName
+from gigagp.runtime import processes
+from gigagp.runtime.progress import Verbosity
+from gigagp.settings.fields import Count, Positive, Words, checks_arguments
+from gigagp.settings.random import RandomState
+from gigagp.tables import intake
+from gigagp.tables.encoding import Encode, model_inputs
+from gigagp.tables.rows.source import RowSource
 
 __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
 
@@ -47,7 +48,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
     kernel : Kernel, "auto", "average", "choose" or None, default None
         Kernel of the prior, whose values are the start of learning. None: ``kernels.Matern(nu=1.5)`` with one
         lengthscale per input. ``"average"`` mixes the exact posteriors of several kernels, ``"choose"`` takes one by
-        the evidence of a subset, and ``"auto"`` averages up to 2,000 rows and chooses beyond (`gigagp.kernel_rules`).
+        the evidence of a subset, and ``"auto"`` averages up to 2,000 rows and chooses beyond (`gigagp.estimators.choices.kernel_rules`).
     inference : one of `gigagp.inference` or "auto", default "auto"
         Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows. Beyond, nearest
         neighbours learn, and `inference.Iterative` or `inference.Vecchia` ends the fit, as a forecast says (`plan`).
@@ -80,7 +81,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         memory.
     verbose : {"auto", 0, 1, 2} or Meter, default "auto"
         ``"auto"``: one bar for a fit that takes more than ten seconds, on a terminal or in a notebook only. 0: silent.
-        1: the bar, or lines in a log. 2: a line for every step (`gigagp.progress.meter_for`).
+        1: the bar, or lines in a log. 2: a line for every step (`gigagp.runtime.progress.meter_for`).
     random_state : int, RandomState, Generator or None, default 0
         Seed of probe vectors, features and subsets. The same seed gives the same bits on the same machine; on CUDA,
         where the engine is chosen by its speed, two runs may differ in rounding.
@@ -109,7 +110,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         squared units of ``g(y)``. It requires Gaussian noise. The documentation has a page on it.
     encode : {"strict", "auto"}, default "strict"
         ``"strict"`` refuses all cells that are not numbers. ``"auto"`` turns texts, categories, truth values, dates and
-        missing cells into numbers in `fit`, and in the same way afterwards (`gigagp.encoding.TableEncoder`). Columns of
+        missing cells into numbers in `fit`, and in the same way afterwards (`gigagp.tables.encoding.TableEncoder`). Columns of
         ``kernel`` are then those of the table.
     distributed : bool, default False
         Whether a fit shares its large computations with the other processes of the default group of
@@ -240,7 +241,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
             that a step has available. With `inference.Grid`, and with a truncation or a different predictor of
             `inference.RandomFeatures`, each score costs as much as the posterior at the end of a fit.
         checkpoint : str, path or None, default None
-            File for the state of the fit while it runs (`gigagp.checkpoint`). After a kill, the same call continues
+            File for the state of the fit while it runs (`gigagp.estimators.checkpoint`). After a kill, the same call continues
             from it and returns the same bits. A long solve by conjugate gradients keeps its last iteration beside it,
             in a file with ``.solve`` added to the name. The files are removed at the end. Targets that are fitted one
             by one have a file each, with ``.0``, ``.1`` and so on added to the name.
@@ -263,7 +264,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
             After Ctrl-C. The first one ends learning at the best hyperparameters so far, and the checkpoint is kept. If
             nothing has been learned yet of a target, or at the second one, the fit ends and the estimator remains as it
             was.
-            `gigagp.interruption` has the details.
+            `gigagp.runtime.interruption` has the details.
         FitWarning
             If learning stopped before its end, or few targets lie far from all others and Gaussian noise is learned.
         """

@@ -35,7 +35,7 @@ def kind_of(draw: Draw) -> str:
 
 def write_at_every_step() -> None:
     """Make this process write its checkpoints at every step instead of once a minute."""
-    from gigagp import checkpoint
+    from gigagp.estimators import checkpoint
     from gigagp.inference.grid import streamed
 
     made = checkpoint.Checkpoint.__init__
@@ -225,7 +225,7 @@ def _interrupt(draw: Draw) -> str:
         path = folder / "fit.checkpoint"
 
         def learn(send: Callable[[Any], None]) -> bool:
-            from gigagp.checkpoint import Checkpoint
+            from gigagp.estimators.checkpoint import Checkpoint
 
             record, remove = Checkpoint.record, Checkpoint.remove
 

@@ -63,7 +63,7 @@ def limited_memory(size: int) -> Iterator[None]:
 def _craft(draw: Draw, path: Path) -> str:
     """Change the header or the tensors, with a correct checksum."""
     from gigagp.errors import GigaGPError
-    from gigagp.persistence import load_state, save_state
+    from gigagp.estimators.saving.persistence import load_state, save_state
 
     kind, tensors, header = load_state(path)
     tensors = dict(tensors)

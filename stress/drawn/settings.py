@@ -107,7 +107,7 @@ def draw_optimizer(draw: Draw) -> Any:
 def draw_estimator(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return arguments of `GPRegressor`."""
     from gigagp import optimization
-    from gigagp.likelihoods import StudentT
+    from gigagp.model.likelihoods import StudentT
 
     arguments: dict[str, Any] = {
         "kernel": draw_kernel(draw),

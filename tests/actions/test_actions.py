@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.actions import BlockActions, DenseActions, RowActions, balanced_bounds
 from gigagp.errors import InvalidInputError
+from gigagp.inference.computation_aware.actions import BlockActions, DenseActions, RowActions, balanced_bounds
 from gigagp.kernels import Matern, White
 from gigagp.operators import KernelMatrix
 from helpers import autograd_gradient, generator, largest_tensor, points, reference_block, relative_error, tolerance

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from gigagp.actions import (
+from gigagp.errors import InvalidInputError
+from gigagp.inference.computation_aware.actions import (
     DenseActions,
     RowActions,
     grassmann_distance,
@@ -15,7 +16,6 @@ from gigagp.actions import (
     mutual_information,
     posterior_entropy,
 )
-from gigagp.errors import InvalidInputError
 from gigagp.operators import KernelMatrix
 from helpers import generator, reference_block
 from twelve_rows import KERNEL, NOISE, ROWS, blocks

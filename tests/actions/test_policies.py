@@ -8,8 +8,16 @@ import pytest
 import torch
 
 from gigagp import actions
-from gigagp.actions import BlockActions, Choice, DenseActions, RowActions, Sequence, SequentialPolicy, Stop
 from gigagp.errors import MemoryBudgetError
+from gigagp.inference.computation_aware.actions import (
+    BlockActions,
+    Choice,
+    DenseActions,
+    RowActions,
+    Sequence,
+    SequentialPolicy,
+    Stop,
+)
 from gigagp.kernels import Matern
 from gigagp.operators import DenseMatrix, KernelMatrix
 from helpers import dense_posterior, generator, points, reference_matrix, spd_matrix

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.bases import FourierBasis
 from gigagp.errors import InvalidInputError
+from gigagp.inference.quadruply_stochastic.bases import FourierBasis
 from gigagp.kernels import RBF, Constant, Leaf, Linear, Matern, Periodic, RationalQuadratic, White
 from helpers import all_kernels, autograd_gradient, generator, largest_tensor, points, within_standard_errors
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.bases import GridEigenfunctions, InducingBasis, RadialBasis
-from gigagp.bases.inducing import random_points
 from gigagp.errors import InvalidInputError
+from gigagp.inference.quadruply_stochastic.bases import GridEigenfunctions, InducingBasis, RadialBasis
+from gigagp.inference.quadruply_stochastic.bases.inducing import random_points
 from gigagp.kernels import RBF, Linear, Matern
 from helpers import generator, points
 

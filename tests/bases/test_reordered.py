@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gigagp import GPRegressor, load
-from gigagp.bases import FourierBasis, InducingBasis, ReorderedBasis
-from gigagp.bases.reordered import most_informed
 from gigagp.errors import InvalidInputError
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
+from gigagp.inference.quadruply_stochastic.bases import FourierBasis, InducingBasis, ReorderedBasis
+from gigagp.inference.quadruply_stochastic.bases.reordered import most_informed
 from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, bound_terms, exact_weights
 from gigagp.kernels import RBF
 from gigagp.optimization import SparseAdam

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import persistence
 from gigagp.errors import InvalidInputError, SolverWarning
-from gigagp.likelihoods import Gaussian
-from gigagp.target_transform import NoTransform
+from gigagp.estimators.saving import persistence
+from gigagp.model.likelihoods import Gaussian
+from gigagp.model.target_transform import NoTransform
 
 
 class GPRegressor:

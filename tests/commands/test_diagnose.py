@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from gigagp import GPRegressor, inference, persistence
+from gigagp import GPRegressor, inference
+from gigagp.estimators.saving import persistence
 
 SMALL = ("--draws", 30, "--rows", 40, "-q")
 

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 import gigagp
-from gigagp.data import CsvStyle, read_columns
 from gigagp.errors import InvalidInputError
+from gigagp.tables.files import CsvStyle, read_columns
 
 OPTIONS = ("--target", "y", "--optimizer", "none", "-q")
 

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from gigagp import load
-from gigagp.data import read_table
-from gigagp.persistence import load_notes
+from gigagp.estimators.saving.persistence import load_notes
+from gigagp.tables.files import read_table
 
 N = 60
 
@@ -121,8 +121,8 @@ def test_every_command_that_may_take_long_shows_its_progress(run, tmp_path, monk
     out = ("-o", tmp_path / "p.csv")
     monkeypatch.setattr("gigagp.commands.blocks.HELD_ROWS", 25)
     for words, patience in (((), 1e-9), (("--quiet",), 1e-9), ((), 10.0)):
-        monkeypatch.setattr("gigagp.progress.choice.PATIENCE", patience)
-        monkeypatch.setattr("gigagp.progress.displays._FIRST_LINES", 0.0)
+        monkeypatch.setattr("gigagp.runtime.progress.choice.PATIENCE", patience)
+        monkeypatch.setattr("gigagp.runtime.progress.displays._FIRST_LINES", 0.0)
         shown = {
             "fit of t.csv": run("fit", table, "--target", "y", "-o", model, "--inference", "exact", *words),
             "prediction": run("predict", model, table, *out, *words),

@@ -7,10 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from gigagp import kernels, optimization, persistence
+from gigagp import kernels, optimization
 from gigagp.commands.options import choose_kernel, choose_optimizer
-from gigagp.data import read_table
 from gigagp.errors import InvalidInputError, SolverWarning
+from gigagp.estimators.saving import persistence
+from gigagp.tables.files import read_table
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 import gigagp
 from gigagp.commands import blocks
-from gigagp.data import read_table
-from gigagp.persistence import load_notes
+from gigagp.estimators.saving.persistence import load_notes
+from gigagp.tables.files import read_table
 
 RNG = np.random.default_rng(0)
 N = 600
@@ -74,7 +74,7 @@ def test_large_tables_are_predicted_in_blocks(run, model, tmp_path, monkeypatch)
 
 
 def test_a_checkpoint_goes_on_after_a_damaged_file(run, refused, tmp_path, monkeypatch):
-    monkeypatch.setattr("gigagp.rows.preview.PREVIEW_ROWS", 100)
+    monkeypatch.setattr("gigagp.tables.rows.preview.PREVIEW_ROWS", 100)
     path = tmp_path / "parts"
     path.mkdir()
     for k in range(3):

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import gigagp
-from gigagp.data import read_table
+from gigagp.tables.files import read_table
 
 RNG = np.random.default_rng(0)
 N = 200

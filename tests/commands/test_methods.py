@@ -7,7 +7,7 @@ import pytest
 from gigagp import gradients, inference, solvers
 from gigagp.commands.methods import choose_method
 from gigagp.errors import InvalidInputError
-from gigagp.truncation import ExponentialDecay, SingleSample
+from gigagp.solvers.truncation import ExponentialDecay, SingleSample
 
 
 def test_words_become_objects():

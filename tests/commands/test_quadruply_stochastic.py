@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import gigagp
-from gigagp.data import read_table
+from gigagp.tables.files import read_table
 
 RNG = np.random.default_rng(0)
 N = 300

@@ -16,7 +16,7 @@ from contract import dense
 from contract.dense import Array, Covariance
 from contract.problems import Problem
 from gigagp import GPRegressor, actions, inference, optimization, solvers, truncation
-from gigagp.bases import InducingBasis, RadialBasis
+from gigagp.inference.quadruply_stochastic.bases import InducingBasis, RadialBasis
 
 
 class Limit(NamedTuple):

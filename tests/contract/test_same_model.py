@@ -14,8 +14,8 @@ import gigagp
 from contract.fits import GAUSSIAN, differing, everything, fitted
 from contract.problems import known_mean, problem
 from contract.systems import KINDS
-from gigagp import checkpoint
 from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.estimators import checkpoint
 
 STREAMED = [system for system in KINDS if system.streamed]
 HELD = [system for system in KINDS if not system.streamed]

@@ -15,10 +15,10 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from gigagp.data import Table, read_columns
-from gigagp.data.folders import table_files
-from gigagp.data.streaming import column_bounds, column_names, stream_file
 from gigagp.errors import InvalidInputError
+from gigagp.tables.files import Table, read_columns
+from gigagp.tables.files.folders import table_files
+from gigagp.tables.files.streaming import column_bounds, column_names, stream_file
 
 #: What cells and the places between them are replaced by.
 ODD = [
@@ -255,7 +255,7 @@ def test_a_header_longer_than_a_block_is_read_whole(tmp_path):
 
 
 def test_labels_of_a_file_are_texts_without_blanks(tmp_path):
-    from gigagp.data.labels import Labels
+    from gigagp.tables.files.labels import Labels
 
     labels = Labels()
     (tmp_path / "t.csv").write_text("a,kind\n1, yes\n2,yes\n3,no\n")

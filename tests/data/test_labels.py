@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
+from gigagp.tables.files.labels import Labels
 
 
 def column(values) -> pa.ChunkedArray:

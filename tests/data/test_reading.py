@@ -10,8 +10,8 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
-from gigagp.data import read_columns, read_table
 from gigagp.errors import InvalidInputError
+from gigagp.tables.files import read_columns, read_table
 
 VALUES = np.array([[1.0, 10.0, 0.25], [2.0, 20.0, -1.5], [3.0, 30.0, 1e-9]])
 NAMES = ("a", "b", "y")

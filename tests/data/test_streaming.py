@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gigagp.data import read_table
-from gigagp.data.streaming import column_bounds, column_names, stream_file
 from gigagp.errors import InvalidInputError
+from gigagp.tables.files import read_table
+from gigagp.tables.files.streaming import column_bounds, column_names, stream_file
 
 
 def rows(path, columns, chunk_rows=7, first_row=0, header=None):
@@ -42,7 +42,7 @@ def test_names_of_columns(tmp_path, frame):
 def test_a_numpy_file_stays_on_the_disk(tmp_path, frame, monkeypatch, chunk_rows):
     path = tmp_path / "t.npy"
     np.save(path, frame.to_numpy())
-    monkeypatch.setattr("gigagp.data.streaming.read_columns", None)  # would read it whole
+    monkeypatch.setattr("gigagp.tables.files.streaming.read_columns", None)  # would read it whole
     found = rows(path, ["column3", "column1"], chunk_rows, first_row=11)
     np.testing.assert_array_equal(found, frame[["y", "a"]].to_numpy()[11:])
     np.save(path, np.array([object()]), allow_pickle=True)
@@ -55,7 +55,7 @@ def test_a_numpy_file_stays_on_the_disk(tmp_path, frame, monkeypatch, chunk_rows
 
 @pytest.mark.parametrize("header", [None, True])
 def test_a_cell_of_text_in_a_csv_file_is_named(tmp_path, monkeypatch, header):
-    monkeypatch.setattr("gigagp.data.streaming._CSV_BLOCK", 64)
+    monkeypatch.setattr("gigagp.tables.files.streaming._CSV_BLOCK", 64)
     path = tmp_path / "t.csv"
     path.write_text("note,a,b\n" + "x,1,2\n" * 40 + "x,1,tall\n" + "x,1,2\n")
     with pytest.raises(InvalidInputError, match=r"t.csv: column 'b', row 41: 'tall' is not a number"):

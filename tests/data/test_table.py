@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gigagp.data import Table, find_column
 from gigagp.errors import InvalidInputError
+from gigagp.tables.files import Table, find_column
 
 
 @pytest.mark.parametrize(

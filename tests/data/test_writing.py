@@ -5,8 +5,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from gigagp.data import Table, read_table, write_table
 from gigagp.errors import InvalidInputError
+from gigagp.tables.files import Table, read_table, write_table
 
 TABLE = Table(("mean", "std"), np.array([[1 / 3, 1e-300], [-1e22, 2.0]]))
 

@@ -12,12 +12,12 @@ from gigagp import GPRegressor, diagnostics, gradients, kernels, solvers, trunca
 from gigagp.diagnostics.bias import VALUE
 from gigagp.errors import InvalidInputError
 from gigagp.inference import Exact, Iterative, RandomFeatures
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ConstantMean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.model.means import ConstantMean
+from gigagp.model.model import Model
 from gigagp.optimization import ParameterSpace
-from gigagp.truncation import ExponentialDecay, OneOverJ, SingleSample
+from gigagp.solvers.truncation import ExponentialDecay, OneOverJ, SingleSample
 from helpers import draw_targets, points
 
 KERNEL = kernels.RBF([0.8, 1.2], 1.3).bind(2)

@@ -13,7 +13,7 @@ import gigagp
 from gigagp import GPRegressor, compare, inference
 from gigagp.commands.app import app
 from gigagp.errors import InvalidInputError
-from gigagp.metrics import gaussian_nll, rmse
+from gigagp.estimators.metrics import gaussian_nll, rmse
 
 
 def made_rows(n: int, d: int = 2) -> tuple[np.ndarray, np.ndarray]:

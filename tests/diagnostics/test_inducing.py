@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.actions import DenseActions
 from gigagp.diagnostics import inducing_distance, latent_share
+from gigagp.inference.computation_aware.actions import DenseActions
 from gigagp.kernels import Linear, Matern
 from helpers import points
 from twelve_rows import NEW, NOISE, ROWS, blocks, posterior_of

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gigagp import diagnostics, gradients, kernels
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
 from helpers import generator, points, within_standard_errors
 

@@ -16,10 +16,10 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
 from gigagp import kernels
-from gigagp.encoding import TableEncoder
-from gigagp.encoding.columns import Categories, Dates, LeftOut, Numbers
 from gigagp.errors import EncodingWarning, InvalidInputError, MemoryBudgetError, ModelFileError
 from gigagp.kernels.units import Units
+from gigagp.tables.encoding import TableEncoder
+from gigagp.tables.encoding.columns import Categories, Dates, LeftOut, Numbers
 
 GENERATOR = np.random.default_rng(0)
 N = 60

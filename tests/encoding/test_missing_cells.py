@@ -11,8 +11,8 @@ import torch
 
 import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels
-from gigagp.encoding import TableEncoder
 from gigagp.inference.registry import registered
+from gigagp.tables.encoding import TableEncoder
 
 NOISE = 0.3
 

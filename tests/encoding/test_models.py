@@ -16,9 +16,9 @@ from sklearn.model_selection import cross_val_score
 
 import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
-from gigagp.encoding import TableEncoder
 from gigagp.errors import EncodingWarning, InvalidInputError, ModelFileError
-from gigagp.persistence import load_state, save_state
+from gigagp.estimators.saving.persistence import load_state, save_state
+from gigagp.tables.encoding import TableEncoder
 
 N = 80
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from gigagp import inference, kernels, solvers
-from gigagp.gradients import Exact, Hutchinson, Pathwise
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ConstantMean
-from gigagp.model import NOISE, Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.inference.gradients import Exact, Hutchinson, Pathwise
+from gigagp.model.means import ConstantMean
+from gigagp.model.model import NOISE, Model
 from gigagp.operators import KernelMatrix
 from helpers import all_kernels, draw_targets, generator, points, reference_matrix, within_standard_errors
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.gradients import Exact, Hutchinson, Pathwise
 from gigagp.inference import Iterative
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.inference.gradients import Exact, Hutchinson, Pathwise
 from gigagp.kernels import Matern
-from gigagp.means import resolve_mean
-from gigagp.model import Model
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import Model
 from gigagp.solvers import AlternatingProjections, Cholesky, ConjugateGradients, PivotedCholesky
-from gigagp.truncation import ExponentialDecay, Fixed, SingleSample
+from gigagp.solvers.truncation import ExponentialDecay, Fixed, SingleSample
 from helpers import draw_targets, generator, points, within_standard_errors
 
 X = points(60, 2)

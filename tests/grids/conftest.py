@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.grids import RegularGrid, gram, moments
-from gigagp.rows import hashes
+from gigagp.operators.grid.statistics import RegularGrid, gram, moments
+from gigagp.tables.rows import hashes
 
 #: dimensions -> nodes; the longest input first, in the middle and last
 SHAPES = {1: (31,), 2: (9, 13), 3: (12, 7, 8), 4: (6, 6, 7, 6)}

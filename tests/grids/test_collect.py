@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.grids import (
+from gigagp.estimators.saving.persistence import save_state
+from gigagp.operators.grid.statistics import (
     GridCollector,
     GridStatistics,
     Neighbourhoods,
@@ -17,7 +18,6 @@ from gigagp.grids import (
     source_bounds,
     stream_rows,
 )
-from gigagp.persistence import save_state
 
 from .conftest import rows
 from .test_statistics import difference

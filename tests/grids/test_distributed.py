@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from gigagp.errors import InvalidInputError
-from gigagp.grids import GridCollector, GridStatistics, RegularGrid
+from gigagp.operators.grid.statistics import GridCollector, GridStatistics, RegularGrid
 
 GRID = RegularGrid.around((0, 0), (1, 1), (9, 14))
 

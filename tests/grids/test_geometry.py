@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError
-from gigagp.grids import RegularGrid
-from gigagp.grids.arguments import node_bytes
+from gigagp.operators.grid.statistics import RegularGrid
+from gigagp.operators.grid.statistics.arguments import node_bytes
 
 from .conftest import SHAPES, rows
 
@@ -87,7 +87,7 @@ def test_weights_can_be_differentiated_in_the_points():
 
 @pytest.mark.parametrize("d", SHAPES)
 def test_interpolate_and_scatter_are_the_products_with_the_matrix(d, monkeypatch):
-    monkeypatch.setattr("gigagp.grids.geometry._BLOCK", 4096)  # several blocks
+    monkeypatch.setattr("gigagp.operators.grid.statistics.geometry._BLOCK", 4096)  # several blocks
     X, _ = rows(70, d)
     grid = around(X)
     W = grid.matrix(X).to_dense()

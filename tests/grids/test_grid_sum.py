@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.grids import Accumulator, GridCollector, GridStatistics, GridSum, RegularGrid
+from gigagp.operators.grid.statistics import Accumulator, GridCollector, GridStatistics, GridSum, RegularGrid
 
 COLUMNS = ((0,), (1, 3), (2,), (1, 4))
 SCALES = torch.tensor([1.0, 1e5, 1e-4, 3.0, 1.0], dtype=torch.float64)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp.grids import RegularGrid, StencilGram, moments
-from gigagp.grids.gram import half_offsets
-from gigagp.grids.moments import Moments, signs, survey
+from gigagp.operators.grid.statistics import RegularGrid, StencilGram, moments
+from gigagp.operators.grid.statistics.gram import half_offsets
+from gigagp.operators.grid.statistics.moments import Moments, signs, survey
 
 from .conftest import SHAPES, rows
 
@@ -116,7 +116,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
     results = []
     for threads in (1, 3):
         monkeypatch.setattr(moments, "threads_for", lambda rows, threads=threads: threads)
-        monkeypatch.setattr("gigagp.grids.gram._ENTRIES_A_THREAD", 2**40 if threads == 1 else 1)
+        monkeypatch.setattr("gigagp.operators.grid.statistics.gram._ENTRIES_A_THREAD", 2**40 if threads == 1 else 1)
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         found = Moments(grid, 1, 2)
         found.add(X, Y)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError, ModelFileError
-from gigagp.grids import Accumulator, GridStatistics, RegularGrid, StencilGram
+from gigagp.operators.grid.statistics import Accumulator, GridStatistics, RegularGrid, StencilGram
 
 from .conftest import rows
 
@@ -157,7 +157,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gigagp.tensor_file._write_tensors", full)
+    monkeypatch.setattr("gigagp.storage.tensor_file._write_tensors", full)
     with pytest.raises(ModelFileError, match="No space left"):
         found.add_rows(X, Y).save(path)
     assert path.read_bytes() == before

@@ -11,23 +11,24 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import GPRegressor, interruption
-from gigagp.configuration import from_plain, to_plain
-from gigagp.custom import Custom
+from gigagp import GPRegressor
 from gigagp.errors import FitWarning, InvalidInputError, ModelFileError, NotPositiveDefiniteError, SolverWarning
+from gigagp.estimators.saving.configuration import from_plain, to_plain
 from gigagp.inference import Exact, Iterative, Vecchia
 from gigagp.inference.automatic.local import LocalScores
 from gigagp.inference.automatic.plan import Option, Plan
-from gigagp.inference.iterative import IterativeObjective
-from gigagp.inference.solve_cost import products_slowness
-from gigagp.inference.subset_guide import SubsetGuide
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.iterative.iterative import IterativeObjective
+from gigagp.inference.iterative.solve_cost import products_slowness
+from gigagp.inference.iterative.subset_guide import SubsetGuide
 from gigagp.kernels import Matern
-from gigagp.means import resolve_mean
-from gigagp.model import Model
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import Model
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.optimization import Auto
+from gigagp.runtime import interruption
+from gigagp.settings.custom import Custom
 from gigagp.solvers import AlternatingProjections, ConjugateGradients, Status, StochasticGradientDescent
 
 
@@ -161,8 +162,8 @@ def test_what_cannot_be_planned_is_refused(change):
 def test_neighbours_can_end_a_fit(tmp_path, monkeypatch):
     """Where exact solves are not worth their time, the fit is the neighbours', and says so."""
     products_slowness()  # is measured once in a process, which must not be with what follows
-    monkeypatch.setattr("gigagp.machine._ENTRY", 1.0)  # solves that would take years
-    monkeypatch.setattr("gigagp.inference.exact.FACTOR_SECONDS", 1.0)
+    monkeypatch.setattr("gigagp.runtime.machine._ENTRY", 1.0)  # solves that would take years
+    monkeypatch.setattr("gigagp.inference.exact.exact.FACTOR_SECONDS", 1.0)
     X, y = made_rows(3200, 2, 6)
     gp = GPRegressor().fit(X, y)
     assert isinstance(gp.inference_, Vecchia)
@@ -215,7 +216,7 @@ def test_neighbours_end_a_fit_whose_solves_take_longer_than_foreseen(monkeypatch
 
     X, y = made_rows(3200, 2, 12)
     monkeypatch.setattr("gigagp.inference.automatic.objective._SHORT", 1e9)
-    monkeypatch.setattr("gigagp.inference.iterative.IterativeObjective.posterior", never)
+    monkeypatch.setattr("gigagp.inference.iterative.iterative.IterativeObjective.posterior", never)
     gp = GPRegressor(time_budget=1000.0).fit(X, y)
     assert isinstance(gp.inference_, Vecchia)
     assert "took longer than foreseen" in gp.describe()
@@ -232,7 +233,7 @@ def test_neighbours_end_a_fit_whose_last_solve_is_cut(monkeypatch):
         with interruption.ending_earlier(1e4):
             return solved(objective, model, generator)
 
-    monkeypatch.setattr("gigagp.inference.iterative.IterativeObjective.solved_posterior", cut)
+    monkeypatch.setattr("gigagp.inference.iterative.iterative.IterativeObjective.solved_posterior", cut)
     gp = GPRegressor(time_budget=1000.0).fit(X, y)
     assert isinstance(gp.inference_, Vecchia)
     assert "took longer than foreseen" in gp.describe()
@@ -257,7 +258,7 @@ def test_neighbours_end_a_fit_with_too_little_noise_for_solves():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")
 def test_neighbours_end_a_fit_whose_solves_fail(monkeypatch):
-    monkeypatch.setattr("gigagp.inference.least_noise._LEAST_SHARE", 0.0)
+    monkeypatch.setattr("gigagp.inference.contract.least_noise._LEAST_SHARE", 0.0)
     X = np.random.default_rng(0).normal(size=(3300, 2))
     y = X @ [0.1, -0.1] + 0.3 * np.sin(X[:, 0])
     gp = GPRegressor().fit(X[:3100], y[:3100])
@@ -393,7 +394,7 @@ def test_a_budget_in_which_no_posterior_can_be_had_is_refused_before_the_work(me
     ("given", "seconds"), [(90, 90.0), ("90s", 90.0), ("10min", 600.0), (" 1.5 h", 5400.0), ("2m", 120.0), (".5", 0.5)]
 )
 def test_durations(given, seconds):
-    assert gigagp.duration.resolve_duration(given) == seconds
+    assert gigagp.runtime.duration.resolve_duration(given) == seconds
 
 
 @pytest.mark.parametrize(
@@ -401,7 +402,7 @@ def test_durations(given, seconds):
     [(0.25, "0.25 s"), (110, "110 s"), (240, "4 min"), (6000, "100 min"), (9000, "2.5 h"), (3.6e6, "1,000 h")],
 )
 def test_durations_in_words(seconds, words):
-    assert gigagp.duration.in_words(seconds) == words
+    assert gigagp.runtime.duration.in_words(seconds) == words
 
 
 @pytest.mark.parametrize("wrong", ["ten minutes", "10 fortnights", 0, -1, "0s", math.nan, math.inf, "-3s", "1e9"])

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gigagp import GPRegressor, inference
-from gigagp.actions import BlockActions, DenseActions, RowActions, balanced_bounds
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
+from gigagp.inference.computation_aware.actions import BlockActions, DenseActions, RowActions, balanced_bounds
 from gigagp.kernels import RBF, Leaf, Matern, White
-from gigagp.means import ConstantMean, LinearMean
+from gigagp.model.means import ConstantMean, LinearMean
 from helpers import (
     dense_posterior,
     draw_targets,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.actions import BlockActions, DenseActions, RowActions, balanced_bounds
+from gigagp.inference.computation_aware.actions import BlockActions, DenseActions, RowActions, balanced_bounds
 from gigagp.kernels import RBF, Linear, Matern, RationalQuadratic, White
-from gigagp.means import ConstantMean, ZeroMean
-from gigagp.model import NOISE
+from gigagp.model.means import ConstantMean, ZeroMean
+from gigagp.model.model import NOISE
 from helpers import generator, points
 from twelve_rows import NOISE as GOLDEN_NOISE
 from twelve_rows import ROWS, TARGETS, blocks, evidence_of
@@ -149,8 +149,8 @@ def test_several_groups_of_blocks_agree_with_one(monkeypatch):
     X, Y = points(60, 2, seed=1), points(60, 1, seed=2)
     actions = BlockActions(torch.randn(60, generator=generator(3), **F64), balanced_bounds(60, 13))
     together = loss_gradient(actions, X, Y, kernel=Matern(1.5, 0.9).bind(2))
-    monkeypatch.setattr("gigagp.actions.block._GROUP_BLOCKS", 3)
-    monkeypatch.setattr("gigagp.actions.base._BLOCK_ENTRIES", 40)
+    monkeypatch.setattr("gigagp.inference.computation_aware.actions.block._GROUP_BLOCKS", 3)
+    monkeypatch.setattr("gigagp.inference.computation_aware.actions.base._BLOCK_ENTRIES", 40)
     again = BlockActions(actions.values, actions.bounds)
     apart = loss_gradient(again, X, Y, kernel=Matern(1.5, 0.9).bind(2))
     assert len(again._groups) > 3

@@ -8,13 +8,13 @@ import torch
 import gigagp
 from gigagp import GPRegressor, actions, solvers
 from gigagp.errors import InvalidInputError
-from gigagp.gradients import Pathwise
 from gigagp.inference import Iterative
 from gigagp.inference.computation_aware import RecordingMatrix
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.gradients import Pathwise
 from gigagp.kernels import Matern
-from gigagp.means import ConstantMean, ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ConstantMean, ZeroMean
+from gigagp.model.model import Model
 from helpers import dense_posterior, draw_targets, generator, points, reference_matrix
 from twelve_rows import posterior_of
 

@@ -13,9 +13,9 @@ import gigagp
 from gigagp import GPRegressor, actions, inference, kernels, metrics, optimization
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference.computation_aware import ComputationAwareObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization import ParameterSpace
 from helpers import dense_posterior, draw_targets, generator, largest_tensor, points, within_standard_errors
 
@@ -247,8 +247,8 @@ def test_the_same_seed_gives_the_same_bits():
 
 
 def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr("gigagp.checkpoint.INTERVAL", 0.0)
-    monkeypatch.setattr("gigagp.checkpoint.Checkpoint.__init__.__defaults__", (0.0,))
+    monkeypatch.setattr("gigagp.estimators.checkpoint.INTERVAL", 0.0)
+    monkeypatch.setattr("gigagp.estimators.checkpoint.Checkpoint.__init__.__defaults__", (0.0,))
     whole = fit()
     settings = {"inference": aware(), "optimizer": optimization.Adam(0.1, 15)}
     evaluate, calls = ComputationAwareObjective.evaluate, []

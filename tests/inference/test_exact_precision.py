@@ -11,13 +11,13 @@ import torch
 
 from gigagp import GPRegressor, inference
 from gigagp.errors import SolverWarning
-from gigagp.inference import exact_posterior
-from gigagp.inference.exact_posterior import ExactPosterior, Factorised
-from gigagp.inference.mixture_posterior import MixturePosterior
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract import exact_posterior
+from gigagp.inference.contract.exact_posterior import ExactPosterior, Factorised
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.kernels import RBF, Matern
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from helpers import reference_block, reference_matrix
 
 N = 200

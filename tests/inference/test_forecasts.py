@@ -11,14 +11,14 @@ import torch
 
 import gigagp
 from gigagp import GPRegressor, inference, optimization
-from gigagp.checkpoint import Checkpoint
-from gigagp.inference.forecast import Forecast, Subject
+from gigagp.estimators.checkpoint import Checkpoint
+from gigagp.inference.contract.forecast import Forecast, Subject
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.registry import registered
 from gigagp.inference.sparse_variational.trial import extrapolated, trials
-from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF, Linear, Matern
-from gigagp.means import resolve_mean
-from gigagp.model import Model
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import Model
 
 SMALL = 150
 #: Subsets that leave a table of 200 rows to be learned whole.
@@ -198,7 +198,7 @@ def test_learning_of_a_bound_that_does_not_begin_ends_with_neighbours(small, mon
     assert isinstance(real.inference_, inference.SparseVariational)
 
     def late(self, *arguments, **options):
-        raise gigagp.interruption.Interrupted
+        raise gigagp.runtime.interruption.Interrupted
 
     monkeypatch.setattr("gigagp.optimization.auto.Auto._maximise_bound", late)
     gp = GPRegressor(time_budget=1e6, optimizer=QUICK).fit(X, y)

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from gigagp import actions, inference, kernels, solvers
-from gigagp.actions import dense as dense_actions
 from gigagp.errors import InvalidInputError
-from gigagp.inference import exact_posterior
-from gigagp.inference import rows_posterior as posterior_module
 from gigagp.inference.computation_aware import posterior as actions_posterior
+from gigagp.inference.computation_aware.actions import dense as dense_actions
+from gigagp.inference.contract import exact_posterior
+from gigagp.inference.contract import rows_posterior as posterior_module
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.grid import posterior as grid_posterior
-from gigagp.inference.posterior import Posterior
 from gigagp.inference.quadruply_stochastic import posterior as quadruply_posterior
 from gigagp.inference.sparse_variational import posterior as sparse_posterior
-from gigagp.inference.table import TrainingTable
-from gigagp.means import LinearMean
-from gigagp.model import Model
+from gigagp.model.means import LinearMean
+from gigagp.model.model import Model
 from gigagp.products import select
 from helpers import draw_targets, generator, points, reference_block, reference_matrix, relative_error
 

@@ -7,13 +7,13 @@ import torch
 from gigagp import GPRegressor, kernels
 from gigagp.errors import NotPositiveDefiniteError
 from gigagp.inference import Exact, Iterative, QuadruplyStochastic
-from gigagp.inference.least_noise import with_least_noise
-from gigagp.inference.objective import ExactObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.least_noise import with_least_noise
+from gigagp.inference.contract.objective import ExactObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 
-SHARE = "gigagp.inference.least_noise._LEAST_SHARE"
+SHARE = "gigagp.inference.contract.least_noise._LEAST_SHARE"
 
 
 def inputs(kind: str, n: int) -> np.ndarray:

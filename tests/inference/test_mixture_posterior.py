@@ -8,14 +8,14 @@ import torch
 from scipy.special import ndtr
 
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.inference.exact_posterior import ExactPosterior, Factorised
-from gigagp.inference.mixture_posterior import MixturePosterior
-from gigagp.inference.saved import Saved
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.exact_posterior import ExactPosterior, Factorised
+from gigagp.inference.contract.saved import Saved
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.kernels import RBF, Matern
-from gigagp.likelihoods import Gaussian
-from gigagp.means import resolve_mean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Gaussian
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import Model
 
 KERNELS = (Matern(1.5, [0.7, 1.3], 0.9), RBF(1.1, 1.4) + Matern(0.5, 0.4, 0.2), RBF([3.0, 0.5], 2.0))
 NOISES, WEIGHTS = (0.05, 0.2, 0.01), (0.2, 0.5, 0.3)

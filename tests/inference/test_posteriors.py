@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from gigagp import inference, kernels, solvers
-from gigagp.gradients import Pathwise
-from gigagp.inference.posterior import Posterior
-from gigagp.inference.table import TrainingTable
-from gigagp.means import LinearMean, ZeroMean
-from gigagp.model import Model
-from gigagp.prior_samples import PriorSamples
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.gradients import Pathwise
+from gigagp.model.means import LinearMean, ZeroMean
+from gigagp.model.model import Model
+from gigagp.model.prior_samples import PriorSamples
 from helpers import (
     RecordingSolver,
     dense_posterior,

@@ -7,16 +7,16 @@ import torch
 
 from gigagp import inference, kernels
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.gradients import Pathwise
 from gigagp.inference import RandomFeatures
-from gigagp.inference.exact import ExactObjective, ExactPosterior
-from gigagp.inference.pathwise_posterior import PathwisePosterior
-from gigagp.inference.random_features_posterior import FeaturePosterior
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ConstantMean, ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective, ExactPosterior
+from gigagp.inference.gradients import Pathwise
+from gigagp.inference.iterative.pathwise_posterior import PathwisePosterior
+from gigagp.inference.random_features.posterior import FeaturePosterior
+from gigagp.model.means import ConstantMean, ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization import Adam, Auto
-from gigagp.truncation import ExponentialDecay, Fixed, OneOverJ, RussianRoulette, SingleSample, Uniform
+from gigagp.solvers.truncation import ExponentialDecay, Fixed, OneOverJ, RussianRoulette, SingleSample, Uniform
 from helpers import generator, new_trace, points
 
 X = points(44, 3, seed=1)

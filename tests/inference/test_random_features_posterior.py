@@ -7,14 +7,15 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import GPRegressor, checkpoint, inference, kernels, optimization, truncation
+from gigagp import GPRegressor, inference, kernels, optimization, truncation
 from gigagp.errors import InvalidInputError
+from gigagp.estimators import checkpoint
 from gigagp.inference import RandomFeatures
-from gigagp.inference.random_features import RandomFeaturesObjective
-from gigagp.inference.random_features_posterior import FeaturePosterior
-from gigagp.inference.table import TrainingTable
-from gigagp.means import LinearMean, ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.random_features.posterior import FeaturePosterior
+from gigagp.inference.random_features.random_features import RandomFeaturesObjective
+from gigagp.model.means import LinearMean, ZeroMean
+from gigagp.model.model import Model
 from helpers import dense_posterior, draw_targets, generator, largest_tensor, points, within_standard_errors
 
 #: of few features

@@ -9,18 +9,12 @@ import torch
 
 from gigagp import kernels
 from gigagp.errors import MemoryBudgetError
-from gigagp.inference.random_features_sums import (
-    count_columns,
-    pull_back,
-    require_features,
-    row_blocks,
-    sum_rows,
-)
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.weight_space import WeightSpace
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.weight_space import WeightSpace
+from gigagp.inference.random_features.sums import count_columns, pull_back, require_features, row_blocks, sum_rows
 from gigagp.kernels.features import nested_columns
-from gigagp.means import LinearMean, ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import LinearMean, ZeroMean
+from gigagp.model.model import Model
 from helpers import all_kernels, generator, largest_tensor, points
 
 X, Y = points(60, 4, seed=1) * 0.6, points(60, 2, seed=2)

@@ -14,8 +14,8 @@ from gigagp import GPRegressor, inference
 from gigagp.commands import options
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.inference import registry
-from gigagp.inference.exact_posterior import ExactPosterior, Factorised
-from gigagp.inference.objective import ExactObjective
+from gigagp.inference.contract.exact_posterior import ExactPosterior, Factorised
+from gigagp.inference.contract.objective import ExactObjective
 
 X = np.random.default_rng(0).uniform(0, 5, size=(30, 2))
 Y = np.sin(X[:, 0]) + 0.2 * X[:, 1]

@@ -7,14 +7,14 @@ import torch
 
 from gigagp import gradients, inference, kernels, solvers
 from gigagp.errors import GigaGPWarning
-from gigagp.inference.sampled_variance import (
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.iterative.sampled_variance import (
     error_with_neighbours,
     variance_from_samples,
     variance_from_samples_and_neighbours,
 )
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from helpers import dense_posterior, draw_targets, generator, points, reference_block, reference_matrix
 
 KERNEL = kernels.Matern(1.5, [0.5, 0.9], 1.3).bind(2)

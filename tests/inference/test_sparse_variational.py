@@ -10,16 +10,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gigagp import interruption
 from gigagp.errors import MemoryBudgetError, NotPositiveDefiniteError
 from gigagp.inference import SparseVariational
-from gigagp.inference.exact import ExactObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
 from gigagp.inference.sparse_variational import points as blocks
 from gigagp.inference.sparse_variational.start import choose_points
-from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF, Linear, Matern, White
-from gigagp.means import ConstantMean, LinearMean, ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ConstantMean, LinearMean, ZeroMean
+from gigagp.model.model import Model
+from gigagp.runtime import interruption
 from helpers import (
     all_kernels,
     dense_posterior,

@@ -9,16 +9,17 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import GPRegressor, checkpoint, inference, kernels, optimization
+from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import FitWarning, InvalidInputError
+from gigagp.estimators import checkpoint
 from gigagp.inference import SparseVariational
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.sparse_variational import points as blocks
 from gigagp.inference.sparse_variational.collapsed import CollapsedObjective
 from gigagp.inference.sparse_variational.posterior import SparsePosterior
 from gigagp.inference.sparse_variational.stochastic import StochasticObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import LinearMean
-from gigagp.model import Model
+from gigagp.model.means import LinearMean
+from gigagp.model.model import Model
 from helpers import draw_targets, generator, largest_tensor, points, within_standard_errors
 
 X = points(80, 2)

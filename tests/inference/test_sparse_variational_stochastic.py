@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from gigagp.inference import SparseVariational
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.sparse_variational.stochastic import Batches
-from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Linear, Matern, White
-from gigagp.means import ConstantMean, LinearMean
-from gigagp.model import Model
+from gigagp.model.means import ConstantMean, LinearMean
+from gigagp.model.model import Model
 from gigagp.optimization import LBFGS, Adam
 from helpers import draw_targets, generator, largest_tensor, new_trace, points, within_standard_errors
 

@@ -11,16 +11,16 @@ from scipy import stats
 
 from gigagp import kernels
 from gigagp.errors import InvalidInputError
-from gigagp.inference.evidence import bound
-from gigagp.inference.objective import ExactObjective
-from gigagp.inference.student import StudentObjective, check_student
-from gigagp.inference.student_rows import weighted_by_neighbours
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import StudentT
-from gigagp.means import ConstantMean, ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.objective import ExactObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.evidence import bound
+from gigagp.inference.exact.student import StudentObjective, check_student
+from gigagp.inference.vecchia.student_rows import weighted_by_neighbours
+from gigagp.model.likelihoods import StudentT
+from gigagp.model.means import ConstantMean, ZeroMean
+from gigagp.model.model import Model
+from gigagp.model.student_noise import StudentNoise
 from gigagp.optimization.space import ParameterSpace
-from gigagp.student_noise import StudentNoise
 from helpers import generator
 
 KERNEL = kernels.Matern(1.5, [0.8, 1.7], 1.3).bind(2)

@@ -10,13 +10,13 @@ import torch
 
 from gigagp import GPRegressor
 from gigagp.inference import Iterative, Vecchia
-from gigagp.inference.objective import ExactObjective
-from gigagp.inference.subset_guide import SubsetGuide, guide_of
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.objective import ExactObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.iterative.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.kernels import Matern
-from gigagp.means import resolve_mean
-from gigagp.model import Model
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import Model
 from gigagp.neighbours.metric import Metric
 from gigagp.operators import KernelMatrix
 from gigagp.optimization import Auto, ParameterSpace
@@ -116,7 +116,10 @@ def test_a_quick_value_is_that_of_the_evaluation_and_is_not_computed_twice(kind,
     objective.evaluate(other)
     quick = objective.quick_value(model)
     count = []
-    for name in ("gigagp.inference.objective.Factorised.of", "gigagp.inference.vecchia.minibatch.Regression.of"):
+    for name in (
+        "gigagp.inference.contract.objective.Factorised.of",
+        "gigagp.inference.vecchia.minibatch.Regression.of",
+    ):
         monkeypatch.setattr(name, lambda *_: count.append(1))
     found = objective.evaluate(model)
     monkeypatch.undo()

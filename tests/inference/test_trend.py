@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gigagp.inference.trend import OrthogonalBasis, estimate_trend
+from gigagp.inference.contract.trend import OrthogonalBasis, estimate_trend
 from helpers import points, spd_matrix
 
 H = spd_matrix(torch.logspace(-1, 1, 30).double())

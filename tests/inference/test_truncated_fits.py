@@ -8,10 +8,10 @@ import torch
 
 from gigagp import GPRegressor, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import InvalidInputError, SolverWarning
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
-from gigagp.truncation import ExponentialDecay, Fixed, OneOverJ
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
+from gigagp.solvers.truncation import ExponentialDecay, Fixed, OneOverJ
 from helpers import draw_targets, generator, points
 
 X = points(150, 2).numpy()

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import GPRegressor, inference, interruption, kernels, optimization
+from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia import cost
 from gigagp.inference.vecchia import objective as objective_module
 from gigagp.inference.vecchia.objective import VecchiaObjective
-from gigagp.means import ConstantMean, LinearMean, ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ConstantMean, LinearMean, ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization.space import ParameterSpace
+from gigagp.runtime import interruption
 from helpers import (
     dense_posterior,
     draw_targets,

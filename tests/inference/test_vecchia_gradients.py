@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gigagp import inference, kernels
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.objective import VecchiaObjective
-from gigagp.means import LinearMean
-from gigagp.model import NOISE, Model
+from gigagp.model.means import LinearMean
+from gigagp.model.model import NOISE, Model
 from helpers import generator, points
 
 

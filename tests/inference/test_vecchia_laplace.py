@@ -15,8 +15,8 @@ from gigagp.errors import InvalidInputError
 from gigagp.inference.vecchia import laplace, latent
 from gigagp.inference.vecchia.curvature import Curvature
 from gigagp.inference.vecchia.learning_rows import spread_and_clustered
-from gigagp.likelihoods import Laplace, Likelihood, Logistic, Poisson, Probit, StudentT
-from gigagp.means import LinearMean
+from gigagp.model.likelihoods import Laplace, Likelihood, Logistic, Poisson, Probit, StudentT
+from gigagp.model.means import LinearMean
 from gigagp.optimization.space import ParameterSpace
 from helpers import draw_targets, generator, points, relative_error
 from vecchia_cases import NEW, clumps, gradients, killed_at_write, model_of, objective_of, tables

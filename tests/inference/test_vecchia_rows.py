@@ -13,7 +13,7 @@ from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.neighbourhood import NeighbourGraph
-from gigagp.rows.access import RowAccess
+from gigagp.tables.rows.access import RowAccess
 from helpers import draw_targets, points
 from vecchia_cases import clumps, duplicates
 

@@ -13,21 +13,21 @@ import torch
 import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.errors import FitWarning, InvalidInputError, MemoryBudgetError, UnreadableRowsError
-from gigagp.inference import streaming
-from gigagp.inference.objective import ExactObjective
-from gigagp.inference.streaming import StreamJob
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract import streaming
+from gigagp.inference.contract.objective import ExactObjective
+from gigagp.inference.contract.streaming import StreamJob
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia import inference as vecchia_inference
 from gigagp.inference.vecchia import streamed
 from gigagp.inference.vecchia.objective import VecchiaObjective
-from gigagp.means import ZeroMean, resolve_mean
-from gigagp.model import Model, StartModel
+from gigagp.model.means import ZeroMean, resolve_mean
+from gigagp.model.model import Model, StartModel
 from gigagp.neighbours.conditionals import Pool
 from gigagp.optimization.space import ParameterSpace
-from gigagp.progress import NoProgress
-from gigagp.random import generator_from
-from gigagp.rows import RandomOrder, RowAccess, RowSource
-from gigagp.rows.random_order import row_places
+from gigagp.runtime.progress import NoProgress
+from gigagp.settings.random import generator_from
+from gigagp.tables.rows import RandomOrder, RowAccess, RowSource
+from gigagp.tables.rows.random_order import row_places
 from helpers import draw_targets, points
 from vecchia_cases import NEW, clumps, duplicates
 

@@ -15,8 +15,8 @@ from contract import dense
 from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import FitWarning, InvalidInputError
 from gigagp.inference.vecchia import latent
-from gigagp.likelihoods import StudentT
-from gigagp.means import LinearMean
+from gigagp.model.likelihoods import StudentT
+from gigagp.model.means import LinearMean
 from helpers import draw_targets, generator, points
 from vecchia_cases import NEW, clumps, gradients, killed_at_write, model_of, objective_of, tables
 

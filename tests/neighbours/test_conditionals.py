@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gigagp import kernels
 from gigagp.kernels import Kernel
-from gigagp.model import NOISE
+from gigagp.model.model import NOISE
 from gigagp.neighbours.conditionals import Pool
 from gigagp.products import NativeTiles
 from helpers import all_kernels, generator, points, reference_block, relative_error

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from gigagp import kernels
 from gigagp.errors import InvalidInputError
-from gigagp.grids import RegularGrid
 from gigagp.kernels import Kernel, Leaf
 from gigagp.operators.grid import GridKernel, Torus
+from gigagp.operators.grid.statistics import RegularGrid
 from helpers import relative_error
 
 

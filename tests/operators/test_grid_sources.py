@@ -7,9 +7,9 @@ import torch
 
 from gigagp import kernels
 from gigagp.errors import InvalidInputError
-from gigagp.grids import GridStatistics, RegularGrid
+from gigagp.inference.grid.preconditioners.long_waves import LongWavesPreconditioner
 from gigagp.operators.grid import GridKernel, GridOperator, Starts
-from gigagp.preconditioners.long_waves import LongWavesPreconditioner
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 from gigagp.solvers import ConjugateGradients
 from grid_golden import NOISE, GoldenGrid
 

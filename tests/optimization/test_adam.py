@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
 from gigagp.kernels import RBF, Matern
-from gigagp.means import ConstantMean, ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ConstantMean, ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization import Adam, ParameterSpace
 from helpers import FunctionObjective, draw_targets, generator, new_trace, points, reference_matrix
 

@@ -8,11 +8,11 @@ import torch
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.errors import FitWarning
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
 from gigagp.inference.vecchia.laplace import LaplaceObjective
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization import Auto, ParameterSpace
 from helpers import draw_targets, generator, new_trace, points
 

@@ -11,8 +11,8 @@ import torch
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
-from gigagp.means import resolve_mean
-from gigagp.model import Model
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import Model
 from gigagp.optimization import ParameterSpace
 from gigagp.optimization.box import Box
 from gigagp.optimization.quasi_newton import QuasiNewton, minimise

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
 from gigagp.kernels import RBF, Constant, Linear, Matern, Periodic, White
-from gigagp.means import ZeroMean
-from gigagp.model import NOISE, Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import NOISE, Model
 from gigagp.optimization import ParameterSpace, fisher
 from gigagp.optimization.fisher import damped_inverse, derivative_products
 from gigagp.optimization.prior import WeakPrior

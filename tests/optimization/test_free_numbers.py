@@ -9,8 +9,8 @@ import torch
 
 from gigagp.errors import FitWarning, InvalidInputError
 from gigagp.kernels import RBF
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization import LBFGS, Adam, Auto, ParameterSpace
 from gigagp.optimization.prior import WeakPrior
 from helpers import FunctionObjective, generator, new_trace, points

@@ -115,7 +115,7 @@ def returning(make):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda model: None, "run of Returns must return a gigagp.model.Model; got None"),
+        (lambda model: None, "run of Returns must return a gigagp.model.model.Model; got None"),
         (lambda model: replace(model, kernel=kernels.Linear().bind(1)), "must return a model with the hyperparameters"),
         (lambda model: model.replace({"variance": torch.tensor(math.nan)}), "positive finite hyperparameters"),
         (lambda model: model.replace({"noise_variance": torch.tensor(-1.0)}), "positive finite hyperparameters"),

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gigagp import inference, kernels
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization import SparseAdam
 from gigagp.optimization.plateau import Plateau
 from helpers import generator, new_trace

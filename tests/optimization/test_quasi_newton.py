@@ -9,11 +9,11 @@ import torch
 
 from gigagp import inference, optimization
 from gigagp.errors import InvalidInputError
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
 from gigagp.kernels import RBF, Matern
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization import LBFGS, ParameterSpace
 from gigagp.optimization.quasi_newton import QuasiNewton, minimise
 from helpers import FunctionObjective, draw_targets, generator, new_trace, points, spd_matrix
@@ -188,7 +188,7 @@ def test_lbfgs_with_frozen_probes_and_no_values():
 
 
 def optimization_probes():
-    from gigagp.gradients import Pathwise
+    from gigagp.inference.gradients import Pathwise
 
     return Pathwise(n_probes=64, prior="exact")
 

@@ -7,8 +7,8 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import RBF, Linear, Matern, Periodic, RationalQuadratic, White
-from gigagp.means import ZeroMean
-from gigagp.model import NOISE, Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import NOISE, Model
 from gigagp.optimization import ParameterSpace
 from helpers import generator
 

@@ -8,10 +8,10 @@ import torch
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, bound_terms, exact_weights
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization import LBFGS, Adam, SparseAdaGrad, SparseAdam, SparseSGD, sparse_ascent
 from helpers import generator, new_trace, points
 from inference.quadruply_stochastic.reference import sampled

@@ -8,8 +8,8 @@ import torch
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import FitWarning, NonFiniteError, NotPositiveDefiniteError
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.iterative import IterativeObjective
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.inference.iterative.iterative import IterativeObjective
 from gigagp.optimization import LBFGS, Adam, Auto, Evaluation
 from helpers import draw_targets, points
 

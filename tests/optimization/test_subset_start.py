@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from gigagp import GPRegressor, inference, kernels
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import NOISE, Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import NOISE, Model
 from gigagp.optimization import LBFGS, Adam, ParameterSpace, SubsetStart
 from helpers import draw_targets, generator, new_trace, points
 

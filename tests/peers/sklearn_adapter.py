@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.gaussian_process import kernels as sk
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
-from gigagp.inference.exact import ExactObjective
-from gigagp.model import NOISE
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.model.model import NOISE
 
 
 def translated(kernel):

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from gigagp import GPRegressor, inference, kernels, plots
-from gigagp.figures import new_figure
 from gigagp.plots.surfaces import colour_limits
+from gigagp.storage.figures import new_figure
 
 pytest.importorskip("matplotlib")
 RNG = np.random.default_rng(0)

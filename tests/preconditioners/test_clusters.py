@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.preconditioners.clusters import Partition, clustered, contiguous
+from gigagp.solvers.preconditioners.clusters import Partition, clustered, contiguous
 from matrices import normal
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gigagp.operators import DenseMatrix
-from gigagp.preconditioners import pivoting
+from gigagp.solvers.preconditioners import pivoting
 from matrices import generator, kernel_matrix, smooth_part, spectral, with_duplicates, with_spectrum
 
 

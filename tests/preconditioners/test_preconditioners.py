@@ -8,9 +8,9 @@ import torch
 from gigagp.errors import MemoryBudgetError
 from gigagp.kernels import Cosine, Matern
 from gigagp.operators import DenseMatrix, KernelMatrix
-from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel, Vecchia
-from gigagp.preconditioners.automatic import auto_sizes, automatic
 from gigagp.products.native_tiles import NativeTiles
+from gigagp.solvers.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel, Vecchia
+from gigagp.solvers.preconditioners.automatic import auto_sizes, automatic
 from matrices import generator, kernel_matrix, normal, smooth_part, spectral, with_duplicates
 
 RECIPES = [

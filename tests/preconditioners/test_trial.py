@@ -9,14 +9,14 @@ import torch
 
 from gigagp.kernels import RBF, Matern
 from gigagp.operators import KernelMatrix
-from gigagp.preconditioners import TwoLevel, Vecchia
-from gigagp.preconditioners import automatic as automatic_module
-from gigagp.preconditioners.automatic import automatic, build
-from gigagp.preconditioners.base import PreconditionerRecipe, Reuse
-from gigagp.preconditioners.low_rank import RandomlyPivotedCholesky
-from gigagp.preconditioners.trial import TRIAL_ROWS, Candidate, cheapest
 from gigagp.products import NativeTiles
 from gigagp.solvers import ConjugateGradients
+from gigagp.solvers.preconditioners import TwoLevel, Vecchia
+from gigagp.solvers.preconditioners import automatic as automatic_module
+from gigagp.solvers.preconditioners.automatic import automatic, build
+from gigagp.solvers.preconditioners.base import PreconditionerRecipe, Reuse
+from gigagp.solvers.preconditioners.low_rank import RandomlyPivotedCholesky
+from gigagp.solvers.preconditioners.trial import TRIAL_ROWS, Candidate, cheapest
 from helpers import generator, points
 
 compiled = pytest.mark.skipif(not NativeTiles.available(), reason="conditionals are not compiled")

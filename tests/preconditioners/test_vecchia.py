@@ -11,9 +11,9 @@ from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.kernels import RBF, Matern, White
 from gigagp.operators import DenseMatrix, KernelMatrix
 from gigagp.operators.mixed_precision import RoundedMatrix
-from gigagp.preconditioners import Reuse
-from gigagp.preconditioners.vecchia import SparsePlusLowRank, Vecchia
 from gigagp.solvers import ConjugateGradients, Status
+from gigagp.solvers.preconditioners import Reuse
+from gigagp.solvers.preconditioners.vecchia import SparsePlusLowRank, Vecchia
 from helpers import reference_matrix, relative_error
 from matrices import generator, kernel_matrix, normal, spectral, with_duplicates
 

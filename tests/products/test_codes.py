@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from engines import HAS_TRITON, NO_EXTENSION, NO_TRITON
-from gigagp.grids.arguments import MAX_INPUTS
-from gigagp.grids.geometry import EDGE
-from gigagp.grids.gram import GROUP
 from gigagp.kernels import distances
 from gigagp.kernels.fused import Profile
+from gigagp.operators.grid.statistics.arguments import MAX_INPUTS
+from gigagp.operators.grid.statistics.geometry import EDGE
+from gigagp.operators.grid.statistics.gram import GROUP
 from gigagp.products import NativeTiles
 from gigagp.products.program import Operation
 from gigagp.products.triton_packing import Method

@@ -15,8 +15,8 @@ import pytest
 
 import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
+from gigagp.diagnostics.report.page import Picture
 from gigagp.errors import FitWarning, InvalidInputError
-from gigagp.reports.page import Picture
 
 pytest.importorskip("matplotlib")
 RNG = np.random.default_rng(0)
@@ -123,8 +123,8 @@ def cautions(model, X, y) -> str:
 def without_pictures(monkeypatch):
     """Leave out the pictures, which take most of the time."""
     for name in ("of_the_function", "of_the_history"):
-        monkeypatch.setattr(f"gigagp.reports.making.{name}", lambda *_, **__: [])
-    monkeypatch.setattr("gigagp.reports.making.picture", lambda *_, **__: Picture(b"", "", ""))
+        monkeypatch.setattr(f"gigagp.diagnostics.report.making.{name}", lambda *_, **__: [])
+    monkeypatch.setattr("gigagp.diagnostics.report.making.picture", lambda *_, **__: Picture(b"", "", ""))
 
 
 @pytest.mark.usefixtures("without_pictures")

@@ -13,11 +13,11 @@ import pytest
 import scipy.sparse
 import torch
 
-from gigagp.data import streaming
-from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
-from gigagp.rows import RowAccess, RowSource
-from gigagp.rows import access as row_access
+from gigagp.tables.files import streaming
+from gigagp.tables.files.labels import Labels
+from gigagp.tables.rows import RowAccess, RowSource
+from gigagp.tables.rows import access as row_access
 
 N = 500
 RNG = np.random.default_rng(0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.rows import hashes
-from gigagp.rows.hashes import row_hashes
+from gigagp.tables.rows import hashes
+from gigagp.tables.rows.hashes import row_hashes
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, Y = (torch.randn(100, width, dtype=torch.float64, generator=GENERATOR) for width in (3, 2))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.rows import RowAccess, RowPasses, RowSource, Section
+from gigagp.tables.rows import RowAccess, RowPasses, RowSource, Section
 
 from .test_access import N, X, Y, folder
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gigagp.data import streaming
-from gigagp.rows import RowSource, preview_of
-from gigagp.rows import preview as preview_module
+from gigagp.tables.files import streaming
+from gigagp.tables.rows import RowSource, preview_of
+from gigagp.tables.rows import preview as preview_module
 
 from .test_source import N, X, pairs, parquet_folder
 

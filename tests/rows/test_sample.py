@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.rows import RowSample
+from gigagp.tables.rows import RowSample
 
 
 def rows(n: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from gigagp.data import streaming
 from gigagp.errors import InvalidInputError
-from gigagp.rows import RowSource, preview_of, source_bounds, stream_rows
+from gigagp.tables.files import streaming
+from gigagp.tables.rows import RowSource, preview_of, source_bounds, stream_rows
 
 N = 900
 RNG = np.random.default_rng(0)
@@ -104,7 +104,7 @@ def test_reading_goes_on_where_it_stopped(tmp_path):
 
 
 def test_a_number_may_begin_as_a_whole_one_in_a_csv_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("gigagp.data.streaming._CSV_BLOCK", 64)
+    monkeypatch.setattr("gigagp.tables.files.streaming._CSV_BLOCK", 64)
     path = tmp_path / "t.csv"
     path.write_text("a;b;y\n" + "0;1;2\n" * 50 + "0.5;1.25;2.5\n" * 50)
     parts = list(stream_rows(path, ["a", "b"], ["y"]))

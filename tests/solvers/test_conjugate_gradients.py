@@ -17,7 +17,7 @@ from gigagp.solvers import (
     TwoLevel,
 )
 from gigagp.solvers.krylov import Recurrence, WeightedSum
-from gigagp.truncation import ExponentialDecay, Fixed
+from gigagp.solvers.truncation import ExponentialDecay, Fixed
 from matrices import (
     Counting,
     Euclidean,

@@ -12,7 +12,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.operators import DenseMatrix, KernelMatrix
 from gigagp.solvers import ConjugateGradients, PivotedCholesky, Solution, Start, Status, TwoLevel
 from gigagp.solvers.truncated import EXHAUSTED
-from gigagp.truncation import ExponentialDecay, Fixed, OneOverJ, RussianRoulette, SingleSample, Uniform
+from gigagp.solvers.truncation import ExponentialDecay, Fixed, OneOverJ, RussianRoulette, SingleSample, Uniform
 from golden import choose, lengths_and_chances
 from helpers import relative_error
 from matrices import Counting, Spoiled, Weighted, generator, kernel_matrix, normal, smooth_part, spectral, with_spectrum

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.truncation import ExponentialDecay, Fixed, Geometric, OneOverJ, Uniform
+from gigagp.solvers.truncation import ExponentialDecay, Fixed, Geometric, OneOverJ, Uniform
 from helpers import generator
 
 LAWS = [

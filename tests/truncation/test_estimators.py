@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.truncation import (
+from gigagp.solvers.truncation import (
     ExponentialDecay,
     Fixed,
     Geometric,

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from gigagp import inference, kernels, optimization, solvers
-from gigagp.gradients import Pathwise
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.inference.gradients import Pathwise
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from helpers import draw_targets, generator, new_trace, points
 
 

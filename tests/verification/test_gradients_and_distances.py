@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gigagp.diagnostics import inverse_spectrum, squared_distance
-from gigagp.gradients import Exact, Hutchinson, Pathwise
+from gigagp.inference.gradients import Exact, Hutchinson, Pathwise
 from gigagp.kernels import Matern
-from gigagp.means import ZeroMean
-from gigagp.model import NOISE, Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import NOISE, Model
 from gigagp.operators import KernelMatrix
 from helpers import draw_targets, generator, points, reference_matrix, within_standard_errors
 

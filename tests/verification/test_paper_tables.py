@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gigagp import GPRegressor, inference
-from gigagp.metrics import gaussian_nll, rmse
+from gigagp.estimators.metrics import gaussian_nll, rmse
 from gigagp.presets import lin2024
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "data" / "uci"

@@ -9,10 +9,10 @@ import torch
 
 from gigagp import inference, kernels, solvers
 from gigagp.errors import GigaGPWarning
-from gigagp.gradients import Pathwise
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.gradients import Pathwise
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
 from helpers import RecordingSolver, dense_posterior, draw_targets, generator, points
 

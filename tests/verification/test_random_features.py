@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from gigagp.inference import RandomFeatures
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.random_features_sums import sum_rows
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.weight_space import WeightSpace
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.weight_space import WeightSpace
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.inference.random_features.sums import sum_rows
 from gigagp.kernels import RBF
 from gigagp.kernels.features import nested_columns
-from gigagp.means import ZeroMean
-from gigagp.model import Model
-from gigagp.truncation import OneOverJ, SingleSample
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
+from gigagp.solvers.truncation import OneOverJ, SingleSample
 from helpers import generator, within_standard_errors
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gigagp import inference, kernels, optimization
-from gigagp.gradients import Hutchinson, Pathwise
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.gradients import Hutchinson, Pathwise
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.solvers import AlternatingProjections, ConjugateGradients, PivotedCholesky, StochasticGradientDescent
 from helpers import draw_targets, generator, new_trace, points

@@ -13,16 +13,16 @@ import pytest
 import torch
 
 from gigagp import kernels, optimization
-from gigagp.gradients import Hutchinson, Pathwise
 from gigagp.inference import Iterative
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.lanczos import Quadrature, log_determinant
-from gigagp.means import resolve_mean
-from gigagp.model import NOISE, Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.inference.gradients import Hutchinson, Pathwise
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import NOISE, Model
 from gigagp.solvers import ConjugateGradients, PivotedCholesky
 from gigagp.solvers.krylov import Recurrence
-from gigagp.truncation import ExponentialDecay, Fixed, RussianRoulette, russian_roulette_variance
+from gigagp.solvers.lanczos import Quadrature, log_determinant
+from gigagp.solvers.truncation import ExponentialDecay, Fixed, RussianRoulette, russian_roulette_variance
 from golden import Golden, choose, golden, lengths_and_chances
 from helpers import generator, new_trace, relative_error, within_standard_errors
 from matrices import normal, spectral

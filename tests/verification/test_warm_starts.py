@@ -10,12 +10,12 @@ import torch
 
 from gigagp import GPRegressor, inference, kernels, optimization, solvers
 from gigagp.diagnostics import squared_distance
-from gigagp.gradients import Hutchinson, Pathwise
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.warm_start import WarmStart
-from gigagp.means import ZeroMean
-from gigagp.model import NOISE, Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.inference.gradients import Hutchinson, Pathwise
+from gigagp.inference.iterative.warm_start import WarmStart
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import NOISE, Model
 from gigagp.operators import KernelMatrix
 from gigagp.optimization import ParameterSpace
 from gigagp.solvers.base import Problem

@@ -13,8 +13,8 @@ from torch import Tensor
 from gigagp.botorch.moments import ConditionedMoments, FittedMoments, Moments, NoisyMoments, Observations
 from gigagp.botorch.posterior import GigaPosterior
 from gigagp.errors import InvalidInputError
-from gigagp.joint_posterior import JointPosterior, points_of
-from gigagp.likelihoods import Gaussian, resolve_likelihood
+from gigagp.estimators.answers.joint_posterior import JointPosterior, points_of
+from gigagp.model.likelihoods import Gaussian, resolve_likelihood
 from gigagp.regression import GPRegressor
 
 

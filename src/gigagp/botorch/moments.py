@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.joint_posterior import JointPosterior, cholesky_of_batches
+from gigagp.estimators.answers.joint_posterior import JointPosterior, cholesky_of_batches
 
 
 class Moments(ABC):

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gigagp.botorch.model import GigaModel
 from gigagp.errors import InvalidInputError
-from gigagp.inference.posterior import SampleFunctions
-from gigagp.joint_posterior import known_mean
+from gigagp.estimators.answers.joint_posterior import known_mean
+from gigagp.inference.contract.posterior import SampleFunctions
 
 
 class GigaPaths(SamplePath):

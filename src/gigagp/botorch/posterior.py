@@ -11,7 +11,7 @@ from linear_operator.operators import DenseLinearOperator
 from torch import Tensor
 
 from gigagp.botorch.moments import Moments
-from gigagp.joint_posterior import cholesky_of_batches
+from gigagp.estimators.answers.joint_posterior import cholesky_of_batches
 
 
 class GigaPosterior(GPyTorchPosterior):

@@ -24,7 +24,7 @@ from gigagp.commands.plot import plot
 from gigagp.commands.predict import predict
 from gigagp.commands.report import report
 from gigagp.errors import FitInterruptedWarning, GigaGPError, GigaGPWarning
-from gigagp.memory import is_lack_of_memory
+from gigagp.runtime.memory import is_lack_of_memory
 
 #: The exit code for errors that users can correct: a wrong command, an unusable table, a damaged model.
 EXIT_WRONG_INPUT = 2

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gigagp.data import PLAIN, CsvStyle, Table, read_columns
-from gigagp.data.folders import PARQUET, table_files
-from gigagp.data.labels import Labels
-from gigagp.data.streaming import STREAMED, column_names, numbers, stream_file
-from gigagp.data.table import find_columns
 from gigagp.errors import InvalidInputError
-from gigagp.progress import current
+from gigagp.runtime.progress import current
+from gigagp.tables.files import PLAIN, CsvStyle, Table, read_columns
+from gigagp.tables.files.folders import PARQUET, table_files
+from gigagp.tables.files.labels import Labels
+from gigagp.tables.files.streaming import STREAMED, column_names, numbers, stream_file
+from gigagp.tables.files.table import find_columns
 
 if TYPE_CHECKING:
     from gigagp import GPClassifier, GPRegressor

@@ -11,11 +11,11 @@ import typer
 
 from gigagp.commands import options
 from gigagp.commands.problem import read_problem
-from gigagp.data import CsvStyle
-from gigagp.files import check_folder
+from gigagp.storage.files import check_folder
+from gigagp.tables.files import CsvStyle
 
 if TYPE_CHECKING:
-    from gigagp.encoding import Encode
+    from gigagp.tables.encoding import Encode
 
 
 def compare(
@@ -41,14 +41,14 @@ def compare(
     if out is not None:
         check_folder(out)
     if plot is not None:
-        from gigagp.figures import check_plot
+        from gigagp.storage.figures import check_plot
 
         check_plot(plot)
         check_folder(plot)
     X, y, target = read_problem(table, target, columns, header, CsvStyle(decimal, comment), strict)
 
     import gigagp
-    from gigagp import persistence
+    from gigagp.estimators.saving import persistence
 
     encode: Encode = "strict" if strict else "auto"
     comparison = gigagp.compare(

@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
-from gigagp import metrics
 from gigagp.commands import options
 from gigagp.commands.evaluate import scores
-from gigagp.data import Table
 from gigagp.errors import InvalidInputError
+from gigagp.estimators import metrics
+from gigagp.tables.files import Table
 
 _LEVELS = (0.25, 0.5, 0.8, 0.9, 0.95)
 _NEXT = """\

@@ -18,17 +18,17 @@ from gigagp.commands.blocks import read_inputs
 from gigagp.commands.interrupts import interruptible
 from gigagp.commands.methods import GRADIENTS, SOLVERS, choose_method
 from gigagp.commands.problem import choose_inputs, choose_rows, require_one_target, resolve_column
-from gigagp.data import Table, read_columns
 from gigagp.errors import InvalidInputError
-from gigagp.files import check_folder
-from gigagp.persistence import load_notes
+from gigagp.estimators.saving.persistence import load_notes
+from gigagp.storage.files import check_folder
+from gigagp.tables.files import Table, read_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from gigagp.diagnostics import BiasReport
-    from gigagp.inference.table import TrainingTable
-    from gigagp.model import Model
+    from gigagp.inference.contract.table import TrainingTable
+    from gigagp.model.model import Model
 
 #: A bias of more standard errors than this is not due to chance.
 _ERRORS = 4
@@ -97,8 +97,8 @@ def bias(
 ) -> None:
     """Estimate likelihood and gradient many times, and report their bias, variance and cost."""
     from gigagp import diagnostics
-    from gigagp.figures import check_plot
-    from gigagp.progress import meter_for
+    from gigagp.runtime.progress import meter_for
+    from gigagp.storage.figures import check_plot
 
     if plot is not None:
         check_folder(plot)
@@ -159,7 +159,7 @@ def _at_rows(
     """Return the model that exact inference learns from the rows (or starts from), and the rows in its units."""
     from gigagp import GPRegressor
     from gigagp.inference import Exact
-    from gigagp.inference.rows_posterior import RowsPosterior
+    from gigagp.inference.contract.rows_posterior import RowsPosterior
 
     target = resolve_column(target, found.column_names, source)
     inputs = choose_inputs(columns, found.column_names, [target], source)
@@ -189,8 +189,8 @@ def _at_model(
     memory: str | None,
 ) -> tuple[Model, TrainingTable]:
     """Return a saved model and the rows in its units."""
-    from gigagp.inference.table import TrainingTable
-    from gigagp.memory import resolve_budget
+    from gigagp.inference.contract.table import TrainingTable
+    from gigagp.runtime.memory import resolve_budget
 
     regressor = gigagp.load(path)
     require_one_target(regressor, path)

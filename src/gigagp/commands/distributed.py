@@ -46,7 +46,7 @@ def all_processes(distributed: bool) -> Iterator[bool]:
         raise InvalidInputError(msg)
     import torch.distributed as dist
 
-    from gigagp import processes
+    from gigagp.runtime import processes
 
     _take_card()
     dist.init_process_group("gloo", timeout=_TIMEOUT)

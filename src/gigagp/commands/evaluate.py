@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 import gigagp
-from gigagp import metrics
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
 from gigagp.commands.problem import require_one_target, resolve_column
-from gigagp.data import CsvStyle
-from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
-from gigagp.likelihoods import Gaussian
-from gigagp.persistence import load_notes
-from gigagp.progress import meter_for
+from gigagp.estimators import metrics
+from gigagp.estimators.saving.persistence import load_notes
+from gigagp.model.likelihoods import Gaussian
+from gigagp.runtime.progress import meter_for
+from gigagp.tables.files import CsvStyle
+from gigagp.tables.files.labels import Labels
 
 
 def evaluate(

@@ -14,11 +14,11 @@ from gigagp.commands import options
 from gigagp.commands.blocks import is_large
 from gigagp.commands.distributed import all_processes
 from gigagp.commands.problem import choose_inputs, choose_rows, loaded, needs_encoder, resolve_column
-from gigagp.data import PLAIN, CsvStyle, Table, read_columns
-from gigagp.data.streaming import column_names
-from gigagp.data.table import find_columns
 from gigagp.errors import FitInterruptedWarning, InvalidInputError
-from gigagp.files import check_folder
+from gigagp.storage.files import check_folder
+from gigagp.tables.files import PLAIN, CsvStyle, Table, read_columns
+from gigagp.tables.files.streaming import column_names
+from gigagp.tables.files.table import find_columns
 
 
 def fit(
@@ -325,7 +325,8 @@ def _fit_and_save(
     problem: _Problem, method: _Method, settings: dict[str, Any], out: Path | None, checkpoint: Path | None
 ) -> None:
     """Fit, save and describe the model; in a process without an output, only fit it."""
-    from gigagp import GPClassifier, GPRegressor, persistence
+    from gigagp import GPClassifier, GPRegressor
+    from gigagp.estimators.saving import persistence
 
     regressor: Any = GPClassifier(**settings) if method.of_classes else GPRegressor(**settings)
     target, inputs, found = problem.target, problem.inputs, problem.found

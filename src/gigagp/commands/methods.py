@@ -112,7 +112,7 @@ def _choose_solver(
 
 
 def _choose_gradient(word: str, probes: int | None, features: int | None) -> Any:
-    from gigagp import gradients
+    from gigagp.inference import gradients
 
     if word not in ("auto", *GRADIENTS):
         msg = f"--gradient must be one of auto, {', '.join(GRADIENTS)}; got {word!r}."

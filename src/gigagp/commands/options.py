@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gigagp.data import FORMATS
 from gigagp.errors import InvalidInputError
+from gigagp.tables.files import FORMATS
 
 if TYPE_CHECKING:
     from gigagp.kernels import Kernel
-    from gigagp.progress import Meter
+    from gigagp.runtime.progress import Meter
 
 TablePath = Annotated[Path, typer.Argument(metavar="TABLE", help=f"The table: {FORMATS}.", show_default=False)]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model saved by `gigagp fit`.", show_default=False)]
@@ -58,7 +58,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for 
 
 #: Words for `--kernel` in help texts, which do not load the kernels; `choose_kernel` accepts all words of the classes.
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "periodic", "linear", "constant", "white")
-#: Rules that choose or average kernels (`gigagp.kernel_rules`).
+#: Rules that choose or average kernels (`gigagp.estimators.choices.kernel_rules`).
 KERNEL_RULES = ("auto", "average", "choose")
 #: Registered inference methods of the package, for help texts: reading the registry would import torch.
 INFERENCES = (
@@ -84,7 +84,7 @@ def verbosity(quiet: bool, verbose: bool, job: str) -> int | Literal["auto"] | M
 
     By default it is a bar on a terminal, and elsewhere lines about the ``job``, for what takes more than ten seconds.
     """
-    from gigagp.progress import meter_for_command
+    from gigagp.runtime.progress import meter_for_command
 
     return 0 if quiet else 2 if verbose else meter_for_command(job)
 
@@ -199,7 +199,8 @@ def _moments(text: str) -> tuple[float, float]:
 
 
 def _truncated_inference(word: str, mean: float, deviation: float) -> Any:
-    from gigagp import inference, solvers, truncation
+    from gigagp import inference, solvers
+    from gigagp.solvers import truncation
 
     if word not in ("auto", "iterative", "random-features"):
         msg = f"--truncation needs --inference iterative or random-features: {word} inference has nothing to cut."

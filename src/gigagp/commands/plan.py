@@ -10,7 +10,7 @@ import typer
 
 from gigagp.commands import options
 from gigagp.commands.problem import read_problem
-from gigagp.data import CsvStyle
+from gigagp.tables.files import CsvStyle
 
 
 def plan(

@@ -10,9 +10,9 @@ import typer
 
 import gigagp
 from gigagp.commands import options
-from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
-from gigagp.persistence import load_notes
+from gigagp.estimators.saving.persistence import load_notes
+from gigagp.tables.files.labels import Labels
 
 if TYPE_CHECKING:
     from gigagp.plots.surfaces import Aspect
@@ -66,8 +66,8 @@ def plot(
 ) -> None:
     """Draw a model: a curve, a map, slices of three inputs, or what each of more inputs does."""
     from gigagp.commands.blocks import Blocks
-    from gigagp.figures import check_plot
     from gigagp.plots import plot as draw
+    from gigagp.storage.figures import check_plot
 
     check_plot(out)
     regressor = gigagp.load(model)

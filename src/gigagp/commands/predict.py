@@ -14,12 +14,12 @@ import typer
 import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
-from gigagp.data import CsvStyle, Table, write_table
-from gigagp.data.table import find_columns
-from gigagp.data.writing import check_ending
 from gigagp.errors import InvalidInputError
-from gigagp.memory import require, resolve_budget
-from gigagp.progress import meter_for
+from gigagp.runtime.memory import require, resolve_budget
+from gigagp.runtime.progress import meter_for
+from gigagp.tables.files import CsvStyle, Table, write_table
+from gigagp.tables.files.table import find_columns
+from gigagp.tables.files.writing import check_ending
 
 
 def predict(

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from gigagp.commands import options
-from gigagp.data import CsvStyle, Table, find_column, read_columns
 from gigagp.errors import InvalidInputError
+from gigagp.tables.files import CsvStyle, Table, find_column, read_columns
 
 if TYPE_CHECKING:
     from gigagp.regression import GPRegressor

@@ -13,13 +13,13 @@ import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
 from gigagp.commands.problem import resolve_column
-from gigagp.data import CsvStyle
-from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
-from gigagp.figures import require_matplotlib
-from gigagp.files import check_folder
-from gigagp.persistence import load_notes
-from gigagp.progress import meter_for
+from gigagp.estimators.saving.persistence import load_notes
+from gigagp.runtime.progress import meter_for
+from gigagp.storage.figures import require_matplotlib
+from gigagp.storage.files import check_folder
+from gigagp.tables.files import CsvStyle
+from gigagp.tables.files.labels import Labels
 
 
 def report(

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Range, checks_arguments
 from gigagp.inference import Inference
-from gigagp.inference.exact import ExactObjective
-from gigagp.inference.iterative import IterativeObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
+from gigagp.inference.iterative.iterative import IterativeObjective
+from gigagp.model.model import Model
 from gigagp.optimization.space import ParameterSpace
-from gigagp.progress import Meter, NoProgress
-from gigagp.random import RandomState, generator_from, spawn, standard_normal
+from gigagp.runtime.progress import Meter, NoProgress
+from gigagp.settings.fields import Range, checks_arguments
+from gigagp.settings.random import RandomState, generator_from, spawn, standard_normal
 
 #: Name of the row of the log marginal likelihood.
 VALUE = "log likelihood"

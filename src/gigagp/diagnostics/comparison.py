@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from gigagp import intake
-from gigagp.duration import in_words, resolve_duration
-from gigagp.encoding import Encode, TableEncoder
 from gigagp.errors import GigaGPError, InvalidInputError
-from gigagp.fields import Fraction, Positive, checks_arguments
-from gigagp.figures import check_plot, new_figure, save_figure
+from gigagp.estimators.metrics import coverage, gaussian_nll, rmse
 from gigagp.inference import Grid, SparseVariational, Vecchia
-from gigagp.metrics import coverage, gaussian_nll, rmse
-from gigagp.progress import Verbosity, meter_for
-from gigagp.random import RandomState, generator_from
 from gigagp.regression import GPRegressor
+from gigagp.runtime.duration import in_words, resolve_duration
+from gigagp.runtime.progress import Verbosity, meter_for
+from gigagp.settings.fields import Fraction, Positive, checks_arguments
+from gigagp.settings.random import RandomState, generator_from
+from gigagp.storage.figures import check_plot, new_figure, save_figure
+from gigagp.tables import intake
+from gigagp.tables.encoding import Encode, TableEncoder
 
 #: Inputs up to which grids and linear interpolation are compared, and rows up to which the latter is.
 _FEW_INPUTS, _INTERPOLATED_ROWS = 3, 200_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gigagp.inference.posterior import Posterior
+from gigagp.inference.contract.posterior import Posterior
 from gigagp.kernels import Kernel, StationaryKernel
 
 

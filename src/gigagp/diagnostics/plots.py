@@ -11,8 +11,8 @@ import torch
 
 from gigagp.diagnostics.bias import BiasReport
 from gigagp.errors import InvalidInputError
-from gigagp.figures import check_plot, new_figure, save_figure
 from gigagp.plots import plot
+from gigagp.storage.figures import check_plot, new_figure, save_figure
 
 #: Largest number of lines in a plot; of more, only the worst are shown.
 _SHOWN = 40

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import torch
 
-from gigagp.dense import cholesky
 from gigagp.operators import KernelMatrix
 from gigagp.operators.base import LinearOperator
+from gigagp.products.dense import cholesky
 
 
 def squared_distance(operator: LinearOperator, start: torch.Tensor, solution: torch.Tensor) -> torch.Tensor:

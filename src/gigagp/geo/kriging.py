@@ -9,14 +9,14 @@ import torch
 from sklearn.base import clone
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, Positive, checks_arguments
 from gigagp.geo.blocks import means_of_cells, means_of_polygons
 from gigagp.geo.places import Places, column, needed
 from gigagp.geo.rasters import Raster
 from gigagp.geo.variograms import Variogram, variogram
 from gigagp.kernels import Matern
-from gigagp.random import RandomState
 from gigagp.regression import GPRegressor
+from gigagp.settings.fields import Count, Positive, checks_arguments
+from gigagp.settings.random import RandomState
 
 
 class Kriging:

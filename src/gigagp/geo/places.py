@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.intake import numbers
+from gigagp.tables.intake import numbers
 
 #: Names of the columns of coordinates that are known, and whether they are longitudes and latitudes in degrees.
 _KNOWN = (

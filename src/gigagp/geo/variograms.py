@@ -10,12 +10,12 @@ import torch
 from scipy.spatial.distance import cdist
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, NotNegative, Positive, checks_arguments
-from gigagp.intake import inputs, targets
 from gigagp.kernels import Constant, Cosine, Kernel, Periodic, White
 from gigagp.kernels.geometry import EARTH_RADIUS, Sphere
 from gigagp.kernels.stationary import StationaryKernel, require_taken
-from gigagp.random import RandomState, generator_from
+from gigagp.settings.fields import Count, NotNegative, Positive, checks_arguments
+from gigagp.settings.random import RandomState, generator_from
+from gigagp.tables.intake import inputs, targets
 
 #: Rows of a block of pairs.
 _BLOCK = 512

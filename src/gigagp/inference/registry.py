@@ -9,15 +9,15 @@ from typing import Any
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.inference.base import Inference
 from gigagp.inference.computation_aware import ComputationAware
-from gigagp.inference.exact import Exact
+from gigagp.inference.contract.base import Inference
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.saved import Saved
+from gigagp.inference.exact.exact import Exact
 from gigagp.inference.grid import Grid
-from gigagp.inference.iterative import Iterative
-from gigagp.inference.posterior import Posterior
+from gigagp.inference.iterative.iterative import Iterative
 from gigagp.inference.quadruply_stochastic import QuadruplyStochastic, RelevanceVectorMachine
-from gigagp.inference.random_features import RandomFeatures
-from gigagp.inference.saved import Saved
+from gigagp.inference.random_features.random_features import RandomFeatures
 from gigagp.inference.sparse_variational import SparseVariational
 from gigagp.inference.vecchia import Vecchia
 

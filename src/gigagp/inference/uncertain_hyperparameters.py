@@ -21,20 +21,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.dense import eigh
 from gigagp.errors import FitWarning, NonFiniteError, NotPositiveDefiniteError, warn
-from gigagp.inference.exact_posterior import ExactPosterior
-from gigagp.inference.mixture_posterior import MixturePosterior, require_factors
-from gigagp.inference.objective import ExactObjective, TableObjective
+from gigagp.inference.contract.exact_posterior import ExactPosterior
+from gigagp.inference.contract.objective import ExactObjective, TableObjective
+from gigagp.inference.exact.mixture_posterior import MixturePosterior, require_factors
 from gigagp.inference.vecchia.objective import VecchiaObjective
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization import History
 from gigagp.optimization.prior import WeakPrior
 from gigagp.optimization.scoring import FisherScoring
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
-from gigagp.progress import NoProgress
-from gigagp.random import spawn
+from gigagp.products.dense import eigh
+from gigagp.runtime.progress import NoProgress
+from gigagp.settings.random import spawn
 
 #: Rows up to which draws are weighted. Beyond, the rows determine the hyperparameters so well that Laplace's
 #: approximation needs no correction, and likelihoods cost seconds.

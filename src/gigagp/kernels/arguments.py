@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import shown
 from gigagp.kernels.geometry import MetricName
+from gigagp.settings.fields import shown
 
 #: What a constructor takes for a hyperparameter.
 ParameterLike = float | Sequence[float] | np.ndarray | Tensor | None

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
 from gigagp.kernels.hyperparameter import Hyperparameter
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.units import Unit, Units
-from gigagp.random import standard_normal
+from gigagp.settings.indexed_random import IndexedDraws
+from gigagp.settings.random import standard_normal
 
 
 class Constant(Leaf):

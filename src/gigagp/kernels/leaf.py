@@ -10,10 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp.brief import short
 from gigagp.errors import InvalidInputError
-from gigagp.fields import checked
-from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.arguments import (
     BoundsLike,
     ParameterLike,
@@ -25,6 +22,9 @@ from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds, checked_bounds
 from gigagp.kernels.inputs import OfInputs
 from gigagp.kernels.units import Unit, Units
+from gigagp.settings.brief import short
+from gigagp.settings.fields import checked
+from gigagp.settings.indexed_random import IndexedDraws
 
 #: What a class computes its covariances with, and what has to agree with them for random features.
 _COVARIANCE = frozenset({"block", "profile"})

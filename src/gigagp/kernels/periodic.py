@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.hyperparameter import Hyperparameter
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.units import Unit
-from gigagp.random import standard_normal
+from gigagp.settings.indexed_random import IndexedDraws
+from gigagp.settings.random import standard_normal
 
 
 class Periodic(Leaf):

@@ -9,8 +9,6 @@ from typing import Annotated, Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from gigagp.fields import OneOf, Remedy, Words, checked
-from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.arguments import ParameterLike, StationaryOptions
 from gigagp.kernels.fused import Profile
 from gigagp.kernels.hyperparameter import Hyperparameter
@@ -18,6 +16,8 @@ from gigagp.kernels.profiles import matern_profile
 from gigagp.kernels.spectral import lower_gamma_quantile, upper_gamma_quantile
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.kernels.units import Unit
+from gigagp.settings.fields import OneOf, Remedy, Words, checked
+from gigagp.settings.indexed_random import IndexedDraws
 
 #: Half-integers have closed forms.
 _Smoothness = Annotated[

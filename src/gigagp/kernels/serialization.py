@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gigagp.custom import MARK, NOTHING, Custom, marked
 from gigagp.errors import InvalidInputError
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.catalogue import own_classes
 from gigagp.kernels.composite import Composite, Product
+from gigagp.settings.custom import MARK, NOTHING, Custom, marked
 
 #: Most terms that a description may multiply out to: a short description can name more than a machine can hold.
 _MOST_TERMS = 10_000

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import checked
-from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.distances import squared_distances
@@ -24,7 +22,9 @@ from gigagp.kernels.hyperparameter import Hyperparameter
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.spectral import tail_probabilities
 from gigagp.kernels.units import Unit, Units
-from gigagp.random import standard_normal
+from gigagp.settings.fields import checked
+from gigagp.settings.indexed_random import IndexedDraws
+from gigagp.settings.random import standard_normal
 
 #: The three forms of a profile, which a class has to write together for its closed forms to be used.
 _FORMS = frozenset({"profile", "profile_", "profile_derivatives_"})

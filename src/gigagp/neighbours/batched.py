@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gigagp import interruption
 from gigagp.kernels import Kernel
 from gigagp.neighbours.local import LOST, Conditionals, Derivatives, gram, total
+from gigagp.runtime import interruption
 
 #: Arrays of (m + 1)^2 numbers for each problem at the peak of a batch.
 _ARRAYS = 8

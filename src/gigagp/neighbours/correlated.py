@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp import interruption
 from gigagp.kernels import Kernel
+from gigagp.runtime import interruption
 
 #: Bytes for each entry of a block of the kernel matrix.
 _BYTES = 256

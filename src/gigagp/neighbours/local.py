@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gigagp.kernels import Kernel
-from gigagp.model import NOISE
+from gigagp.model.model import NOISE
 
 #: A variance below this share of the prior's is rounding; as in ``products/native/conditionals.cpp``. At 1e-10 and
 #: above, variances have at least four correct digits, whatever the kernel and the rows.

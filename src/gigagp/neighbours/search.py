@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.processes import current
 from gigagp.products.extension import native as _native
+from gigagp.runtime.processes import current
 
 #: Largest size of a coordinate: squares of differences stay within float64.
 LARGEST = 1e150

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp.dense import tall_product
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
+from gigagp.products.dense import tall_product
 from gigagp.products.stored import stored_product
 
 

@@ -7,16 +7,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gigagp import interruption
-from gigagp.dense import tall_product
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel, StationaryKernel
-from gigagp.memory import require, resolve_budget
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
 from gigagp.operators.mixed_precision import RoundedMatrix
 from gigagp.products import Engine, LowRankWeights, Weights, select
+from gigagp.products.dense import tall_product
 from gigagp.products.stored import stored_product
+from gigagp.runtime import interruption
+from gigagp.runtime.memory import require, resolve_budget
 
 
 class KernelMatrix(SymmetricMatrix):

@@ -7,14 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from gigagp.operators.kernel_matrix import KernelMatrix
-from gigagp.processes import Processes, current, row_edges
 from gigagp.products.stored import stored_product
+from gigagp.runtime.processes import Processes, current, row_edges
 
 
 class ShardedKernelMatrix(KernelMatrix):
     """A `KernelMatrix` in several processes: each stores its share of the rows of K, where they are stored.
 
-    When to use: `kernel_matrix` takes it inside of `gigagp.processes.joined`. Every process holds the inputs, and
+    When to use: `kernel_matrix` takes it inside of `gigagp.runtime.processes.joined`. Every process holds the inputs, and
     calls the same methods in the same order with the same vectors, which all of them hold whole and of which all get
     the whole product. Products with all rows are shared by the rows that are stored, or else, as all others and the
     gradient, by the engine (`gigagp.products.shared_tiles`). The bits do not depend on the number of processes, for

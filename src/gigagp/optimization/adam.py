@@ -8,11 +8,11 @@ from typing import Annotated
 
 import torch
 
-from gigagp.fields import Count, Positive, Remedy, Settings, Share, ShareBelowOne
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.space import ParameterSpace, TransformName
 from gigagp.optimization.trace import Trace, in_range
+from gigagp.settings.fields import Count, Positive, Remedy, Settings, Share, ShareBelowOne
 
 
 @dataclass(frozen=True)

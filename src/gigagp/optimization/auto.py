@@ -21,8 +21,7 @@ from typing import Annotated
 import torch
 
 from gigagp.errors import FitWarning, InvalidInputError, warn
-from gigagp.fields import Count, CountOrZero, Length, Positive, Range, Settings
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.adam import Adam
 from gigagp.optimization.fisher import damped_inverse
 from gigagp.optimization.lbfgs import LBFGS
@@ -33,6 +32,7 @@ from gigagp.optimization.rougher_starts import best_of_starts
 from gigagp.optimization.scoring import DAMPING, FisherScoring, Scored
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
+from gigagp.settings.fields import Count, CountOrZero, Length, Positive, Range, Settings
 
 #: With noisy gradients, the k-th step (from 0) is divided by k plus this number. About ``4 / (steps + 4)`` of the error
 #: of the start remains. The subset's optimum is a good start, which the first steps must not destroy: with 1 instead of

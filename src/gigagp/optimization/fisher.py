@@ -9,7 +9,7 @@ import torch
 from gigagp.kernels import Kernel, Sum
 from gigagp.kernels.distances import common_offset, squared_differences
 from gigagp.kernels.stationary import StationaryKernel
-from gigagp.model import NOISE, Model
+from gigagp.model.model import NOISE, Model
 from gigagp.optimization.space import ParameterSpace
 
 #: Rounding error of squared distances, in squared lengthscales, above which they are computed from differences.

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from gigagp.estimate import Estimate
-from gigagp.model import Model
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
 from gigagp.optimization.history_plot import HistoryQuantity, draw_history
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.figures import CYCLE, GUIDE, axes_or_new, style
+from gigagp.storage.figures import CYCLE, GUIDE, axes_or_new, style
 
 if TYPE_CHECKING:
     from gigagp.optimization.history import Step

@@ -8,13 +8,13 @@ from functools import partial
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, Positive, Settings
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.prior import loss
 from gigagp.optimization.quasi_newton import QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace, TransformName
 from gigagp.optimization.trace import Trace
+from gigagp.settings.fields import Count, Positive, Settings
 
 #: Predicted gain in nats per observation that is not worth a step, with values and with gradients alone.
 _TOLERANCE, _TOLERANCE_WITHOUT_VALUES = 1e-10, 1e-4

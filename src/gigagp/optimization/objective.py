@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.space import ParameterSpace
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Settings, Words, shown
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.prior import loss
 from gigagp.optimization.space import ParameterSpace, TransformName
 from gigagp.optimization.trace import Trace
+from gigagp.settings.fields import Settings, Words, shown
 
 #: Function to be minimised: from a vector to its value and its gradient.
 Function = Callable[[np.ndarray], "tuple[float, np.ndarray]"]
@@ -77,7 +77,7 @@ def check_found(found: object, model: Model, optimizer: object) -> Model:
     """
     owner = f"run of {type(optimizer).__name__}"
     if not isinstance(found, Model):
-        msg = f"{owner} must return a gigagp.model.Model; got {found!r}."
+        msg = f"{owner} must return a gigagp.model.model.Model; got {found!r}."
         raise InvalidInputError(msg)
     before, after = model.parameters(), found.parameters()
     if {name: value.shape for name, value in before.items()} != {name: value.shape for name, value in after.items()}:

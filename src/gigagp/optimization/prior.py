@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from gigagp.kernels import Kernel, Sum, White
-from gigagp.model import NOISE
+from gigagp.model.model import NOISE
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.optimization.box import Box
-from gigagp.progress import Approach, current
+from gigagp.runtime.progress import Approach, current
 
 #: At a vector, the value per observation (None if unknown) and the gradient of the loss; None if not finite.
 Evaluate = Callable[[torch.Tensor], "tuple[float | None, torch.Tensor] | None"]

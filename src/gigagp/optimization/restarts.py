@@ -9,13 +9,13 @@ from typing import Annotated
 import torch
 
 from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError
-from gigagp.fields import CountOrZero, Range, Settings
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.auto import Auto
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.optimizer import Optimizer, check_optimizer, require_deterministic, require_value
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
+from gigagp.settings.fields import CountOrZero, Range, Settings
 
 
 @dataclass(frozen=True)

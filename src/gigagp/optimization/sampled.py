@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.objective import Objective
 
 

@@ -15,7 +15,7 @@ from gigagp.optimization.objective import FisherObjective
 from gigagp.optimization.prior import WeakPrior, loss
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace, in_range
-from gigagp.progress import Approach
+from gigagp.runtime.progress import Approach
 
 #: Smallest damping, which is also added to the first metric of a polish, and the largest, which ends a search.
 DAMPING, _MAX_DAMPING = 1e-3, 1e6

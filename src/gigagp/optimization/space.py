@@ -8,9 +8,9 @@ from typing import Literal
 
 import torch
 
-from gigagp.fields import checked
-from gigagp.model import NOISE, Model
+from gigagp.model.model import NOISE, Model
 from gigagp.optimization.box import Box
+from gigagp.settings.fields import checked
 
 #: Transform that makes positive hyperparameters unconstrained.
 TransformName = Literal["softplus", "log"]

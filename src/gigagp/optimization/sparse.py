@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.fields import Count, Positive, PositiveShare, ShareBelowOne
 from gigagp.optimization.sampled import Place
 from gigagp.optimization.sparse_ascent import USUAL_STEPS, SparseAscent
+from gigagp.settings.fields import Count, Positive, PositiveShare, ShareBelowOne
 
 
 @dataclass(frozen=True)

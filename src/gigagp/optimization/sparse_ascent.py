@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, UnreadableRowsError, warn
-from gigagp.fields import Count, Positive, PositiveShare, Settings, Share, ShareBelowOne
-from gigagp.interruption import Interruption, asked_between_steps
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.auto import Auto
 from gigagp.optimization.history import Step, natural_values
 from gigagp.optimization.plateau import Plateau
@@ -22,6 +20,8 @@ from gigagp.optimization.sampled import Place, Sampleable, SampledObjective
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.tail_average import TailAverage
 from gigagp.optimization.trace import Trace, in_range
+from gigagp.runtime.interruption import Interruption, asked_between_steps
+from gigagp.settings.fields import Count, Positive, PositiveShare, Settings, Share, ShareBelowOne
 
 #: Windows of steps in a fit of a given number of steps. At the end of each, history, best state and checkpoint are
 #: brought up to date.

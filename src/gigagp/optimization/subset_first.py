@@ -8,8 +8,7 @@ from typing import Annotated
 
 import torch
 
-from gigagp.fields import Count, Positive, Range, Settings
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.prior import WeakPrior, loss
@@ -17,6 +16,7 @@ from gigagp.optimization.quasi_newton import QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.sparse_ascent import SparseAscent
 from gigagp.optimization.trace import Trace
+from gigagp.settings.fields import Count, Positive, Range, Settings
 
 
 @dataclass(frozen=True)

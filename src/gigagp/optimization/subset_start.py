@@ -7,14 +7,14 @@ from typing import Annotated
 
 import torch
 
-from gigagp.fields import Count, Range, Settings
-from gigagp.interruption import Interrupted
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.adam import Adam
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
+from gigagp.runtime.interruption import Interrupted
+from gigagp.settings.fields import Count, Range, Settings
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,21 @@ from typing import Any, Protocol
 
 import torch
 
-from gigagp import interruption
 from gigagp.errors import FitWarning, NonFiniteError, NotPositiveDefiniteError, warn
-from gigagp.kept_solves import SolveFile
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.history import History, Step, natural_values
 from gigagp.optimization.objective import Evaluation, Objective
 from gigagp.optimization.space import ParameterSpace
-from gigagp.progress import Meter
+from gigagp.runtime import interruption
+from gigagp.runtime.progress import Meter
+from gigagp.storage.kept_solves import SolveFile
 
 #: From an objective to its scores on validation rows, or to None if it has no posterior available.
 Validate = Callable[[Objective], "tuple[float, float] | None"]
 
 
 class EvaluationLog(Protocol):
-    """A record of the evaluations of one objective, for checkpoints; see `gigagp.checkpoint`."""
+    """A record of the evaluations of one objective, for checkpoints; see `gigagp.estimators.checkpoint`."""
 
     objective: Any
     solves: SolveFile

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from gigagp.fields import CountOrZero, checks_arguments
-from gigagp.figures import BLUE, GUIDE, INK, ORANGE, axes_or_new, style
 from gigagp.plots.axes import below, plain, thinned
 from gigagp.plots.measured import Predicted, predicted
+from gigagp.settings.fields import CountOrZero, checks_arguments
+from gigagp.storage.figures import BLUE, GUIDE, INK, ORANGE, axes_or_new, style
 
 #: Most points of a picture, and bins of the running mean.
 _SHOWN, _BINS = 10_000, 12

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import checks_arguments
-from gigagp.figures import BLUE, CYCLE, GUIDE, INK, VALUES, axes_or_new, style
 from gigagp.plots.axes import LEVELS, OPACITIES, below, dress, plain, thinned
 from gigagp.plots.checks import chance_band
 from gigagp.plots.curves import points_needed
 from gigagp.plots.maps import Grid, region
 from gigagp.plots.surfaces import Aspect, eastward, frame
 from gigagp.plots.view import Rows, View
+from gigagp.settings.fields import checks_arguments
+from gigagp.storage.figures import BLUE, CYCLE, GUIDE, INK, VALUES, axes_or_new, style
 
 #: Groups of probabilities, and least rows of a group.
 _BINS, _IN_A_BIN = 10, 10

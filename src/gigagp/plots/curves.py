@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.figures import BLUE, GUIDE, INK, ORANGE, axes_or_new, style
 from gigagp.plots.axes import LEVELS, OPACITIES, below, dress, plain, thinned
 from gigagp.plots.maps import region
 from gigagp.plots.view import Axis, Rows, View
+from gigagp.storage.figures import BLUE, GUIDE, INK, ORANGE, axes_or_new, style
 
 #: Points for each lengthscale or half period; least and most points of a curve.
 _FINE, _LEAST, _MOST = 8, 240, 8000

@@ -9,10 +9,10 @@ import numpy as np
 from scipy.special import ndtri
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, CountOrZero, Range, checks_arguments
-from gigagp.figures import BLUE, GUIDE, axes_or_new, style
 from gigagp.plots.axes import LEVELS, OPACITIES, dress, plain
 from gigagp.plots.view import Axis, View
+from gigagp.settings.fields import Count, CountOrZero, Range, checks_arguments
+from gigagp.storage.figures import BLUE, GUIDE, axes_or_new, style
 
 #: Posterior samples where covariances cost a solve each; the width of a band then has a standard error of 9 %.
 _SAMPLES = 64

@@ -8,8 +8,6 @@ from typing import Any, get_args
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import CountOrZero, checks_arguments
-from gigagp.figures import check_plot, new_figure, require_matplotlib, save_figure, style
 from gigagp.plots.axes import plain
 from gigagp.plots.classes import class_curves, class_map
 from gigagp.plots.curves import curve
@@ -18,6 +16,8 @@ from gigagp.plots.importance import relevance, relevance_values
 from gigagp.plots.maps import MOST_INPUTS, Grid, map_values
 from gigagp.plots.surfaces import Aspect, Quantity, colour_limits, draw_map
 from gigagp.plots.view import View
+from gigagp.settings.fields import CountOrZero, checks_arguments
+from gigagp.storage.figures import check_plot, new_figure, require_matplotlib, save_figure, style
 
 #: Inputs whose dependence is drawn, of those that matter most.
 _DEPENDENCES = 5

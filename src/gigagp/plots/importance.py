@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import CountOrZero, Range, checks_arguments
-from gigagp.figures import BLUE, GUIDE, ORANGE, axes_or_new, style
 from gigagp.kernels import Leaf
 from gigagp.kernels.geometry import EARTH_RADIUS
 from gigagp.plots.axes import plain
 from gigagp.plots.view import Axis, View
+from gigagp.settings.fields import CountOrZero, Range, checks_arguments
+from gigagp.storage.figures import BLUE, GUIDE, ORANGE, axes_or_new, style
 
 #: Most inputs that a picture shows; of more, those that matter most.
 _SHOWN = 15

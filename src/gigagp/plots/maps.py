@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import CountOrZero, Range, checks_arguments, shown
 from gigagp.plots.view import Axis, View
+from gigagp.settings.fields import CountOrZero, Range, checks_arguments, shown
 
 #: Most inputs of a map.
 MOST_INPUTS = 3

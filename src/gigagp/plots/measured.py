@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from gigagp.errors import InvalidInputError
-from gigagp.inference.rows_posterior import RowsPosterior
-from gigagp.likelihoods import Gaussian
+from gigagp.inference.contract.rows_posterior import RowsPosterior
+from gigagp.model.likelihoods import Gaussian
 from gigagp.plots.view import View
 
 #: Probabilities at which predictive distributions that are not normal are compared with measurements.

@@ -9,7 +9,7 @@ import torch
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from gigagp.likelihoods import Logistic, Probit
+from gigagp.model.likelihoods import Logistic, Probit
 
 #: Base-two logarithm of the number of joint values of several latent functions; numbers held at a time.
 _LOG2_DRAWS, _NUMBERS = 9, 4_000_000

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.figures import INK, SPREADS, VALUES, axes_or_new, style
 from gigagp.plots.axes import are_in_a_plane, below, dress, is_latitude, is_longitude, plain, thinned
 from gigagp.plots.maps import MapValues, map_values
 from gigagp.plots.view import Axis, Rows, View
+from gigagp.storage.figures import INK, SPREADS, VALUES, axes_or_new, style
 
 #: How the two axes of a map relate.
 Aspect = Literal["auto", "geographic", "equal", "free"]

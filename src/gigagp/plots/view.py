@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gigagp import intake
-from gigagp.cells import Place
-from gigagp.encoding import TableEncoder, fitted_encoder, model_inputs
-from gigagp.encoding.columns import Categories, Column, Dates, LeftOut, Numbers
-from gigagp.encoding.reading import SECONDS_A_DAY
 from gigagp.errors import InvalidInputError
-from gigagp.inference.rows_posterior import RowsPosterior
-from gigagp.likelihoods import Logistic, Probit
+from gigagp.inference.contract.rows_posterior import RowsPosterior
+from gigagp.model.likelihoods import Logistic, Probit
 from gigagp.plots.probabilities import ClassProbability
+from gigagp.tables import intake
+from gigagp.tables.cells import Place
+from gigagp.tables.encoding import TableEncoder, fitted_encoder, model_inputs
+from gigagp.tables.encoding.columns import Categories, Column, Dates, LeftOut, Numbers
+from gigagp.tables.encoding.reading import SECONDS_A_DAY
 
 if TYPE_CHECKING:
-    from gigagp.estimator import FittedEstimator
+    from gigagp.estimators.estimator import FittedEstimator
 
 #: Number of points that are predicted at a time.
 BLOCK = 2**14

@@ -11,13 +11,13 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.kernels.fused import Profile
-from gigagp.memory import require
 from gigagp.products.arguments import check_points, check_vectors, check_weights
 from gigagp.products.blocks import gradient_by_blocks, ranges
 from gigagp.products.engine import LowRankWeights, Weights
 from gigagp.products.extension import native as _native
 from gigagp.products.program import Program, TermSums, compile_kernel, supports
 from gigagp.products.torch_tiles import gradient_apart
+from gigagp.runtime.memory import require
 
 #: Up to this many inputs, sums of squared differences cost next to nothing.
 FEW_INPUTS = 3

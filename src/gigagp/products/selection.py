@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from gigagp.kernels import Kernel
-from gigagp.processes import current
 from gigagp.products.engine import Engine
 from gigagp.products.measured_tiles import MeasuredTiles
 from gigagp.products.native_tiles import NativeTiles
 from gigagp.products.shared_tiles import SharedTiles
 from gigagp.products.torch_tiles import TorchTiles
 from gigagp.products.triton_tiles import TritonTiles
+from gigagp.runtime.processes import current
 
 
 def select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype, *, alone: bool = False) -> Engine:

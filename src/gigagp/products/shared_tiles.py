@@ -1,4 +1,4 @@
-"""Kernel products that the processes of a distributed fit share; see `gigagp.processes`."""
+"""Kernel products that the processes of a distributed fit share; see `gigagp.runtime.processes`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from gigagp.kernels import Kernel
-from gigagp.processes import Processes, current, row_edges
 from gigagp.products.engine import Engine, LowRankWeights, Weights
 from gigagp.products.native_tiles import NativeTiles
 from gigagp.products.torch_tiles import TorchTiles
+from gigagp.runtime.processes import Processes, current, row_edges
 
 #: Entries of the kernel matrix below which a process computes a result alone, in a few milliseconds.
 SMALLEST = 2**20
@@ -26,7 +26,7 @@ _ROWS_A_TERM, _FEWEST, _MOST = 3000, 4, 256
 class SharedTiles:
     """An engine whose work is shared with the other processes.
 
-    When to use: `select` wraps engines in it inside of `gigagp.processes.joined`. Products of other points and single
+    When to use: `select` wraps engines in it inside of `gigagp.runtime.processes.joined`. Products of other points and single
     entries are shared by rows, and symmetric products and gradients by pairs of stretches of rows, so that every entry
     is still computed once. The bits do not depend on the number of processes.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp.dense import tall_product
+from gigagp.products.dense import tall_product
 from gigagp.products.extension import native as _native
 
 #: Entries from which compiled code is worth its call.

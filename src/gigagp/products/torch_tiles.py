@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.dense import tall_product
 from gigagp.kernels import Kernel
-from gigagp.memory import require
 from gigagp.products.arguments import check_points, check_vectors, check_weights, read_weights
 from gigagp.products.blocks import ranges
+from gigagp.products.dense import tall_product
 from gigagp.products.engine import LowRankWeights, Weights
 from gigagp.products.tiles import tiles_of
+from gigagp.runtime.memory import require
 
 #: Bytes of a tile for each CPU thread: it has to stay in the cache over half a dozen passes.
 CPU_TILE_BYTES = 2**20

@@ -13,7 +13,6 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.kernels.fused import Profile
-from gigagp.memory import require
 from gigagp.products.arguments import check_points, check_vectors, check_weights
 from gigagp.products.blocks import gradient_by_blocks, ranges
 from gigagp.products.engine import LowRankWeights, Weights
@@ -31,6 +30,7 @@ from gigagp.products.triton_packing import (
     pack,
     path,
 )
+from gigagp.runtime.memory import require
 
 #: Oldest version of triton whose compiler takes the GPU kernels.
 OLDEST = (3, 5)

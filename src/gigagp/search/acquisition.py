@@ -11,8 +11,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from gigagp.inference.posterior import Posterior, SampleFunctions
-from gigagp.scaling import Scaling
+from gigagp.inference.contract.posterior import Posterior, SampleFunctions
+from gigagp.model.scaling import Scaling
 
 #: Values at points, (m, d) to (m,), differentiable.
 Acquisition = Callable[[Tensor], Tensor]

@@ -11,16 +11,16 @@ import torch
 from scipy.spatial.distance import cdist
 from sklearn.base import clone
 
-from gigagp import intake
 from gigagp.errors import FitWarning, InvalidInputError, NotPositiveDefiniteError
-from gigagp.fields import Count, checks_arguments
 from gigagp.inference import Inference
-from gigagp.inference.rows_posterior import RowsPosterior
+from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.kernels import Kernel, Matern
-from gigagp.likelihoods import Gaussian, resolve_likelihood
-from gigagp.random import RandomState, generator_from
+from gigagp.model.likelihoods import Gaussian, resolve_likelihood
 from gigagp.regression import GPRegressor
 from gigagp.search.acquisition import log_expected_improvement, maximize, minus_sample
+from gigagp.settings.fields import Count, checks_arguments
+from gigagp.settings.random import RandomState, generator_from
+from gigagp.tables import intake
 
 #: Hyperparameters are learned again once the told rows have grown by this share, or when a value surprises by so many
 #: deviations; and without regard to the earlier ones once the rows have grown by this factor.

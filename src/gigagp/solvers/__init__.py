@@ -1,10 +1,10 @@
 """Solvers of ``H v = b`` and the preconditioners that they accept."""
 
-from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel, Vecchia
 from gigagp.solvers.alternating_projections import AlternatingProjections
 from gigagp.solvers.base import Solver
 from gigagp.solvers.cholesky import Cholesky
 from gigagp.solvers.conjugate_gradients import ConjugateGradients
+from gigagp.solvers.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel, Vecchia
 from gigagp.solvers.solution import Solution, Start, Status, Truncated
 from gigagp.solvers.stochastic_gradient_descent import StochasticGradientDescent
 

@@ -8,13 +8,10 @@ from typing import Literal
 
 import torch
 
-from gigagp import interruption, memory
-from gigagp.fields import Count, CountOrZero, Positive
 from gigagp.operators.base import Index, LinearOperator, SymmetricMatrix
-from gigagp.preconditioners import Reuse, pivoting
-from gigagp.preconditioners.base import budget_of, factor_with_jitter
-from gigagp.preconditioners.clusters import Partition, clustered, contiguous
-from gigagp.progress import Approach, current
+from gigagp.runtime import interruption, memory
+from gigagp.runtime.progress import Approach, current
+from gigagp.settings.fields import Count, CountOrZero, Positive
 from gigagp.solvers.base import (
     Problem,
     Solver,
@@ -26,6 +23,9 @@ from gigagp.solvers.base import (
     slack,
     stopping_rule,
 )
+from gigagp.solvers.preconditioners import Reuse, pivoting
+from gigagp.solvers.preconditioners.base import budget_of, factor_with_jitter
+from gigagp.solvers.preconditioners.clusters import Partition, clustered, contiguous
 from gigagp.solvers.solution import Solution, Start, Status
 
 #: Epochs between comparisons of the running residual with the true one, which rounding errors may have separated, and

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Settings
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
-from gigagp.preconditioners.base import Preconditioner, Reuse
+from gigagp.settings.fields import Settings
+from gigagp.solvers.preconditioners.base import Preconditioner, Reuse
 from gigagp.solvers.solution import Solution, Start, Status
 
 

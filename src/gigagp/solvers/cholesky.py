@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from gigagp import dense, memory
 from gigagp.errors import NotPositiveDefiniteError
 from gigagp.operators.base import LinearOperator
-from gigagp.preconditioners.base import Reuse, budget_of
+from gigagp.products import dense
+from gigagp.runtime import memory
 from gigagp.solvers.base import Problem, Solver, StoppingRule, require_matrix
+from gigagp.solvers.preconditioners.base import Reuse, budget_of
 from gigagp.solvers.solution import Solution, Start, Status
 
 

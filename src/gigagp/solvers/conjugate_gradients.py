@@ -8,13 +8,11 @@ from typing import Annotated
 
 import torch
 
-from gigagp import interruption, kept_solves
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, Positive, Range, Words
 from gigagp.operators.base import LinearOperator
-from gigagp.preconditioners import Preconditioner, Reuse
-from gigagp.preconditioners.automatic import PreconditionerChoice, build
-from gigagp.progress import Approach, current
+from gigagp.runtime import interruption
+from gigagp.runtime.progress import Approach, current
+from gigagp.settings.fields import Count, Positive, Range, Words
 from gigagp.solvers.base import (
     Problem,
     Solver,
@@ -26,10 +24,13 @@ from gigagp.solvers.base import (
     stopping_rule,
 )
 from gigagp.solvers.krylov import Recurrence
+from gigagp.solvers.preconditioners import Preconditioner, Reuse
+from gigagp.solvers.preconditioners.automatic import PreconditionerChoice, build
 from gigagp.solvers.solution import Solution, Start, Status
 from gigagp.solvers.truncated import TruncatedRun
-from gigagp.truncation import Distribution, RussianRoulette, TruncatedSeries
-from gigagp.truncation.estimators import TruncationChoice
+from gigagp.solvers.truncation import Distribution, RussianRoulette, TruncatedSeries
+from gigagp.solvers.truncation.estimators import TruncationChoice
+from gigagp.storage import kept_solves
 
 #: Comparisons with the true residual without progress after which the working precision counts as exhausted.
 _PATIENCE = 2
@@ -62,7 +63,7 @@ class ConjugateGradients(Solver):
     max_epochs : float, default 1000
         Largest number of iterations.
     preconditioner : "auto", recipe, Preconditioner or None, default "auto"
-        "auto" chooses between `Vecchia` and `TwoLevel` by a trial (`gigagp.preconditioners.automatic`), and uses no
+        "auto" chooses between `Vecchia` and `TwoLevel` by a trial (`gigagp.solvers.preconditioners.automatic`), and uses no
         preconditioner if the operator's entries cannot be read. A recipe is built for each operator. A Preconditioner
         that has already been built is used unchanged. None uses no preconditioner.
     truncation : Distribution, RussianRoulette, SingleSample or None, default None

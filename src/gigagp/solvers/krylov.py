@@ -1,6 +1,6 @@
 """The recurrence of preconditioned conjugate gradients.
 
-`ConjugateGradients` runs it to a tolerance, `TruncatedRun` weights its increments at random, and `gigagp.lanczos` reads
+`ConjugateGradients` runs it to a tolerance, `TruncatedRun` weights its increments at random, and `gigagp.solvers.lanczos` reads
 its coefficients as a tridiagonal matrix.
 """
 

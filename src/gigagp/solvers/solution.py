@@ -7,7 +7,7 @@ from enum import Enum
 
 import torch
 
-from gigagp.preconditioners.base import Preconditioner, Reuse
+from gigagp.solvers.preconditioners.base import Preconditioner, Reuse
 
 
 class Status(Enum):

@@ -9,11 +9,10 @@ from typing import Literal
 
 import torch
 
-from gigagp import interruption
-from gigagp.fields import Count, Positive, ShareBelowOne
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
-from gigagp.preconditioners.base import Reuse
-from gigagp.progress import Approach, current
+from gigagp.runtime import interruption
+from gigagp.runtime.progress import Approach, current
+from gigagp.settings.fields import Count, Positive, ShareBelowOne
 from gigagp.solvers.base import (
     Problem,
     Solver,
@@ -25,6 +24,7 @@ from gigagp.solvers.base import (
     stopping_rule,
 )
 from gigagp.solvers.learning_rate import automatic_step
+from gigagp.solvers.preconditioners.base import Reuse
 from gigagp.solvers.solution import Solution, Start, Status
 
 #: Ratio of the residual to the best one seen that counts as divergence, for a rate that was given and for one that was

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import torch
 
-from gigagp.preconditioners import Preconditioner
 from gigagp.solvers.base import Problem, StoppingRule
 from gigagp.solvers.krylov import Recurrence, WeightedSum
+from gigagp.solvers.preconditioners import Preconditioner
 from gigagp.solvers.solution import Solution, Start, Status, Truncated
-from gigagp.truncation import RussianRoulette, TruncatedSeries
+from gigagp.solvers.truncation import RussianRoulette, TruncatedSeries
 
 #: Relative residual below which a column's further steps are rounding, so that its series has ended.
 EXHAUSTED = {torch.float64: 1e-13, torch.float32: 1e-6}

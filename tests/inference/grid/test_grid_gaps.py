@@ -11,17 +11,17 @@ from torch import Tensor
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import GigaGPWarning, InvalidInputError
-from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid.iterative import has_empty_nodes, has_holes, iterative_system
 from gigagp.inference.grid.lattice import lattice_grid
 from gigagp.inference.grid.nodes_system import NodesGridSystem
 from gigagp.inference.grid.objective import choose_grid
+from gigagp.inference.grid.preconditioners.nodes import NodesPreconditioner
 from gigagp.inference.grid.system import SolveSettings
 from gigagp.kernels import Kernel
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.operators.grid import GridKernel, GridOperator
-from gigagp.preconditioners.nodes import NodesPreconditioner
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 
 
 def generator(seed: int = 0) -> torch.Generator:

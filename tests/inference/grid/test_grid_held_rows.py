@@ -12,9 +12,9 @@ from torch import Tensor
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError
-from gigagp.grids import GridStatistics, RegularGrid, StencilGram
-from gigagp.grids.accumulator import statistics_of_rows
-from gigagp.grids.rows_gram import RowsGram
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid, StencilGram
+from gigagp.operators.grid.statistics.accumulator import statistics_of_rows
+from gigagp.operators.grid.statistics.rows_gram import RowsGram
 
 #: Bytes between those of the rows' weights and those of W'W, for `table` on 44 x 44 nodes.
 BUDGET = 1_700_000

@@ -10,20 +10,20 @@ from torch import Tensor
 import grid_golden as gold
 from gigagp import kernels
 from gigagp.errors import GigaGPWarning, InvalidInputError, SolverWarning
-from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference import Grid
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem, factorised_log_determinant
 from gigagp.inference.grid.iterative import has_holes, iterative_system
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.objective import warn_of_coarse_grid
+from gigagp.inference.grid.preconditioners.holes import HolesPreconditioner
 from gigagp.inference.grid.probes import draw_from_gram, noise_probes
 from gigagp.inference.grid.system import DenseGridSystem, GridSystem, SolveSettings
 from gigagp.inference.grid.whitened_system import WhitenedGridSystem
 from gigagp.kernels import Kernel
-from gigagp.means import ConstantMean, LinearMean, Mean, ZeroMean
-from gigagp.model import Model
+from gigagp.model.means import ConstantMean, LinearMean, Mean, ZeroMean
+from gigagp.model.model import Model
 from gigagp.operators.grid import GridKernel, Torus
-from gigagp.preconditioners.holes import HolesPreconditioner
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 from grid_golden import NOISE, GoldenGrid
 
 EXACT, ITERATIVE = Grid(exact_nodes=800), Grid(exact_nodes=0, tolerance=1e-9, final_tolerance=1e-9, n_probes=64)

@@ -4,10 +4,10 @@ import torch
 
 from gigagp import kernels
 from gigagp.inference import Grid
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.grid.objective import GridObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import ConstantMean
-from gigagp.model import Model
+from gigagp.model.means import ConstantMean
+from gigagp.model.model import Model
 
 
 def objective(settings: Grid | None = None) -> GridObjective:

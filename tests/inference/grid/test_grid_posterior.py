@@ -8,18 +8,18 @@ from torch import Tensor
 
 import grid_golden as gold
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference import Grid
+from gigagp.inference.contract.saved import Saved
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.registry import restore_posterior
-from gigagp.inference.saved import Saved
 from gigagp.kernels import RBF
-from gigagp.likelihoods import Gaussian
-from gigagp.means import ConstantMean, LinearMean, Mean, ZeroMean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Gaussian
+from gigagp.model.means import ConstantMean, LinearMean, Mean, ZeroMean
+from gigagp.model.model import Model
 from gigagp.operators.grid import GridKernel
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 from grid_golden import NOISE, TEST_POINTS, GoldenGrid
 
 TIGHT = Grid(exact_nodes=0, tolerance=1e-9, final_tolerance=1e-9, n_samples=64, rank=13)

@@ -8,9 +8,9 @@ import torch
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import GigaGPWarning
-from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid import probes
-from gigagp.inference.sampled_variance import variance_from_samples
+from gigagp.inference.iterative.sampled_variance import variance_from_samples
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 from helpers import generator
 
 

@@ -13,9 +13,9 @@ import torch
 import gigagp
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError
-from gigagp.grids import RegularGrid
-from gigagp.grids.interpolation import CUBIC
 from gigagp.inference.grid.spacing import axis_gap, cell_lengths
+from gigagp.operators.grid.statistics import RegularGrid
+from gigagp.operators.grid.statistics.interpolation import CUBIC
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 3, (1500, 2))

@@ -10,16 +10,16 @@ import torch
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import GigaGPWarning
-from gigagp.grids import RegularGrid
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.grid.objective import GridObjective, way_to_a_finer_grid
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.spacing import is_resolved
 from gigagp.inference.grid.start import CompositeObjective, composite
-from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Kernel
 from gigagp.kernels.units import Units
-from gigagp.means import ZeroMean
-from gigagp.model import Model, StartModel
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model, StartModel
+from gigagp.operators.grid.statistics import RegularGrid
 
 
 def noisy(n: int = 20_000) -> tuple[np.ndarray, np.ndarray]:

@@ -13,16 +13,16 @@ from torch import Tensor
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.grids import GridStatistics, GridSum, RegularGrid
 from gigagp.inference.grid.iterative import iterative_system
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.slopes_system import SlopesSystem
 from gigagp.inference.grid.sum_grid import sum_columns
 from gigagp.inference.grid.system import DenseGridSystem, SolveSettings
 from gigagp.kernels import Kernel
-from gigagp.means import LinearMean
-from gigagp.model import NOISE, Model
+from gigagp.model.means import LinearMean
+from gigagp.model.model import NOISE, Model
 from gigagp.operators.grid import SumKernel, grid_kernel
+from gigagp.operators.grid.statistics import GridStatistics, GridSum, RegularGrid
 
 Array = np.ndarray
 #: Units of the five inputs.
@@ -363,9 +363,9 @@ def test_a_stream_cannot_have_known_noise() -> None:
 
 
 def test_a_damaged_file_of_a_sum_is_refused() -> None:
+    from gigagp.inference.contract.saved import Saved
     from gigagp.inference.grid.posterior import GridPosterior
-    from gigagp.inference.saved import Saved
-    from gigagp.likelihoods import Gaussian
+    from gigagp.model.likelihoods import Gaussian
 
     X, y = table("normal")
     gp = fitted(additive(), X, y, 0.1)

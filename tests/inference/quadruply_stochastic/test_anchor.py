@@ -10,6 +10,7 @@ import torch
 from gigagp import GPRegressor, kernels, optimization
 from gigagp.errors import MemoryBudgetError
 from gigagp.inference import QuadruplyStochastic
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic import anchor
 from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, bound_terms, chevron_of, exact_weights
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
@@ -20,10 +21,9 @@ from gigagp.inference.quadruply_stochastic.estimators.terms import (
     mean_term,
     prior_term,
 )
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from gigagp.optimization.sparse_ascent import SparseRun
 from helpers import draw_targets, generator, killed_before, new_trace, points, within_standard_errors
 from inference.quadruply_stochastic.reference import pairs, sampled, small

@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from gigagp.inference import QuadruplyStochastic
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.estimators.readings import (
     expected_log_likelihood,
     latent_functions,
     latent_spread,
 )
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
-from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF
-from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from helpers import generator, points
 from inference.quadruply_stochastic.reference import pairs
 from inference.quadruply_stochastic.reference import sampled as form_of_samples

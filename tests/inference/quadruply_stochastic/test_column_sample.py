@@ -12,13 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gigagp import kernels
 from gigagp.errors import InvalidInputError
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, ColumnSample
 from gigagp.inference.quadruply_stochastic.estimators.terms import column_terms
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN, Weights, touched_root
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Gaussian, Logistic
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Gaussian, Logistic
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from helpers import draw_targets, generator, points, within_standard_errors
 from inference.quadruply_stochastic.reference import pairs, sampled, small
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.bases import FourierBasis
+from gigagp.inference.quadruply_stochastic.bases import FourierBasis
 from gigagp.inference.quadruply_stochastic.estimators.control_variate import (
     Coefficient,
     LinearControl,

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from gigagp.inference import QuadruplyStochastic
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.controls import LINEAR
 from gigagp.inference.quadruply_stochastic.estimators.control_variate import Coefficient
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, MEAN
-from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF
-from gigagp.likelihoods import Gaussian
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Gaussian
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from helpers import generator, points
 from inference.quadruply_stochastic.reference import pairs, sampled
 

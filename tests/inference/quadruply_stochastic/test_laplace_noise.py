@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp import GPRegressor, checkpoint, kernels, metrics
+from gigagp import GPRegressor, kernels, metrics
+from gigagp.estimators import checkpoint
 from gigagp.inference import QuadruplyStochastic
 from gigagp.inference.quadruply_stochastic import whole
 from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, expected_fit
@@ -16,7 +17,7 @@ from gigagp.inference.quadruply_stochastic.latent import best_latent
 from gigagp.inference.quadruply_stochastic.newton import WeightSearch
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.whole import WholeObjective
-from gigagp.likelihoods import Laplace, Logistic
+from gigagp.model.likelihoods import Laplace, Logistic
 from helpers import generator
 
 #: even, clumped and repeated rows, with gaps

@@ -11,14 +11,14 @@ import torch
 from gigagp import kernels
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.closed_form import best_scale, bound_terms
 from gigagp.inference.quadruply_stochastic.controls import support_weights
 from gigagp.inference.quadruply_stochastic.estimators.control_variate import Coefficient
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Gaussian, Laplace, Logistic
-from gigagp.means import ConstantMean, ZeroMean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Gaussian, Laplace, Logistic
+from gigagp.model.means import ConstantMean, ZeroMean
+from gigagp.model.model import Model
 from helpers import draw_targets, generator, largest_tensor, points, within_standard_errors
 from inference.quadruply_stochastic.reference import pairs, sampled, samples
 

@@ -9,17 +9,18 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import GPRegressor, checkpoint, inference, kernels, optimization
+from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError
+from gigagp.estimators import checkpoint
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic import posterior as posterior_module
 from gigagp.inference.quadruply_stochastic.closed_form import exact_weights, log_evidence
 from gigagp.inference.quadruply_stochastic.weights import Weights
-from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF
-from gigagp.likelihoods import Gaussian
-from gigagp.means import ConstantMean, ZeroMean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Gaussian
+from gigagp.model.means import ConstantMean, ZeroMean
+from gigagp.model.model import Model
 from helpers import dense_posterior, draw_targets, generator, largest_tensor, points, within_standard_errors
 from inference.quadruply_stochastic.reference import sampled
 

@@ -9,13 +9,13 @@ import torch
 import gigagp
 from gigagp import GPClassifier, GPRegressor, kernels, optimization
 from gigagp.inference import Exact, QuadruplyStochastic, RelevanceVectorMachine
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective, best_latent
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from helpers import draw_targets, generator, killed_before, new_trace, points, within_standard_errors
 
 KERNEL = kernels.RBF([0.8, 0.8], 1.3).bind(2)

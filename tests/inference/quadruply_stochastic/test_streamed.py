@@ -12,17 +12,18 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import GPClassifier, GPRegressor, checkpoint, inference, kernels, optimization
+from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError, MemoryBudgetError, UnreadableRowsError
+from gigagp.estimators import checkpoint
+from gigagp.inference.contract.streaming import StreamJob
 from gigagp.inference.quadruply_stochastic import streamed
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
-from gigagp.inference.streaming import StreamJob
-from gigagp.likelihoods import resolve_likelihood
-from gigagp.means import resolve_mean
-from gigagp.model import StartModel
+from gigagp.model.likelihoods import resolve_likelihood
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import StartModel
 from gigagp.optimization.sparse_ascent import SparseRun
-from gigagp.random import generator_from
-from gigagp.rows import RowSource
+from gigagp.settings.random import generator_from
+from gigagp.tables.rows import RowSource
 from helpers import largest_tensor
 
 N = 1600

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp import GPClassifier, GPRegressor, checkpoint, kernels, load, optimization
+from gigagp import GPClassifier, GPRegressor, kernels, load, optimization
 from gigagp.errors import FitWarning, InvalidInputError
+from gigagp.estimators import checkpoint
 from gigagp.inference import Exact, Inference, QuadruplyStochastic, RelevanceVectorMachine
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic import whole
 from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, exact_weights, log_evidence
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
 from gigagp.inference.quadruply_stochastic.whole import WholeObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
-from gigagp.means import ZeroMean
-from gigagp.model import Model
+from gigagp.model.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 from helpers import draw_targets, generator, new_trace, points
 
 X = points(30, 2)

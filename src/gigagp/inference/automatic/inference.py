@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import torch
 
 from gigagp.inference.automatic.objective import AutomaticObjective, PlanningObjective
-from gigagp.inference.base import Abilities, Inference
-from gigagp.inference.iterative import Iterative
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.base import Abilities, Inference
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.iterative.iterative import Iterative
 from gigagp.inference.vecchia import Vecchia
-from gigagp.likelihoods import Likelihood
+from gigagp.model.likelihoods import Likelihood
 from gigagp.neighbours.search import NeighbourTree
 
 #: Rows whose neighbours tell how long a search takes, the searches of a fit, and their share of its time budget.

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from gigagp.inference.forecast import ratio_of_gains
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.forecast import ratio_of_gains
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.cost import nominal_seconds
 from gigagp.inference.vecchia.likelihood import Regression, pool_of
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 
 #: Most and fewest rows that are left out one by one; of one in ten, the variance is also computed with half and with

@@ -10,33 +10,33 @@ from typing import Any
 
 import torch
 
-from gigagp import interruption
 from gigagp.errors import InvalidInputError, MemoryBudgetError, unshown
 from gigagp.inference.automatic.local import FEWEST_SCORED_ROWS, SCORED_ROWS, LocalScores, scored_row_seconds
 from gigagp.inference.automatic.plan import FREE, Option, Plan
-from gigagp.inference.base import Inference
-from gigagp.inference.exact import EXACT_ROWS, Exact
-from gigagp.inference.forecast import Subject
-from gigagp.inference.iterative import Iterative, IterativeObjective
-from gigagp.inference.objective import TableObjective
-from gigagp.inference.posterior import Posterior
+from gigagp.inference.contract.base import Inference
+from gigagp.inference.contract.forecast import Subject
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import EXACT_ROWS, Exact
+from gigagp.inference.iterative.iterative import Iterative, IterativeObjective
+from gigagp.inference.iterative.solve_cost import MANY_PRODUCTS, expected_products, products_slowness, solves_seconds
+from gigagp.inference.iterative.solve_records import require_solved, warn_of_unfinished
+from gigagp.inference.iterative.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.registry import registered
-from gigagp.inference.solve_cost import MANY_PRODUCTS, expected_products, products_slowness, solves_seconds
-from gigagp.inference.solve_records import require_solved, warn_of_unfinished
-from gigagp.inference.subset_guide import SubsetGuide, guide_of
-from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia import Vecchia
 from gigagp.inference.vecchia.cost import nominal_seconds
 from gigagp.inference.vecchia.objective import VecchiaObjective
-from gigagp.machine import slowness
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
-from gigagp.preconditioners.automatic import automatic
-from gigagp.progress import current
-from gigagp.random import spawn
+from gigagp.runtime import interruption
+from gigagp.runtime.machine import slowness
+from gigagp.runtime.progress import current
+from gigagp.settings.random import spawn
 from gigagp.solvers import Status
+from gigagp.solvers.preconditioners.automatic import automatic
 
 #: Share of the time left that exact solves may take by their nominal products, so that a guide serves these alone.
 _LIKELY = 0.3

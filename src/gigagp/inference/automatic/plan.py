@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gigagp.duration import in_words
 from gigagp.errors import ModelFileError
-from gigagp.inference.base import Inference
-from gigagp.memory import size_in_words
-from gigagp.schema import anything, listing, number, optional, record, text, whole
+from gigagp.inference.contract.base import Inference
+from gigagp.runtime.duration import in_words
+from gigagp.runtime.memory import size_in_words
+from gigagp.settings.schema import anything, listing, number, optional, record, text, whole
 
 #: Seconds that a fit without a time budget may be expected to take, and those up to which it need not be worth them.
 PATIENCE, FREE = 600.0, 60.0

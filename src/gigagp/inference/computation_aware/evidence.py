@@ -14,14 +14,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.actions import Actions, LearnableActions
-from gigagp.actions.base import row_blocks
-from gigagp.dense import cholesky
 from gigagp.errors import InvalidInputError
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend
-from gigagp.model import NOISE, Model
+from gigagp.inference.computation_aware.actions import Actions, LearnableActions
+from gigagp.inference.computation_aware.actions.base import row_blocks
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.trend import Trend
+from gigagp.model.model import NOISE, Model
 from gigagp.operators import KernelMatrix
+from gigagp.products.dense import cholesky
 
 #: Objective to maximize.
 Loss = Literal["elbo", "projected"]

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gigagp.actions import Learned, Policy
-from gigagp.fields import Count
-from gigagp.inference.base import Abilities, Inference
+from gigagp.inference.computation_aware.actions import Learned, Policy
 from gigagp.inference.computation_aware.evidence import Loss
 from gigagp.inference.computation_aware.objective import ComputationAwareObjective
 from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
-from gigagp.inference.forecast import Forecast, Subject
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Likelihood
-from gigagp.machine import MULTIPLICATION, entries_seconds
+from gigagp.inference.contract.base import Abilities, Inference
+from gigagp.inference.contract.forecast import Forecast, Subject
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.model.likelihoods import Likelihood
+from gigagp.runtime.machine import MULTIPLICATION, entries_seconds
+from gigagp.settings.fields import Count
 
 #: Gradients of a fit, passes over the kernel entries in each, and products of n x i and i x i matrices. Measured on
 #: protein: 126 gradients and 49 CPU s for 4,000 rows, 129 and 96 s for 8,000.

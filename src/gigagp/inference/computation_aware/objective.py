@@ -8,17 +8,24 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gigagp.actions import Actions, BlockActions, Choice, LearnableActions, Policy, balanced_bounds
+from gigagp.inference.computation_aware.actions import (
+    Actions,
+    BlockActions,
+    Choice,
+    LearnableActions,
+    Policy,
+    balanced_bounds,
+)
 from gigagp.inference.computation_aware.evidence import ACTIONS, Evidence, Loss
 from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
-from gigagp.inference.objective import TableObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import estimate_trend
-from gigagp.memory import require
-from gigagp.model import Model
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.trend import estimate_trend
+from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix, kernel_matrix
 from gigagp.optimization.objective import Evaluation
-from gigagp.random import spawn
+from gigagp.runtime.memory import require
+from gigagp.settings.random import spawn
 
 
 class ComputationAwareObjective(TableObjective):

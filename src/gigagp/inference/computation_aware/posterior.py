@@ -9,26 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gigagp.actions import Actions, BlockActions, DenseActions, RowActions
-from gigagp.dense import cholesky
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.estimate import Estimate
-from gigagp.inference.batches import by_batches, prior_covariance, within_batches
+from gigagp.inference.computation_aware.actions import Actions, BlockActions, DenseActions, RowActions
 from gigagp.inference.computation_aware.evidence import Conditioned
-from gigagp.inference.posterior import VarianceMethod, VarianceParts
-from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
-from gigagp.inference.saved import SOLVE, Saved
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend, estimate_trend
-from gigagp.memory import require
-from gigagp.model import Model
+from gigagp.inference.contract.batches import by_batches, prior_covariance, within_batches
+from gigagp.inference.contract.posterior import VarianceMethod, VarianceParts
+from gigagp.inference.contract.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
+from gigagp.inference.contract.saved import SOLVE, Saved
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.trend import Trend, estimate_trend
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
+from gigagp.model.prior_samples import PriorSamples
 from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
-from gigagp.prior_samples import PriorSamples
 from gigagp.products import cross_product
-from gigagp.random import standard_normal
-from gigagp.schema import Field, Form, check_tensors, not_negative, number, one_of, optional, record, text
-from gigagp.schema import factor as lower_factor
+from gigagp.products.dense import cholesky
+from gigagp.runtime.memory import require
+from gigagp.settings.random import standard_normal
+from gigagp.settings.schema import Field, Form, check_tensors, not_negative, number, one_of, optional, record, text
+from gigagp.settings.schema import factor as lower_factor
 
 _ACTIONS = {"blocks": BlockActions, "dense": DenseActions, "rows": RowActions}
 

@@ -18,17 +18,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp.actions import DenseActions
-from gigagp.dense import eigh
 from gigagp.errors import InvalidInputError
+from gigagp.inference.computation_aware.actions import DenseActions
 from gigagp.inference.computation_aware.evidence import Evidence
 from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
-from gigagp.inference.table import TrainingTable
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.operators.base import Index
 from gigagp.optimization.history import SolveRecord
-from gigagp.preconditioners.clusters import clustered_into
+from gigagp.products.dense import eigh
+from gigagp.solvers.preconditioners.clusters import clustered_into
 
 #: A direction whose new part is less than this share of its length repeats other directions. The image of the new part
 #: is computed from other images, whose rounding error is divided by this, so it must be far above float64's precision.

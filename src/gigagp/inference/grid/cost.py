@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gigagp.machine import transform_seconds
+from gigagp.runtime.machine import transform_seconds
 
 #: Gradients of a fit, iterations of a solve, and its columns: targets, basis functions and probes.
 _GRADIENTS, _ITERATIONS, COLUMNS = 15, 40, 12

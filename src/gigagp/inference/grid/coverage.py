@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from gigagp.inference.grid.preconditioners.nodes import LEAST_ROWS
 from gigagp.operators.grid import GridKernel
 from gigagp.operators.grid.gram import Gram
 from gigagp.operators.grid.whitened import mean_density
-from gigagp.preconditioners.nodes import LEAST_ROWS
 
 #: Share of the nodes inside the margins with rows within a cell, below which the data count as having holes. For the
 #: elevation of the United States it is 0.94 (the missing part surrounds the country). To a relative residual of 1e-3

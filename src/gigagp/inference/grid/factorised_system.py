@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics
+from gigagp.inference.grid.preconditioners.long_waves import LongWavesPreconditioner
 from gigagp.inference.grid.system import GridSolution, GridSystem, SolveSettings
-from gigagp.lanczos import log_determinant
+from gigagp.model.estimate import Estimate
 from gigagp.operators.grid import GridKernel, GridOperator, Starts, SumKernel
-from gigagp.preconditioners.long_waves import LongWavesPreconditioner
-from gigagp.random import standard_normal
+from gigagp.operators.grid.statistics import GridStatistics
+from gigagp.settings.random import standard_normal
 from gigagp.solvers import ConjugateGradients, Start
+from gigagp.solvers.lanczos import log_determinant
 
 #: Change of the mean at the rows that ends a solve, in posterior standard deviations per unit of tolerance.
 _MOVEMENT_AT_ROWS = 100.0

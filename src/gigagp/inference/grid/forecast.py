@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-from gigagp.grids import RegularGrid
-from gigagp.grids.interpolation import interpolation_named
-from gigagp.inference.forecast import Forecast, Subject
+from gigagp.inference.contract.forecast import Forecast, Subject
 from gigagp.inference.grid.cost import COLUMNS, solves_seconds
 from gigagp.inference.grid.objective import choose_grid
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.spacing import axis_gap
 from gigagp.kernels.additive import components
-from gigagp.machine import MULTIPLICATION
+from gigagp.operators.grid.statistics import RegularGrid
+from gigagp.operators.grid.statistics.interpolation import interpolation_named
+from gigagp.runtime.machine import MULTIPLICATION
 
 
 def forecast(settings: GridSettings, subject: Subject) -> Forecast | None:

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.inference.base import Abilities, Inference
-from gigagp.inference.forecast import Forecast, Subject
+from gigagp.inference.contract.base import Abilities, Inference
+from gigagp.inference.contract.forecast import Forecast, Subject
+from gigagp.inference.contract.streaming import BegunFit, StreamJob
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.grid.forecast import forecast
 from gigagp.inference.grid.objective import GridObjective
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.streamed import stream
 from gigagp.inference.grid.sum_grid import check_terms
-from gigagp.inference.streaming import BegunFit, StreamJob
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Likelihood
-from gigagp.model import Model
+from gigagp.model.likelihoods import Likelihood
+from gigagp.model.model import Model
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Grid(GridSettings, Inference):
     preconditioner : {"auto", "circulant", "holes", "long_waves", "vecchia", "none"}, default "auto"
         Preconditioner of the solves. ``"auto"`` is ``"circulant"`` where rows are everywhere. If at least 7 % of the
         nodes have no rows of their own, a short trial decides between it and ``"vecchia"``
-        (`gigagp.preconditioners.nodes`); if as many have no rows within a cell, also ``"holes"``
-        (`gigagp.preconditioners.holes`) and ``"long_waves"`` (`gigagp.preconditioners.long_waves`). If a lengthscale is
+        (`gigagp.inference.grid.preconditioners.nodes`); if as many have no rows within a cell, also ``"holes"``
+        (`gigagp.inference.grid.preconditioners.holes`) and ``"long_waves"`` (`gigagp.inference.grid.preconditioners.long_waves`). If a lengthscale is
         much longer than the grid, every choice except ``"vecchia"`` and ``"none"`` means ``"long_waves"``.
     n_probes : int, default 16
         Number of probe vectors for the trace in the gradient.
@@ -152,7 +152,7 @@ class Grid(GridSettings, Inference):
         return forecast(self, subject)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
-        """Pass once over rows that are not held in memory; see `gigagp.inference.streaming`.
+        """Pass once over rows that are not held in memory; see `gigagp.inference.contract.streaming`.
 
         Raises
         ------

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 
-from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid.coverage import has_empty_nodes, has_holes
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem
 from gigagp.inference.grid.nodes_system import NodesGridSystem
@@ -17,6 +16,7 @@ from gigagp.inference.grid.system import ROOT_ERROR, SolveSettings
 from gigagp.inference.grid.whitened_system import WhitenedGridSystem
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators.grid import GridKernel, SumKernel
+from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 
 IterativeGridSystem = WhitenedGridSystem | FactorisedGridSystem | NodesGridSystem | SlopesSystem
 

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from gigagp.grids import RegularGrid
-from gigagp.grids.geometry import MARGIN
+from gigagp.operators.grid.statistics import RegularGrid
+from gigagp.operators.grid.statistics.geometry import MARGIN
 
 #: Largest distance of a coordinate from its place on a lattice, in steps, and distance that counts as none, as a share
 #: of the extent. Coordinates in float32 are that far off.
@@ -25,7 +25,7 @@ def lattice_grid(X: Tensor, other: RegularGrid, most_nodes: float, *, at_any_cos
     """Return a grid with a node at every row, about as fine as another one, for rows on a lattice with gaps.
 
     Rows on nodes need no interpolation: ``W'W`` is diagonal, the grid leaves out no variance at the rows, and
-    `gigagp.preconditioners.nodes` solves the systems in a few steps whatever the gaps. Between rows, nodes up to twice
+    `gigagp.inference.grid.preconditioners.nodes` solves the systems in a few steps whatever the gaps. Between rows, nodes up to twice
     as far apart as those of the other grid are taken.
 
     Parameters

@@ -10,22 +10,22 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import SolverWarning, warn
-from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics, GridSum, RegularGrid, StencilGram
-from gigagp.grids.rows_gram import RowsGram
+from gigagp.inference.contract.trend import Trend
 from gigagp.inference.grid.iterative import has_root, iterative_system
 from gigagp.inference.grid.probes import fresh_noise, noise_probes
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.slopes_system import SlopesSystem
 from gigagp.inference.grid.system import ROOT_ERROR, DenseGridSystem, GridSolution, GridSystem, SolveSettings
-from gigagp.inference.trend import Trend
 from gigagp.kernels import Kernel
-from gigagp.means import Mean
-from gigagp.model import NOISE, Model
+from gigagp.model.estimate import Estimate
+from gigagp.model.means import Mean
+from gigagp.model.model import NOISE, Model
+from gigagp.model.prior_samples import PriorSamples
 from gigagp.operators.grid import GridKernel, SumKernel, Torus, grid_kernel
+from gigagp.operators.grid.statistics import GridStatistics, GridSum, RegularGrid, StencilGram
+from gigagp.operators.grid.statistics.rows_gram import RowsGram
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
-from gigagp.prior_samples import PriorSamples
 from gigagp.solvers import Status
 
 #: Number of random features of prior functions, if the kernel has no root on a torus of reasonable size.

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.dense import eigh
-from gigagp.grids import GridStatistics
 from gigagp.inference.grid.system import DenseGridSystem
-from gigagp.lanczos import lanczos
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.grid import GridKernel, GridOperator, SumKernel
-from gigagp.preconditioners.base import factor_with_jitter
-from gigagp.preconditioners.pivoting import greedy
-from gigagp.random import standard_normal
+from gigagp.operators.grid.statistics import GridStatistics
+from gigagp.products.dense import eigh
+from gigagp.settings.random import standard_normal
+from gigagp.solvers.lanczos import lanczos
+from gigagp.solvers.preconditioners.base import factor_with_jitter
+from gigagp.solvers.preconditioners.pivoting import greedy
 
 #: The Krylov spaces of so many random vectors, one after the other, have to add nothing before no further one begins.
 _STARTS = 3

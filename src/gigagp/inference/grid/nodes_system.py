@@ -8,10 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp import interruption
-from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem, explained_from_below
+from gigagp.inference.grid.preconditioners.nodes import NodesPreconditioner
 from gigagp.inference.grid.system import (
     ROOT_ERROR,
     GridSolution,
@@ -21,8 +19,10 @@ from gigagp.inference.grid.system import (
     least_error,
 )
 from gigagp.inference.grid.whitened_system import WhitenedGridSystem
+from gigagp.model.estimate import Estimate
 from gigagp.operators.grid import GridKernel, GridOperator
-from gigagp.preconditioners.nodes import NodesPreconditioner
+from gigagp.operators.grid.statistics import GridStatistics
+from gigagp.runtime import interruption
 from gigagp.solvers import Solution, Status
 from gigagp.solvers.base import StoppingRule
 from gigagp.solvers.krylov import Recurrence
@@ -57,7 +57,7 @@ class _State(NamedTuple):
 
 
 class NodesGridSystem(GridSystem):
-    """Conjugate gradients on ``K~ x = z`` with `gigagp.preconditioners.nodes.NodesPreconditioner`.
+    """Conjugate gradients on ``K~ x = z`` with `gigagp.inference.grid.preconditioners.nodes.NodesPreconditioner`.
 
     Iterates are ``x = z / noise + W a``, so all residuals lie in the span of W (Yadav et al. 2021, section 4). They
     minimise the error in the norm of ``K~``, which bounds that of ``q = W'x`` in the norm of ``K_G``. The mean

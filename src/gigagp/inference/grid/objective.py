@@ -11,16 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp import interruption
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
-from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics, GridSum, RegularGrid
-from gigagp.grids.accumulator import statistics_of_rows
-from gigagp.grids.arguments import checked_bounds, node_bytes
-from gigagp.grids.grid_sum import grid_from_dict
-from gigagp.grids.interpolation import interpolation_named
-from gigagp.grids.rows_gram import RowsGram
-from gigagp.inference.exact import ExactObjective
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
 from gigagp.inference.grid.cost import nodes_within
 from gigagp.inference.grid.lattice import lattice_grid
 from gigagp.inference.grid.likelihood import GridLikelihood
@@ -29,17 +23,23 @@ from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.spacing import axis_gap, cell_lengths, is_resolved
 from gigagp.inference.grid.start import CompositeObjective, composite
 from gigagp.inference.grid.sum_grid import choose_grid_sum, sum_columns, typical_noise
-from gigagp.inference.objective import TableObjective
-from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.kernels import Periodic
 from gigagp.kernels.additive import components
-from gigagp.machine import slowness
-from gigagp.model import Model
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators.grid import grid_kernel
+from gigagp.operators.grid.statistics import GridStatistics, GridSum, RegularGrid
+from gigagp.operators.grid.statistics.accumulator import statistics_of_rows
+from gigagp.operators.grid.statistics.arguments import checked_bounds, node_bytes
+from gigagp.operators.grid.statistics.grid_sum import grid_from_dict
+from gigagp.operators.grid.statistics.interpolation import interpolation_named
+from gigagp.operators.grid.statistics.rows_gram import RowsGram
 from gigagp.optimization.objective import Evaluation
-from gigagp.random import spawn
+from gigagp.runtime import interruption
+from gigagp.runtime.machine import slowness
+from gigagp.settings.random import spawn
 
 #: Share of the memory budget for the statistics. Solves with the probes take most of the rest.
 _SHARE = 1 / 6

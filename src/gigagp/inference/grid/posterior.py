@@ -12,25 +12,25 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics, GridSum, RegularGrid
-from gigagp.grids.grid_sum import shape_in_words
-from gigagp.grids.rows_gram import RowsGram
-from gigagp.inference.batches import one_by_one
+from gigagp.inference.contract.batches import one_by_one
+from gigagp.inference.contract.input_gradients import both_sides, wants_gradient
+from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.contract.saved import Saved
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance, has_few_rows
 from gigagp.inference.grid.saved import restored_likelihood
 from gigagp.inference.grid.system import DenseGridSystem, GridSystem
-from gigagp.inference.input_gradients import both_sides, wants_gradient
-from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod, VarianceParts
-from gigagp.inference.sampled_variance import variance_from_samples
-from gigagp.inference.saved import Saved
-from gigagp.memory import require
-from gigagp.model import Model
+from gigagp.inference.iterative.sampled_variance import variance_from_samples
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
+from gigagp.model.prior_samples import PriorSamples
+from gigagp.model.scaling import Scaling
 from gigagp.operators.grid import GridKernel, SumKernel
+from gigagp.operators.grid.statistics import GridStatistics, GridSum, RegularGrid
+from gigagp.operators.grid.statistics.grid_sum import shape_in_words
+from gigagp.operators.grid.statistics.rows_gram import RowsGram
 from gigagp.optimization.history import SolveRecord
-from gigagp.prior_samples import PriorSamples
-from gigagp.scaling import Scaling
+from gigagp.runtime.memory import require
 
 #: Number of points whose exact variances are solved for together.
 _SOLVE_COLUMNS = 64

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool1d
 
-from gigagp.dense import eigh
 from gigagp.errors import GigaGPWarning, warn
-from gigagp.grids import GridStatistics, StencilGram, SumGram
-from gigagp.grids.rows_gram import RowsGram
-from gigagp.random import standard_normal
+from gigagp.operators.grid.statistics import GridStatistics, StencilGram, SumGram
+from gigagp.operators.grid.statistics.rows_gram import RowsGram
+from gigagp.products.dense import eigh
+from gigagp.settings.random import standard_normal
 
 #: Degree of the polynomial for draws beyond the collected probes. The error of a draw's standard deviation at a node is
 #: below 1 % of that at the node with the most rows nearby.

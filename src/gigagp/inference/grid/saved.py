@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import ModelFileError
-from gigagp.grids import GridStatistics, GridSum, RegularGrid
-from gigagp.grids.gram import half_offsets
-from gigagp.grids.grid_sum import grid_from_dict
+from gigagp.inference.contract.saved import SOLVE, Saved
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.settings import GridSettings
-from gigagp.inference.saved import SOLVE, Saved
-from gigagp.schema import (
+from gigagp.operators.grid.statistics import GridStatistics, GridSum, RegularGrid
+from gigagp.operators.grid.statistics.gram import half_offsets
+from gigagp.operators.grid.statistics.grid_sum import grid_from_dict
+from gigagp.settings.schema import (
     Field,
     Form,
     Rule,

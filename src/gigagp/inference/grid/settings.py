@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from gigagp.fields import Count, CountOrZero, Fraction, Length, Range, Settings, Words
+from gigagp.settings.fields import Count, CountOrZero, Fraction, Length, Range, Settings, Words
 
 Outside = Literal["refuse", "clamp", "prior"]
 #: Smallest number of nodes per input that leaves a cell between the two margins.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp.estimate import Estimate
 from gigagp.inference.grid.system import GridSolution, GridSystem
+from gigagp.model.estimate import Estimate
 from gigagp.operators.grid import SumKernel
 
 

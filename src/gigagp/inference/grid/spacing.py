@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from gigagp.grids.interpolation import Interpolation
 from gigagp.kernels import Cosine, Kernel, Periodic
 from gigagp.kernels.leaf import Leaf
+from gigagp.operators.grid.statistics.interpolation import Interpolation
 
 #: Smallest number of nodes per lengthscale. It puts the mean within 5 % of the exact one at a noise of 1 % of the
 #: signal's variance, with a node to spare.

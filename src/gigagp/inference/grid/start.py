@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import NotPositiveDefiniteError
-from gigagp.inference.exact import ExactObjective, ExactPosterior
-from gigagp.inference.objective import TableObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.means import resolve_mean
-from gigagp.model import NOISE, Model
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective, ExactPosterior
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import NOISE, Model
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
 

@@ -10,24 +10,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp import processes, termination
-from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
-from gigagp.grids import GridCollector, GridStatistics, GridSum, Neighbourhoods, RegularGrid
-from gigagp.inference.exact import ExactObjective
+from gigagp.inference.contract.streaming import BegunFit, StreamJob
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import ExactObjective
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.objective import GridChoice, GridObjective, choose_grid
 from gigagp.inference.grid.posterior import in_units
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.start import BLOCK_SHARE, N_BLOCKS, CompositeObjective
-from gigagp.inference.streaming import BegunFit, StreamJob
-from gigagp.inference.table import TrainingTable
 from gigagp.kernels import from_dict
 from gigagp.kernels.serialization import describe, foreign_classes
-from gigagp.model import Model
-from gigagp.occasional_writes import OccasionalWrites
-from gigagp.rows.preview import Preview, preview_of
-from gigagp.scaling import Scaling
+from gigagp.model.model import Model
+from gigagp.model.scaling import Scaling
+from gigagp.operators.grid.statistics import GridCollector, GridStatistics, GridSum, Neighbourhoods, RegularGrid
+from gigagp.runtime import processes, termination
+from gigagp.settings.custom import Custom
+from gigagp.storage.occasional_writes import OccasionalWrites
+from gigagp.tables.rows.preview import Preview, preview_of
 
 #: Number of rows of a neighbourhood, as the largest subset of the start (a thousand rows) requires.
 _NEAR = 400

@@ -7,15 +7,15 @@ import math
 import torch
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.grids import GridSum, RegularGrid
-from gigagp.grids.arguments import MAX_INPUTS, checked_bounds
-from gigagp.grids.geometry import MARGIN
-from gigagp.grids.interpolation import interpolation_named
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.spacing import cell_lengths
 from gigagp.kernels import Kernel
 from gigagp.kernels.additive import components
 from gigagp.operators.grid.kernel import check_stationary
+from gigagp.operators.grid.statistics import GridSum, RegularGrid
+from gigagp.operators.grid.statistics.arguments import MAX_INPUTS, checked_bounds
+from gigagp.operators.grid.statistics.geometry import MARGIN
+from gigagp.operators.grid.statistics.interpolation import interpolation_named
 
 #: Largest number of inputs of one term of an additive kernel, and number of inputs up to which one grid has them all.
 MOST_TOGETHER = 3

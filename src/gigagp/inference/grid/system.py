@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics
+from gigagp.model.estimate import Estimate
 from gigagp.operators.grid import GridKernel, SumKernel
-from gigagp.preconditioners.base import Preconditioner
+from gigagp.operators.grid.statistics import GridStatistics
 from gigagp.solvers import ConjugateGradients, Solution
+from gigagp.solvers.preconditioners.base import Preconditioner
 
 #: Largest error of the kernel's root on a torus, as a share of the noise variance.
 ROOT_ERROR = 0.01

@@ -9,14 +9,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics
 from gigagp.inference.grid.coverage import has_empty_nodes, has_holes
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem
+from gigagp.inference.grid.preconditioners.holes import HolesPreconditioner
 from gigagp.inference.grid.system import GridSolution, GridSystem, LogDeterminant, SolveSettings, least_error
-from gigagp.lanczos import log_determinant
+from gigagp.model.estimate import Estimate
 from gigagp.operators.grid import GridKernel, WhitenedOperator
-from gigagp.preconditioners.holes import HolesPreconditioner
+from gigagp.operators.grid.statistics import GridStatistics
+from gigagp.solvers.lanczos import log_determinant
 from gigagp.solvers.solution import Solution, Status
 
 #: Nats per row by which a solution may err. Means at the rows then err by about a thirtieth of the noise's deviation.

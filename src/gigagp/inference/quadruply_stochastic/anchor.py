@@ -18,11 +18,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis
+from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.estimators.terms import Origin
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.kernels import Kernel
-from gigagp.processes import fill_rows
+from gigagp.runtime.processes import fill_rows
 
 #: A fit starts with an anchor that costs at most as much as this many steps. A dearer one is made only after the steps
 #: that cost as much, so that a short fit does not pay for it.

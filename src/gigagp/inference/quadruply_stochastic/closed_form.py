@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.dense import cholesky, triangular_inverse
+from gigagp.products.dense import cholesky, triangular_inverse
 
 
 class BoundTerms(NamedTuple):

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis
-from gigagp.dense import cholesky
 from gigagp.inference.quadruply_stochastic.anchor import Anchor, residuals
+from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.estimators.control_variate import (
     Coefficient,
     LinearControl,
@@ -21,7 +20,8 @@ from gigagp.inference.quadruply_stochastic.estimators.terms import Origin
 from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN, Weights, touched_root
 from gigagp.kernels import Kernel
-from gigagp.model import Model
+from gigagp.model.model import Model
+from gigagp.products.dense import cholesky
 
 #: Name of the targets' control.
 LINEAR = "targets"

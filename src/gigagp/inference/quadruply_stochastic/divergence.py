@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis
-from gigagp.dense import cholesky
+from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.weights import Weights
+from gigagp.products.dense import cholesky
 
 #: Functions in a block of a pass over all of them.
 _WIDTH = 2**16

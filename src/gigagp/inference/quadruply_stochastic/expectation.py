@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.likelihoods import Likelihood
+from gigagp.model.likelihoods import Likelihood
 
 #: Targets times quadrature nodes in a block of rows.
 _ENTRIES = 2**22

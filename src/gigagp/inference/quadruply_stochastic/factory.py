@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.batches import HeldBatches
 from gigagp.inference.quadruply_stochastic.options import WeightOptions
 from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.quadruply_stochastic.whole import WholeObjective
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Likelihood
-from gigagp.memory import require
+from gigagp.model.likelihoods import Likelihood
+from gigagp.runtime.memory import require
 
 #: Arrays of the parameters' size in a sampled fit: parameters, two averages of Adam, best state, anchor, sums of the
 #: last steps.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.dense import cholesky
+from gigagp.inference.contract.trend import coefficient_root
 from gigagp.inference.quadruply_stochastic.latent import (
     Sites,
     bent_solve,
@@ -16,7 +16,7 @@ from gigagp.inference.quadruply_stochastic.latent import (
 )
 from gigagp.inference.quadruply_stochastic.newton import WeightSearch
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
-from gigagp.inference.trend import coefficient_root
+from gigagp.products.dense import cholesky
 
 #: Largest number that the data may multiply a prior precision by: the posterior covariance is a difference, whose
 #: relative error is this number times the rounding of float64.

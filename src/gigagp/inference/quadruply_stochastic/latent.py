@@ -7,17 +7,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.dense import cholesky, symmetric_inverse
 from gigagp.errors import InvalidInputError
-from gigagp.inference.objective import TableObjective
-from gigagp.inference.posterior import Posterior
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.trend import Trend
 from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, expected_fit
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend
-from gigagp.likelihoods import Likelihood
-from gigagp.memory import require
-from gigagp.model import Model
+from gigagp.model.likelihoods import Likelihood
+from gigagp.model.model import Model
 from gigagp.optimization.objective import Evaluation
+from gigagp.products.dense import cholesky, symmetric_inverse
+from gigagp.runtime.memory import require
 
 #: Most steps at one model, and the gain in nats an observation that ends them.
 _STEPS, _TOLERANCE = 50, 1e-7

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.dense import cholesky
 from gigagp.inference.quadruply_stochastic.closed_form import chevron_of
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence, times
 from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, expected_fit
 from gigagp.inference.quadruply_stochastic.latent import least_squares
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
-from gigagp.likelihoods import Gaussian, Likelihood
+from gigagp.model.likelihoods import Gaussian, Likelihood
 from gigagp.operators.base import LinearOperator
+from gigagp.products.dense import cholesky
 from gigagp.solvers.krylov import Recurrence
 
 #: Most steps at one model.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis
 from gigagp.errors import InvalidInputError
-from gigagp.inference.objective import TableObjective
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
 from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.start import make_basis
-from gigagp.likelihoods import check_log_concave
-from gigagp.model import NOISE, Model
+from gigagp.model.likelihoods import check_log_concave
+from gigagp.model.model import NOISE, Model
 
 
 class WeightObjective(TableObjective):

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, CountOrZero, Range, Settings
 from gigagp.inference.quadruply_stochastic.estimators.readings import BoundForm
-from gigagp.likelihoods import NODES
+from gigagp.model.likelihoods import NODES
+from gigagp.settings.fields import Count, CountOrZero, Range, Settings
 
 #: Defaults where rows and functions are sampled: number of functions, rows of a step, functions of each of the two
 #: samples of a step.

@@ -9,25 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis, RadialBasis, basis_from_state
 from gigagp.errors import FitWarning, InvalidInputError, warn
-from gigagp.estimate import Estimate
-from gigagp.inference.batches import one_by_one
-from gigagp.inference.input_gradients import recomputed
-from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.contract.batches import one_by_one
+from gigagp.inference.contract.input_gradients import recomputed
+from gigagp.inference.contract.posterior import Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.contract.saved import Saved
 from gigagp.inference.quadruply_stochastic import divergence
+from gigagp.inference.quadruply_stochastic.bases import Basis, RadialBasis, basis_from_state
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.saved import check_state
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import Weights
-from gigagp.inference.saved import Saved
-from gigagp.likelihoods import Likelihood
-from gigagp.memory import require
-from gigagp.model import Model
-from gigagp.prior_samples import PriorSamples
-from gigagp.random import standard_normal
+from gigagp.model.estimate import Estimate
+from gigagp.model.likelihoods import Likelihood
+from gigagp.model.model import Model
+from gigagp.model.prior_samples import PriorSamples
+from gigagp.runtime.memory import require
+from gigagp.settings.random import standard_normal
 
 #: Entries of a block of features, on the CPU and on a GPU.
 _CPU_ENTRIES, _GPU_ENTRIES = 2**21, 2**25

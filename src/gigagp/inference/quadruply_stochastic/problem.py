@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.options import WeightOptions
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Gaussian, Likelihood
+from gigagp.model.likelihoods import Gaussian, Likelihood
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gigagp.dense import triangular_inverse
-from gigagp.inference.input_gradients import recomputed
+from gigagp.inference.contract.input_gradients import recomputed
 from gigagp.inference.quadruply_stochastic.latent import bent_factor, bent_solve
 from gigagp.kernels import Kernel
+from gigagp.products.dense import triangular_inverse
 
 #: Entries of a block of covariances.
 _ENTRIES = 2**22

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis
 from gigagp.errors import InvalidInputError
 from gigagp.inference.quadruply_stochastic.anchor import Anchor, is_early, steps_between
+from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.batches import Batches
 from gigagp.inference.quadruply_stochastic.controls import Controls
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
@@ -31,15 +31,15 @@ from gigagp.inference.quadruply_stochastic.state import State
 from gigagp.inference.quadruply_stochastic.subset_posterior import Subset, trend_subset
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN, Weights
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.history import History
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.sampled import SampledEvaluation
 from gigagp.optimization.sparse import SparseAdam
 from gigagp.optimization.subset_first import SubsetFirst
 from gigagp.optimization.trace import Trace
-from gigagp.processes import sum_of_rows
-from gigagp.progress import NoProgress
+from gigagp.runtime.processes import sum_of_rows
+from gigagp.runtime.progress import NoProgress
 
 #: Learning rate where the weights start at zero.
 _RATE_FROM_ZERO = 0.05

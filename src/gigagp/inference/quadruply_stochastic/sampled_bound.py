@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from gigagp.bases import Basis
+from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.controls import Controls
 from gigagp.inference.quadruply_stochastic.estimators.readings import (
     BoundForm,
@@ -27,8 +27,8 @@ from gigagp.inference.quadruply_stochastic.estimators.terms import (
     prior_term,
 )
 from gigagp.inference.quadruply_stochastic.weights import touched_root
-from gigagp.likelihoods import Likelihood
-from gigagp.model import Model
+from gigagp.model.likelihoods import Likelihood
+from gigagp.model.model import Model
 
 
 class Drawn(NamedTuple):

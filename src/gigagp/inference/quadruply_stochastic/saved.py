@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from gigagp.errors import ModelFileError
-from gigagp.inference.saved import Saved
-from gigagp.schema import (
+from gigagp.inference.contract.saved import Saved
+from gigagp.settings.schema import (
     Field,
     Form,
     below,

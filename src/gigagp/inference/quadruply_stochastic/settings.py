@@ -8,21 +8,21 @@ from typing import Any
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Positive
-from gigagp.inference.base import Abilities, Inference
-from gigagp.inference.forecast import Forecast, Subject
+from gigagp.inference.contract.base import Abilities, Inference
+from gigagp.inference.contract.forecast import Forecast, Subject
+from gigagp.inference.contract.streaming import BegunFit, StreamJob
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.factory import make_objective
 from gigagp.inference.quadruply_stochastic.options import LEAST_WHOLE, MOST_WHOLE, WHOLE_ROWS, WeightOptions
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.quadruply_stochastic.streamed import stream
 from gigagp.inference.quadruply_stochastic.whole import WholeObjective
-from gigagp.inference.streaming import BegunFit, StreamJob
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Gaussian, Likelihood
-from gigagp.machine import MULTIPLICATION
-from gigagp.model import Model
+from gigagp.model.likelihoods import Gaussian, Likelihood
+from gigagp.model.model import Model
 from gigagp.optimization.sparse import SparseAdam
+from gigagp.runtime.machine import MULTIPLICATION
+from gigagp.settings.fields import Positive
 
 #: Gradients where all rows and functions are used at once. Measured on protein: 30, and 23 CPU s for 4,000 rows.
 _STEPS = 30
@@ -59,7 +59,7 @@ class QuadruplyStochastic(WeightOptions, Inference):
     basis : {"fourier", "inducing", "grid"}, default "fourier"
         Random Fourier features of the kernel; covariances with n_basis of the training rows (where these are all rows,
         the predictive mean is that of the exact Gaussian process); or the leading eigenfunctions of a separable kernel
-        on a grid. See `gigagp.bases`. In a sampled fit ``optimizer="auto"`` learns the weights alone, at the
+        on a grid. See `gigagp.inference.quadruply_stochastic.bases`. In a sampled fit ``optimizer="auto"`` learns the weights alone, at the
         hyperparameters that the likelihood of some rows prefers, and `gigagp.optimization.SparseAdam` moves the
         hyperparameters of a Fourier basis along with the weights. Where all functions are used at once, those of every
         basis but the grid are learned.
@@ -167,7 +167,7 @@ class QuadruplyStochastic(WeightOptions, Inference):
         return SparseAdam(**settings)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
-        """Fit rows that are not held, by minibatches from random places; see `gigagp.inference.streaming`."""
+        """Fit rows that are not held, by minibatches from random places; see `gigagp.inference.contract.streaming`."""
         return stream(self, job, generator)
 
     def forecast(self, subject: Subject) -> Forecast | None:

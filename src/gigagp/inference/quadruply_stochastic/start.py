@@ -5,16 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis, ReorderedBasis
-from gigagp.bases.inducing import random_points
-from gigagp.bases.reordered import most_informed
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.quadruply_stochastic.bases import (
+    Basis,
+    FourierBasis,
+    GridEigenfunctions,
+    InducingBasis,
+    RadialBasis,
+    ReorderedBasis,
+)
+from gigagp.inference.quadruply_stochastic.bases.inducing import random_points
+from gigagp.inference.quadruply_stochastic.bases.reordered import most_informed
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.options import WeightOptions
 from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.subset_posterior import Subset, start_at_posterior
 from gigagp.inference.quadruply_stochastic.weights import Weights
-from gigagp.inference.table import TrainingTable
-from gigagp.model import Model
+from gigagp.model.model import Model
 
 #: Rows that the start of the diagonal is computed from, the entries of their features beyond which there are fewer
 #: rows, and the fewest rows.

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis
 from gigagp.inference.quadruply_stochastic.anchor import Anchor
+from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.controls import Controls
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.subset_posterior import Subset
 from gigagp.inference.quadruply_stochastic.weights import Weights
-from gigagp.model import Model
+from gigagp.model.model import Model
 
 
 @dataclass

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError, UnreadableRowsError
+from gigagp.inference.contract.streaming import BegunFit, StreamJob
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.factory import draw_seed, make_objective, require_weights
 from gigagp.inference.quadruply_stochastic.options import WeightOptions
 from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
-from gigagp.inference.streaming import BegunFit, StreamJob
-from gigagp.inference.table import TrainingTable
-from gigagp.memory import require
-from gigagp.rows.access import RowAccess
-from gigagp.rows.passes import RowPasses
-from gigagp.scaling import Scaling
+from gigagp.model.scaling import Scaling
+from gigagp.runtime.memory import require
+from gigagp.tables.rows.access import RowAccess
+from gigagp.tables.rows.passes import RowPasses
 
 #: Most rows of a window, and of the sample that gives scales and start.
 WINDOW_ROWS, SAMPLE_ROWS = 2**18, 2**16

@@ -8,16 +8,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis, InducingBasis, ReorderedBasis
-from gigagp.dense import cholesky
+from gigagp.inference.contract.trend import estimate_trend
+from gigagp.inference.quadruply_stochastic.bases import Basis, InducingBasis, ReorderedBasis
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.latent import best_latent, curved_solve, learned_basis
 from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.weights import Weights
-from gigagp.inference.trend import estimate_trend
-from gigagp.memory import require
-from gigagp.model import Model
+from gigagp.model.model import Model
+from gigagp.products.dense import cholesky
+from gigagp.runtime.memory import require
 
 #: Most rows for a Gaussian likelihood, most rows for the others, which take Newton steps, and most multiplications,
 #: ``rows^2 m``.

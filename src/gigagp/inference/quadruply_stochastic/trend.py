@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gigagp.inference.contract.trend import coefficient_root
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
-from gigagp.inference.trend import coefficient_root
 
 
 @dataclass(frozen=True)

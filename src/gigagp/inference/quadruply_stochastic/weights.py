@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis
+from gigagp.inference.quadruply_stochastic.bases import Basis
 
 MEAN, LOG_SCALE, COLUMNS, LOG_PRECISION = "mean", "log_scale", "columns", "log_precision"
 

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis
 from gigagp.errors import FitWarning, warn
-from gigagp.estimate import Estimate
-from gigagp.inference.least_noise import at_least_noise, with_least_noise
-from gigagp.inference.objective import TableObjective
+from gigagp.inference.contract.least_noise import at_least_noise, with_least_noise
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.batches import HeldBatches
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence
 from gigagp.inference.quadruply_stochastic.few_rows import FewRowsFit, fit_few_rows
@@ -27,11 +26,12 @@ from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.quadruply_stochastic.subset_posterior import rows_of_covariance
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import Weights
-from gigagp.machine import MULTIPLICATION, slowness
-from gigagp.model import Model
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.subset_first import SubsetFirst
+from gigagp.runtime.machine import MULTIPLICATION, slowness
 
 #: Gain in nats an observation that ends a search: while hyperparameters move, and for the weights that are kept, whose
 #: bound must not depend on where the search started.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp import interruption
-from gigagp.dense import triangular_inverse
+from gigagp.inference.contract.weight_space import RowSums, WeightSpace
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
 from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseSums, SparseTrend
-from gigagp.inference.weight_space import RowSums, WeightSpace
-from gigagp.machine import MULTIPLICATION, entries_seconds, slowness
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.objective import Evaluation
-from gigagp.processes import sum_of_rows
+from gigagp.products.dense import triangular_inverse
+from gigagp.runtime import interruption
+from gigagp.runtime.machine import MULTIPLICATION, entries_seconds, slowness
+from gigagp.runtime.processes import sum_of_rows
 
 #: Products of an n x m matrix with an m x m one that a pass over the rows costs, and passes that an evaluation with its
 #: gradient and the posterior cost together.

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from gigagp.inference.base import Abilities, Inference
-from gigagp.inference.forecast import Forecast, Subject
+from gigagp.inference.contract.base import Abilities, Inference
+from gigagp.inference.contract.forecast import Forecast, Subject
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.sparse_variational.collapsed import CollapsedObjective
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.posterior import SparsePosterior
 from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.inference.sparse_variational.stochastic import StochasticObjective
 from gigagp.inference.sparse_variational.trial import forecast
-from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Likelihood
+from gigagp.model.likelihoods import Likelihood
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gigagp.inference.objective import TableObjective
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.trend import Trend
+from gigagp.inference.contract.weight_space import RowSums, WeightSpace
 from gigagp.inference.sparse_variational.points import InducingPoints, require_points, row_blocks
 from gigagp.inference.sparse_variational.posterior import (
     SparsePosterior,
@@ -20,11 +23,8 @@ from gigagp.inference.sparse_variational.posterior import (
 )
 from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.inference.sparse_variational.start import choose_points
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend
-from gigagp.inference.weight_space import RowSums, WeightSpace
-from gigagp.model import Model
-from gigagp.processes import sum_of_rows
+from gigagp.model.model import Model
+from gigagp.runtime.processes import sum_of_rows
 
 POINTS = "inducing_points"
 

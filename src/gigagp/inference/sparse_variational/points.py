@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from gigagp import interruption
 from gigagp.errors import NotPositiveDefiniteError
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Kernel
-from gigagp.memory import require
-from gigagp.model import NOISE, Model
-from gigagp.processes import current
+from gigagp.model.model import NOISE, Model
 from gigagp.products.tiles import Tiles, tiles_of
+from gigagp.runtime import interruption
+from gigagp.runtime.memory import require
+from gigagp.runtime.processes import current
 
 #: Number of m x m float64 arrays alive at once, and of further ones while processes add theirs.
 _SQUARES, _SHARED_SQUARES = 10, 16

@@ -8,23 +8,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.dense import triangular_inverse
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.estimate import Estimate
-from gigagp.inference.batches import by_batches, prior_covariance, within_batches
-from gigagp.inference.input_gradients import wants_gradient
-from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
-from gigagp.inference.saved import Saved
+from gigagp.inference.contract.batches import by_batches, prior_covariance, within_batches
+from gigagp.inference.contract.input_gradients import wants_gradient
+from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
+from gigagp.inference.contract.saved import Saved
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.weight_space import RowSums, WeightSpace
 from gigagp.inference.sparse_variational.points import InducingPoints, row_blocks
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.weight_space import RowSums, WeightSpace
-from gigagp.memory import require
-from gigagp.model import Model
-from gigagp.prior_samples import PriorSamples
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
+from gigagp.model.prior_samples import PriorSamples
+from gigagp.model.scaling import Scaling
 from gigagp.products import cross_product, select
-from gigagp.random import standard_normal
-from gigagp.scaling import Scaling
-from gigagp.schema import Field, Form, check_tensors, number, one_of, optional, part, record, text, whole
+from gigagp.products.dense import triangular_inverse
+from gigagp.runtime.memory import require
+from gigagp.settings.random import standard_normal
+from gigagp.settings.schema import Field, Form, check_tensors, number, one_of, optional, part, record, text, whole
 
 
 class SparseTrend(NamedTuple):

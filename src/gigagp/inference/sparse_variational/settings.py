@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gigagp.fields import Count, Settings, ShareBelowOne
+from gigagp.settings.fields import Count, Settings, ShareBelowOne
 
 #: Choice of the initial inducing points; see `gigagp.inference.sparse_variational.start`.
 StartRule = Literal["kmeans++", "greedy", "random"]

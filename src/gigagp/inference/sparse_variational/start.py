@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp.inference.table import TrainingTable
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
-from gigagp.preconditioners import pivoting
+from gigagp.solvers.preconditioners import pivoting
 
 #: Number of candidate rows per inducing point, and smallest number of candidate rows.
 _ROWS_PER_POINT, _LEAST_ROWS = 20, 10_000

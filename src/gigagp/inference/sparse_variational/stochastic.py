@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.dense import cholesky, triangular_inverse
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.sparse_variational.collapsed import CollapsedObjective
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
 from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseTrend
 from gigagp.inference.sparse_variational.settings import SparseSettings
-from gigagp.inference.table import TrainingTable
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.optimization.objective import Evaluation
-from gigagp.processes import sum_of_rows
+from gigagp.products.dense import cholesky, triangular_inverse
+from gigagp.runtime.processes import sum_of_rows
 
 MEAN, ROOT, COEFFICIENTS = "whitened_mean", "whitened_root", "coefficients"
 

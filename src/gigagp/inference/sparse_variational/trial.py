@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import torch
 
-from gigagp.inference.forecast import Forecast, Subject, ratio_of_gains
+from gigagp.inference.contract.forecast import Forecast, Subject, ratio_of_gains
 from gigagp.inference.sparse_variational.collapsed import CollapsedObjective
 from gigagp.inference.sparse_variational.settings import SparseSettings
-from gigagp.machine import MULTIPLICATION
+from gigagp.runtime.machine import MULTIPLICATION
 
 #: Rows of the largest trial, and the number of trials, each with half the rows of the next.
 _TRIAL_ROWS, _TRIALS = 8000, 3

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from gigagp import interruption
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.likelihood import pool_of
-from gigagp.machine import slowness
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.neighbours.neighbourhood import FEW_INPUTS, NeighbourGraph
+from gigagp.runtime import interruption
+from gigagp.runtime.machine import slowness
 
 #: Nominal seconds of finding a neighbour of a row, with few inputs and with many, and of a row for each cubed
 #: neighbour. On seven tables of 2 to 26 inputs, with 30 to 200 neighbours, they are right within a factor of 1.8.
@@ -60,7 +60,7 @@ class Ending:
 
 
 def nominal_seconds(n_neighbours: int, n_inputs: int) -> float:
-    """Return the seconds in which a row is conditioned on its neighbours, nominal ones; see `gigagp.machine`."""
+    """Return the seconds in which a row is conditioned on its neighbours, nominal ones; see `gigagp.runtime.machine`."""
     return _FOUND[n_inputs > FEW_INPUTS] * n_neighbours + _CUBED * n_neighbours**3
 
 

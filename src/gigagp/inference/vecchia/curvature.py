@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.likelihoods import Likelihood
+from gigagp.model.likelihoods import Likelihood
 
 #: A step takes at least this share of the expected information as its curvature, where the likelihood has one.
 _LEAST_SHARE = 0.05

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.errors import FitWarning, warn
-from gigagp.fields import Count
-from gigagp.inference.base import Abilities, Inference
-from gigagp.inference.forecast import Forecast, Subject
-from gigagp.inference.objective import TableObjective
-from gigagp.inference.streaming import BegunFit, StreamJob, hold_rows
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.base import Abilities, Inference
+from gigagp.inference.contract.forecast import Forecast, Subject
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.streaming import BegunFit, StreamJob, hold_rows
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.laplace import DRAWN_NUMBERS, LaplaceObjective
 from gigagp.inference.vecchia.laplace_posterior import LaplacePosterior
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
 from gigagp.inference.vecchia.streamed import StreamedObjective
-from gigagp.likelihoods import Gaussian, Likelihood
-from gigagp.rows.access import RowAccess
+from gigagp.model.likelihoods import Gaussian, Likelihood
+from gigagp.settings.fields import Count
+from gigagp.tables.rows.access import RowAccess
 
 #: Float64 numbers that a fit holds for each row beside the table: for the order, and for each of the row's numbers
 #: (measured: ``python benchmarks/vecchia_rows.py``).

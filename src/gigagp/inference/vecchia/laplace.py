@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import FitWarning, warn
-from gigagp.inference.objective import TableObjective
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.laplace_posterior import LaplacePosterior, LatentGaussian
 from gigagp.inference.vecchia.latent import LatentSpace, is_dense
 from gigagp.inference.vecchia.learning_rows import spread_and_clustered
 from gigagp.inference.vecchia.mode import Mode, ModeSearch
 from gigagp.inference.vecchia.nugget import FAR_TOO_MUCH, NUGGETS, TOO_MUCH, points_around, variance_ratio
-from gigagp.likelihoods import Likelihood, check_laplace
-from gigagp.memory import require
-from gigagp.model import NOISE, Model
+from gigagp.model.likelihoods import Likelihood, check_laplace
+from gigagp.model.model import NOISE, Model
+from gigagp.model.scaling import centre_and_spread
 from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.factor import Factor
 from gigagp.neighbours.neighbourhood import NeighbourGraph, neighbours_of_a_point
 from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
-from gigagp.scaling import centre_and_spread
+from gigagp.runtime.memory import require
 
 #: Rows behind a new point, and rows that hyperparameters are learned from.
 _PREDICTION_NEIGHBOURS, _LEARNING_ROWS = 60, 20_000

@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.estimate import Estimate
-from gigagp.inference.batches import within_batches
-from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
-from gigagp.inference.rows_posterior import ROWS, RowsPosterior
-from gigagp.inference.saved import Saved
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.batches import within_batches
+from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
+from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
+from gigagp.inference.contract.saved import Saved
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.posterior import by_neighbours, corrected_functions
-from gigagp.memory import require
-from gigagp.model import Model
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
+from gigagp.model.prior_samples import PriorSamples
+from gigagp.model.scaling import Scaling
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.neighbours.predictor import LocalPredictor, LocalWeights, within_reach
 from gigagp.operators import KernelMatrix
-from gigagp.prior_samples import PriorSamples
-from gigagp.random import standard_normal
-from gigagp.scaling import Scaling
-from gigagp.schema import Field, check_tensors, number, optional, record, whole
+from gigagp.runtime.memory import require
+from gigagp.settings.random import standard_normal
+from gigagp.settings.schema import Field, check_tensors, number, optional, record, whole
 
 #: Rows at which predictions are held against the values there, how far means may be from them in standard deviations,
 #: and by which factor these may differ.

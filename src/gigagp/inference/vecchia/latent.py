@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp import interruption
-from gigagp.dense import cholesky, eigh
-from gigagp.estimate import Estimate
-from gigagp.inference.trend import coefficient_root
-from gigagp.lanczos import log_determinant
+from gigagp.inference.contract.trend import coefficient_root
+from gigagp.model.estimate import Estimate
 from gigagp.neighbours.factor import Factor
 from gigagp.operators.base import LinearOperator
-from gigagp.preconditioners import Preconditioner
-from gigagp.random import standard_normal
+from gigagp.products.dense import cholesky, eigh
+from gigagp.runtime import interruption
+from gigagp.settings.random import standard_normal
 from gigagp.solvers.krylov import Recurrence
+from gigagp.solvers.lanczos import log_determinant
+from gigagp.solvers.preconditioners import Preconditioner
 
 #: Rows up to which matrices are dense and nothing is sampled.
 DENSE_ROWS = 1000

@@ -9,16 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp import interruption
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend
-from gigagp.model import Model
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.trend import Trend
+from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import Pool, is_compiled
 from gigagp.neighbours.local import LOST, gram, total
 from gigagp.neighbours.neighbourhood import Block, NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.operators.indexing import as_noise
-from gigagp.progress import current
+from gigagp.runtime import interruption
+from gigagp.runtime.progress import current
 
 #: Rows of a `Gap`, how many times the neighbours they get, and the largest number of those.
 _GAP_ROWS, _GAP_FACTOR, _GAP_NEIGHBOURS = 200, 8, 400

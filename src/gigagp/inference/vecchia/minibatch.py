@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.likelihood import Regression, pool_of
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.local import Derivatives
 

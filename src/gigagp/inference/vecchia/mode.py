@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gigagp.inference.vecchia.curvature import Curvature, row_modes
 from gigagp.inference.vecchia.latent import LatentSpace
-from gigagp.likelihoods import Likelihood
+from gigagp.model.likelihoods import Likelihood
 
 #: Most Newton steps, halvings of a step, and the relative error of the solve for a step.
 _STEPS, _HALVINGS, _TOLERANCE = 100, 12, 0.01

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.inference.streaming import HeldRows
+from gigagp.inference.contract.streaming import HeldRows
 from gigagp.inference.vecchia.minibatch import Minibatch
 from gigagp.neighbours.metric import Metric
 from gigagp.neighbours.neighbourhood import squared_distances
 from gigagp.neighbours.search import NeighbourTree
-from gigagp.rows.random_order import LAST, PlacedRows
+from gigagp.tables.rows.random_order import LAST, PlacedRows
 
 #: Most rows whose neighbours in a block are searched together, and one over their part of the memory budget.
 _TOGETHER, _SHARE = 2**12, 32

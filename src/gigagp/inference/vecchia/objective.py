@@ -9,15 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp import interruption
-from gigagp.inference.objective import TableObjective
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.cost import SOME_ROWS, Ending, nominal_seconds
 from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
 from gigagp.inference.vecchia.minibatch import Minibatch
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
-from gigagp.machine import slowness
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.neighbours.local import Derivatives
 from gigagp.neighbours.metric import Metric
 from gigagp.neighbours.neighbourhood import (
@@ -29,6 +27,8 @@ from gigagp.neighbours.neighbourhood import (
 )
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
+from gigagp.runtime import interruption
+from gigagp.runtime.machine import slowness
 
 #: Neighbours that a guide begins with in more than a few inputs, and the most that it goes on to.
 MANY_NEIGHBOURS, MOST_NEIGHBOURS = 60, 200

@@ -11,23 +11,23 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import MemoryBudgetError
-from gigagp.estimate import Estimate
-from gigagp.inference.batches import one_by_one
-from gigagp.inference.left_out import LeftOut, without_trend
-from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
-from gigagp.inference.rows_posterior import ROWS, RowsPosterior
-from gigagp.inference.saved import Saved
-from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend
+from gigagp.inference.contract.batches import one_by_one
+from gigagp.inference.contract.left_out import LeftOut, without_trend
+from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
+from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
+from gigagp.inference.contract.saved import Saved
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.trend import Trend
 from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
-from gigagp.memory import require
-from gigagp.model import Model
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
+from gigagp.model.prior_samples import PriorSamples
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.neighbours.predictor import LocalPredictor, within_reach
 from gigagp.operators import KernelMatrix
-from gigagp.prior_samples import PriorSamples
-from gigagp.random import standard_normal
-from gigagp.schema import Field, check_tensors, number, optional, record, whole
+from gigagp.runtime.memory import require
+from gigagp.settings.random import standard_normal
+from gigagp.settings.schema import Field, check_tensors, number, optional, record, whole
 
 
 def corrected_functions(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 
 from gigagp.errors import InvalidInputError, UnreadableRowsError
-from gigagp.inference.streaming import HeldRows
+from gigagp.inference.contract.streaming import HeldRows
 from gigagp.inference.vecchia.minibatch import Minibatch
 from gigagp.inference.vecchia.nearest_in_passes import minibatch_of
 from gigagp.inference.vecchia.objective import AFFORDABLE, VecchiaObjective
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
-from gigagp.memory import require
-from gigagp.model import Model
+from gigagp.model.model import Model
 from gigagp.neighbours.neighbourhood import NeighbourGraph
-from gigagp.progress import Meter
-from gigagp.rows.random_order import PlacedRows, last_of
+from gigagp.runtime.memory import require
+from gigagp.runtime.progress import Meter
+from gigagp.tables.rows.random_order import PlacedRows, last_of
 
 #: Fewest rows to learn from, and the part of the memory budget that they and their neighbours may take: one over this.
 _FEWEST_ROWS, _SHARE = 500, 3

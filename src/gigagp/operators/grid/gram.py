@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gigagp.grids import GridSum, RegularGrid
+from gigagp.operators.grid.statistics import GridSum, RegularGrid
 
 
 class Gram(Protocol):

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.grids.rows_gram import transposed
 from gigagp.operators.base import LinearOperator
 from gigagp.operators.grid.kernel import GridKernel
+from gigagp.operators.grid.statistics.rows_gram import transposed
 
 
 class InterpolatedKernelMatrix(LinearOperator):

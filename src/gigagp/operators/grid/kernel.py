@@ -8,13 +8,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gigagp import interruption
 from gigagp.errors import InvalidInputError
-from gigagp.grids import RegularGrid
-from gigagp.grids.gram import StencilGram, half_offsets
-from gigagp.grids.rows_gram import RowsGram
 from gigagp.kernels import Kernel
+from gigagp.operators.grid.statistics import RegularGrid
+from gigagp.operators.grid.statistics.gram import StencilGram, half_offsets
+from gigagp.operators.grid.statistics.rows_gram import RowsGram
 from gigagp.operators.grid.torus import Torus, column_major
+from gigagp.runtime import interruption
 
 #: Candidate numbers of torus nodes as multiples of the grid's. The short ones suffice where a covariance vanishes; the
 #: long ones are for covariances whose spectrum has to be made positive.

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.grids import GridSum, RegularGrid, StencilGram, SumGram
-from gigagp.grids.rows_gram import RowsGram
 from gigagp.kernels import Kernel
 from gigagp.kernels.additive import Component, components
+from gigagp.model.prior_samples import PriorSamples
 from gigagp.operators.grid.kernel import GridKernel
+from gigagp.operators.grid.statistics import GridSum, RegularGrid, StencilGram, SumGram
+from gigagp.operators.grid.statistics.rows_gram import RowsGram
 from gigagp.operators.grid.torus import Torus
-from gigagp.prior_samples import PriorSamples
-from gigagp.random import standard_normal
+from gigagp.settings.random import standard_normal
 
 #: Number of random features of prior functions, if a kernel has no root on a torus of reasonable size.
 _FEATURES = 4000

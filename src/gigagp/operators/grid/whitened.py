@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp import interruption
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import LinearOperator
 from gigagp.operators.grid.gram import Gram
 from gigagp.operators.grid.kernel import GridKernel
+from gigagp.runtime import interruption
 
 
 class WhitenedOperator(LinearOperator):

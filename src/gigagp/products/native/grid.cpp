@@ -11,7 +11,7 @@ namespace {
 
 #include "simd.h"
 
-// 64 random bits for each x: SplitMix64, like `random_bits` of gigagp/indexed_random.py with key 0.
+// 64 random bits for each x: SplitMix64, like `random_bits` of gigagp/settings/indexed_random.py with key 0.
 INLINE std::uint64_t random_bits(std::uint64_t x) {
     x = (x + 1) * 0x9e3779b97f4a7c15ULL;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -109,7 +109,7 @@ struct Pass {
         for (int p = POWERS; p < INNER; p++) to[p] = 0;
     }
 
-    INLINE void stencil(double x, double *to) {  // the polynomials of gigagp/grids/interpolation.py
+    INLINE void stencil(double x, double *to) {  // the polynomials of gigagp/operators/grid/statistics/interpolation.py
         if (WIDTH == 4) {
             to[0] = ((-0.5 * x + 0.25) * x + 0.125) * x - 0.0625;
             to[1] = ((1.5 * x - 0.25) * x - 1.375) * x + 0.5625;

@@ -1,7 +1,7 @@
 // Types that the grid module and the compiled passes of one instruction set share: plain structs, as in kernels.h.
 //
 // Rows are sorted by cell, a batch at a time. The rows of a cell add sums of powers of their offsets ("moments"), which
-// determine W'W (gigagp/grids/moments.py), and weighted sums of their columns, which are added to the nodes at once.
+// determine W'W (gigagp/operators/grid/statistics/moments.py), and weighted sums of their columns, which are added to the nodes at once.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.estimators.terms import Origin, apart_products
-from gigagp.likelihoods import NODES, Likelihood
+from gigagp.model.likelihoods import NODES, Likelihood
 
 #: A reading of Theorem 3.
 BoundForm = Literal["sqrt", "linear", "as_printed"]

@@ -1,0 +1,103 @@
+"""What a rule for the kernel has tried, for `GPRegressor.describe` and model files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from gigagp.settings.schema import flag, listing, number, one_of, record, text, whole
+
+#: Rules that the estimators' argument ``kernel`` may name in place of a kernel.
+KernelRule = Literal["auto", "average", "choose"]
+#: Least gain in nats for which ``"choose"`` leaves the default, and number of its standard errors.
+MARGIN, ERRORS = 20.0, 2.0
+#: Nats for each e-fold of a weight of ``"average"``.
+TEMPERATURE = 10.0
+
+_KERNEL = record(
+    {
+        "name": text,
+        "gain": number(finite=True),
+        "left_out_gain": number(finite=True),
+        "standard_error": number(finite=True),
+        "weight": number(finite=True),
+        "without_noise": flag,
+    }
+)
+_CHOICE = record({"rule": one_of("average", "choose"), "n_rows": whole(1), "tried": listing(_KERNEL)})
+
+
+class TriedKernel(NamedTuple):
+    """One candidate.
+
+    Attributes
+    ----------
+    name : str
+        The kernel in the words of ``gigagp fit --kernel``.
+    gain : float
+        Log evidence in nats, minus that of the default kernel.
+    left_out_gain : float
+        Log density of each row given all others, added up, minus that of the default kernel.
+    standard_error : float
+        Standard error of ``left_out_gain``.
+    weight : float
+        Weight of its predictions: 0 or 1 for ``"choose"``.
+    without_noise : bool
+        Whether it was refused because it explains repeated inputs by having no noise.
+    """
+
+    name: str
+    gain: float
+    left_out_gain: float
+    standard_error: float
+    weight: float
+    without_noise: bool = False
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """What a rule has tried, and by how much it won.
+
+    Attributes
+    ----------
+    rule : {"average", "choose"}
+        What was done. For ``kernel="auto"`` it is one of the two.
+    n_rows : int
+        Number of rows that the gains are those of.
+    tried : tuple of TriedKernel
+        The candidates; the default comes first.
+    """
+
+    rule: Literal["average", "choose"]
+    n_rows: int
+    tried: tuple[TriedKernel, ...]
+
+    def lines(self) -> list[str]:
+        """Return a description, one line for the rule and one for each candidate."""
+        how = {
+            "choose": f"chosen, if it gains {MARGIN:g} nats and {ERRORS:g} standard errors, and in left-out rows",
+            "average": f"averaged, with weights exp(smaller gain / {TEMPERATURE:g})",
+        }
+        found = [f"kernels tried {how[self.rule]} on {self.n_rows:,} rows"]
+        for one in self.tried:
+            end = {"choose": "chosen" if one.weight else "", "average": f"weight {one.weight:.3g}"}[self.rule]
+            end = "no noise left: refused" if one.without_noise else end
+            gain = (
+                f"{one.gain:+.1f} nats, left out {one.left_out_gain:+.1f} (standard error {one.standard_error:.1f})"
+                if one is not self.tried[0]
+                else "default"
+            )
+            found.append(f"  {one.name:24s} {gain:52s} {end}".rstrip())
+        return found
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain data for a model file."""
+        return {"rule": self.rule, "n_rows": self.n_rows, "tried": [one._asdict() for one in self.tried]}
+
+    @classmethod
+    def from_plain(cls, data: Any) -> KernelChoice:
+        """Return the choice that `to_plain` has described; raises `ModelFileError` for other data."""
+        _CHOICE(data, "the header.kernel_choice")
+        names = TriedKernel._fields
+        tried = tuple(TriedKernel(**{name: one[name] for name in names}) for one in data["tried"])
+        return cls(data["rule"], data["n_rows"], tried)

@@ -1,0 +1,216 @@
+"""A description of a fitted estimator in words and numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from gigagp.estimators.estimator import FittedEstimator
+from gigagp.model.model import NOISE, Model
+from gigagp.model.student_noise import LEAST_DF, OUTLIER_WEIGHT
+from gigagp.settings.brief import brief, output_name, rounded
+from gigagp.tables.encoding import fitted_encoder
+
+_SHOWN = 12
+
+
+class Hyperparameter(NamedTuple):
+    """One number of a model.
+
+    Attributes
+    ----------
+    label : str
+        Name, with the input in brackets.
+    standardized : float
+        Value in units of the standardized problem.
+    own : float or None
+        Value in the data's own units; None where the kernel does not say how it is scaled.
+    """
+
+    label: str
+    standardized: float
+    own: float | None
+
+
+def describe(estimator: FittedEstimator) -> str:
+    """Return the settings of a fit, its outcome, and the hyperparameters in standardized and own units.
+
+    A user-defined kernel that does not define the units of its hyperparameters has only standardized values.
+    """
+    models = estimator.estimators_
+    if len(models) > 1:
+        heads = [f"{'outputs':13s} {len(models)}, each with hyperparameters of its own"]
+        heads += [f"\n{output_name(number)}" for number in range(len(models))]
+        return "\n".join([heads[0], *(f"{head}\n{describe(one)}" for head, one in zip(heads[1:], models, strict=True))])
+    lines = []
+    for word, text in facts(estimator):
+        lines += [f"{word if not k else '':13s} {line}" for k, line in enumerate(text.splitlines())]
+    lines += [] if estimator.kernel_choice_ is None else estimator.kernel_choice_.lines()
+    if (encoder := fitted_encoder(estimator)) is not None:
+        lines += ["columns", *encoder.describe()]
+    lines.append(f"{'hyperparameter':34s} {'standardized':>14s} {'own units':>14s}")
+    found, hidden = hyperparameters(estimator)
+    for one in found:
+        own = "not known" if one.own is None else f"{one.own:14.6g}"
+        lines.append(f"{one.label:34s} {one.standardized:14.6g} {own:>14s}")
+    lines += [f"{name} has {count} more values, see kernel_.parameters()" for name, count in hidden.items()]
+    if estimator.scaling_.y_scale.size > 1:
+        lines.append("variances      shares of the variance of each target, which are scaled separately")
+    lines += [f"at its bound  {label}" for label in at_bounds(estimator.posterior_.model)]
+    return "\n".join(lines)
+
+
+def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
+    """Return what was fitted, what ran and how it ended: words of at most 13 letters, each with a text."""
+    posterior = estimator.posterior_
+    optimizer = "none" if estimator.optimizer_ is None else type(estimator.optimizer_).__name__
+    epochs = estimator.history_.epochs
+    found = [
+        ("rows", f"{posterior.n_rows:,}, inputs {posterior.n_inputs}, targets {posterior.n_targets}"),
+        *_shared(posterior.n_targets),
+        *_transform(estimator),
+        *_noise(estimator),
+        *_noise_of_missing_cells(estimator),
+        ("inference", estimator.inference_.describe()),
+        ("solver", brief(estimator.solver_)),
+        ("engine", estimator.engine_),
+        ("optimizer", f"{optimizer}, {len(estimator.history_)} evaluations, {epochs:.4g} epochs of kernel products"),
+    ]
+    if estimator.plan_ is not None:
+        found.append(("forecast", str(estimator.plan_)))
+    if estimator.history_.interrupted == "learning":
+        found.append(("interrupted", "Ctrl-C ended the learning; these are the best hyperparameters so far"))
+    if estimator.history_.interrupted == "time budget":
+        found.append(("time budget", "it ended the learning; these are the best hyperparameters so far"))
+    found += _truncated_solves(estimator)
+    final = posterior.final_solve
+    if final is not None:
+        found.append(
+            (
+                "last solve",
+                f"{final.status.lower()}, {final.iterations} iterations, relative residual "
+                f"{final.relative_residual_targets:.2g} (targets), {final.relative_residual_probes:.2g} (probes)",
+            )
+        )
+    found += posterior.notes().items()
+    structure = re.sub(r"\[[^\]]{40,}\]", "[...]", rounded(repr(estimator.kernel_)))  # a table has long lists
+    return [*found, ("kernel", structure)]
+
+
+def _shared(n_targets: int) -> list[tuple[str, str]]:
+    """Return a fact about several outputs of one model."""
+    return [("outputs", f"{n_targets}, which share the kernel and the noise")] if n_targets > 1 else []
+
+
+def hyperparameters(
+    estimator: FittedEstimator, names: Sequence[str] | None = None
+) -> tuple[list[Hyperparameter], dict[str, int]]:
+    """Return the numbers of a model, and by name how many more there are of those with more than twelve.
+
+    The noise variance is none of them where the likelihood ignores it, as those of classes and counts do. ``names`` are
+    those of the inputs, where the estimator does not know them: a classifier knows those of its latent functions.
+    """
+    posterior = estimator.posterior_
+    names = input_names(estimator, names)
+    encoder = fitted_encoder(estimator)
+    n_inputs = posterior.n_inputs if encoder is None else len(encoder.labels)
+    factors = posterior.model.unit_factors(estimator.scaling_.units())
+    found, hidden = [], {}
+    for name, value in posterior.model.parameters().items():
+        if name == NOISE and not estimator.likelihood_.has_noise:
+            continue
+        numbers = np.atleast_1d(value.double().cpu().numpy())
+        factor = np.broadcast_to(factors[name].numpy(), numbers.shape) if name in factors else None
+        is_per_input = numbers.size == n_inputs and not name.endswith(NOISE)
+        for index, number in enumerate(numbers[:_SHOWN].tolist()):
+            label = name
+            if numbers.size > 1:
+                label = f"{name}[{names[index] if names is not None and is_per_input else index}]"
+            found.append(Hyperparameter(label, number, None if factor is None else float(number * factor[index])))
+        if numbers.size > _SHOWN:
+            hidden[name] = numbers.size - _SHOWN
+    return found, hidden
+
+
+def input_names(estimator: FittedEstimator, names: Sequence[str] | None = None) -> Sequence[str] | None:
+    """Return the names of the encoded inputs; None where they have none."""
+    encoder = fitted_encoder(estimator)
+    return getattr(estimator, "feature_names_in_", names) if encoder is None else encoder.labels
+
+
+def _transform(estimator: FittedEstimator) -> list[tuple[str, str]]:
+    """Return a fact about the transform of the target, or none if none was asked for."""
+    transform = estimator.target_transform_
+    if transform.is_identity and not transform.note:
+        return []
+    return [("target", transform.words() + (f"; {transform.note}" if transform.note else ""))]
+
+
+def _noise(estimator: FittedEstimator) -> list[tuple[str, str]]:
+    """Return facts about Student-t noise and its outliers, or about the choice of the noise, if there is any."""
+    model, note = estimator.posterior_.model, estimator.likelihood_note_
+    if model.student is None:
+        return [("noise", note)] if note else []
+    weights = model.student.weights(model.noise_variance).double().cpu()
+    scale = np.sqrt(model.student.squared_scale) * estimator.scaling_.y_scale[0]
+    count = int((weights < OUTLIER_WEIGHT).sum())
+    words = (
+        f"{count:,} rows of {len(weights):,} have weights below {OUTLIER_WEIGHT:g}: they hardly move the function "
+        "(noise_weights_)"
+    )
+    if model.student.df <= LEAST_DF:
+        words += f"\n{LEAST_DF:g} is the least number of degrees of freedom that is learned"
+    return [
+        (
+            "noise",
+            f"Student-t with {model.student.df:.3g} degrees of freedom and the scale {scale:.4g}"
+            + (f"; {note}" if note else ""),
+        ),
+        ("outliers", words),
+    ]
+
+
+def _noise_of_missing_cells(estimator: FittedEstimator) -> list[tuple[str, str]]:
+    """Return a fact about rows with missing cells, if these have further noise."""
+    encoder, scale = fitted_encoder(estimator), estimator.scaling_.y_scale
+    if encoder is None or not encoder.marks or len(scale) > 1:
+        return []
+    model = estimator.posterior_.model
+    rows = torch.zeros(1 + len(encoder.marks), encoder.n_encoded, dtype=torch.float64)  # the first has all cells
+    for row, (_, mark) in enumerate(encoder.marks, start=1):
+        rows[row, mark] = 1.0
+    white = model.kernel.white(rows)
+    if not bool((white > white[0]).any()):
+        return []
+    deviations = [float(scale[0]) * math.sqrt(float(one)) for one in white + model.noise_variance.double().cpu()]
+    complete, *others = (f"{one:.4g}" for one in deviations)
+    parts = [f"{one} without {label!r}" for one, (label, _) in zip(others, encoder.marks, strict=True)]
+    more = f"; {len(parts) - _SHOWN} more columns" * (len(parts) > _SHOWN)
+    return [("noise", f"standard deviation {complete} in complete rows; {', '.join(parts[:_SHOWN])}{more}")]
+
+
+def at_bounds(model: Model) -> list[str]:
+    """Return the learned hyperparameters that ended at a bound, with its side."""
+    values, found = model.parameters(), []
+    for name, pair in model.kernel.bounds().items():
+        if name in model.learned_names():
+            for side, at in (("lower", values[name] == pair.lower), ("upper", values[name] == pair.upper)):
+                where = at.reshape(-1).nonzero().reshape(-1).tolist()
+                found += [f"{name}[{i}] ({side})" if values[name].ndim else f"{name} ({side})" for i in where]
+    return found
+
+
+def _truncated_solves(estimator: FittedEstimator) -> list[tuple[str, str]]:
+    """Return a fact about solves that were cut at a random length, or none if there were none."""
+    solves = [step.solve for step in estimator.history_ if step.solve is not None and step.solve.lengths is not None]
+    if not solves:
+        return []
+    mean = sum(solve.iterations for solve in solves) / len(solves)
+    early = sum(bool(solve.ended_early) for solve in solves)
+    words = f"{len(solves)} solves cut at random, {mean:.4g} iterations on average; {early} converged before"
+    return [("truncation", words)]

@@ -1,0 +1,115 @@
+"""Choice of the inference method for ``inference="auto"``, as far as sizes and the likelihood decide it."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, cast
+
+from gigagp.errors import InvalidInputError
+from gigagp.inference import Exact, Grid, Inference, QuadruplyStochastic, Vecchia
+from gigagp.inference.automatic import Automatic
+from gigagp.inference.exact.exact import EXACT_ROWS
+from gigagp.inference.registry import streaming_names
+from gigagp.model.likelihoods import Gaussian, Likelihood
+from gigagp.settings.fields import Words, checked
+
+#: Argument for several outputs of one estimator.
+OutputsChoice = Literal["auto", "independent", "shared"]
+#: Largest number of outputs that ``"auto"`` gives hyperparameters of their own, and of rows times outputs.
+SEPARATE_OUTPUTS, SEPARATE_CELLS = 50, 20_000
+
+#: Inference argument of the estimators.
+InferenceChoice = Literal["auto"] | Annotated[Inference, Words("one of gigagp.inference")]
+
+
+def resolve_inference(
+    inference: object,
+    n_rows: int,
+    itemsize: int,
+    budget: int,
+    likelihood: Likelihood | None = None,
+    deadline: float = math.inf,
+    *,
+    all_rows: bool = False,
+) -> Inference:
+    """Return the inference method for rows that are held in memory.
+
+    Parameters
+    ----------
+    inference : Inference or "auto"
+        Argument of the estimator.
+    n_rows : int
+        Number of training rows.
+    itemsize : int
+        Bytes of a number in the model's dtype.
+    budget : int
+        Memory budget in bytes.
+    likelihood : Likelihood or None, default None
+        Likelihood of the targets. None: Gaussian. For others than Gaussian and Student-t noise, ``"auto"`` is
+        `gigagp.inference.QuadruplyStochastic`, or `gigagp.inference.Vecchia` where the density is not log-concave.
+    deadline : float, default infinity
+        Value of ``time.monotonic()`` at which the fit is to end.
+    all_rows : bool, default False
+        Whether no row may be left out for lack of time, because its noise is known.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is neither ``"auto"`` nor an inference method, or if the method does not support the likelihood.
+    """
+    given = _checked(inference, likelihood)
+    if given is not None:
+        return given
+    if not isinstance(likelihood, Gaussian | None) and not likelihood.is_scale_mixture:
+        return _of_other(likelihood)
+    if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget:
+        return Exact()
+    return Automatic(deadline, all_rows)
+
+
+def resolve_outputs(outputs: OutputsChoice, n_rows: int, n_outputs: int) -> Literal["independent", "shared"]:
+    """Return whether each output has hyperparameters of its own, or all share them.
+
+    Fits apart cost as many times as much as one fit. ``"auto"`` makes them for up to 50 outputs and 20,000 numbers in
+    them.
+    """
+    if outputs != "auto":
+        return outputs
+    few = n_outputs <= SEPARATE_OUTPUTS and n_rows * n_outputs <= SEPARATE_CELLS
+    return "independent" if few or n_outputs == 1 else "shared"
+
+
+def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:
+    """Return the inference method of `GPRegressor.fit_table`; for a Gaussian likelihood, ``"auto"`` is a grid.
+
+    Raises
+    ------
+    InvalidInputError
+        If the method does not support streamed rows or the likelihood.
+    """
+    given = _checked(inference, likelihood)
+    if given is None:
+        return Grid() if isinstance(likelihood, Gaussian) else _of_other(likelihood)
+    if not given.abilities.streams:
+        msg = (
+            f"fit_table of GPRegressor works with {streaming_names()}, which read rows in chunks; {given.label} does "
+            "not. Load the table and use fit, or use one of these inferences."
+        )
+        raise InvalidInputError(msg)
+    return given
+
+
+def _of_other(likelihood: Likelihood) -> Inference:
+    """Return the inference method of a likelihood that is not Gaussian."""
+    return QuadruplyStochastic() if likelihood.is_log_concave else Vecchia()
+
+
+def _checked(inference: object, likelihood: Likelihood | None) -> Inference | None:
+    """Return an inference method that supports the likelihood; None for ``"auto"``."""
+    given = checked(inference, InferenceChoice, "inference", "GPRegressor")
+    if given == "auto":
+        return None
+    chosen = cast("Inference", given)
+    if likelihood is not None:
+        chosen.check_likelihood(likelihood)
+    return chosen

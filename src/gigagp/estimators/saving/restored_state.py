@@ -1,0 +1,288 @@
+"""A fitted estimator from the tensors and plain data of a model file, which are checked first."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import GigaGPWarning, ModelFileError, warn
+from gigagp.estimators.checks import resolve_device
+from gigagp.estimators.choices.kernel_choice import KernelChoice
+from gigagp.estimators.estimator import Estimator, FittedEstimator
+from gigagp.estimators.saving.configuration import from_plain
+from gigagp.estimators.saving.custom_parts import are_close, known_values
+from gigagp.estimators.saving.fitted_state import SCALES
+from gigagp.estimators.start import has_white_term
+from gigagp.inference import Inference
+from gigagp.inference.automatic.plan import Plan
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.saved import SOLVE, Saved
+from gigagp.inference.registry import restore_posterior
+from gigagp.kernels import from_dict
+from gigagp.model import means, target_transform
+from gigagp.model.estimate import Estimate
+from gigagp.model.likelihoods import Gaussian, Logistic, Probit, resolve_likelihood
+from gigagp.model.means import Mean
+from gigagp.model.model import NOISE, Model
+from gigagp.model.scaling import Scaling
+from gigagp.model.student_noise import StudentNoise
+from gigagp.optimization import History, SolveRecord
+from gigagp.runtime.memory import resolve_budget
+from gigagp.settings.custom import NOTHING, Custom
+from gigagp.settings.schema import (
+    Field,
+    anything,
+    check_tensors,
+    either,
+    flag,
+    listing,
+    not_negative,
+    number,
+    one_of,
+    optional,
+    part,
+    positive,
+    record,
+    table,
+    text,
+)
+from gigagp.tables.encoding import Encode, TableEncoder
+
+E = TypeVar("E", bound=FittedEstimator)
+
+_SOLVE_NAMES = tuple(SolveRecord.__dataclass_fields__)
+_HISTORY = {
+    "stage": listing(text),
+    "seconds": listing(number()),
+    "objective": listing(optional(number())),
+    "gradient_norm": listing(number()),
+    "hyperparameters": listing(table(either(number(), listing(number())))),
+    "validation_rmse": listing(optional(number())),
+    "validation_log_likelihood": listing(optional(number())),
+}
+_HEADER = record(
+    {
+        "settings": record(
+            {}, {"device": text, "memory_budget": optional(either(number(positive=True), text)), "dtype": text}
+        ),
+        "mean": table(anything),
+        "kernel": table(anything),
+        "inference": anything,
+        "optimizer": anything,
+        "solver": anything,
+        "history": record(_HISTORY),
+        "posterior": record({"kind": text}),
+        "one_target": flag,
+        "feature_names": listing(text),
+    },
+    {
+        "interrupted": one_of("", "learning", "last solve", "time budget"),
+        "gap": optional(listing(number(), 2)),
+        "student": record({"df": number(positive=True), "squared_scale": number(positive=True)}),
+        "likelihood_note": text,
+    },
+)
+
+
+def states_of(tensors: dict[str, Tensor], header: dict[str, Any]) -> list[tuple[dict[str, Tensor], dict[str, Any]]]:
+    """Return the states of the models in a file: one, or one for each output; see `fitted_state.joined_states`.
+
+    Raises
+    ------
+    ModelFileError
+        If the header does not describe models of one output each, all of the same inputs.
+    """
+    if "outputs" not in header:
+        return [(tensors, header)]
+    one = record({"one_target": flag, "feature_names": listing(text)})
+    listing(one)(header["outputs"], "the header.outputs")
+    headers = header["outputs"]
+    alike = all(each["feature_names"] == headers[0]["feature_names"] for each in headers)
+    if len(headers) < 2 or not alike or not all(each["one_target"] for each in headers):
+        raise ModelFileError("the header.outputs must be two or more models of one target each, with the same inputs.")
+    common = {name: tensor for name, tensor in tensors.items() if not name.startswith("outputs.")}
+    return [({**common, **part(tensors, f"outputs.{k}.")}, each) for k, each in enumerate(headers)]
+
+
+def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, Any], custom: Custom = NOTHING) -> E:
+    """Return the estimator that `fitted_to_state` described.
+
+    Parameters
+    ----------
+    cls : type
+        Class of the estimator.
+    tensors : dict of str to Tensor
+        Tensors that `fitted_to_state` returned.
+    header : dict
+        Plain data that `fitted_to_state` returned.
+    custom : Custom
+        Functions and classes that are not part of the package.
+
+    Raises
+    ------
+    ModelFileError, InvalidInputError
+        If the state is not valid for an estimator.
+    """
+    _HEADER(header, "the header")
+    sizes = check_tensors(
+        part(tensors, "scaling."),
+        {
+            "x_centre": Field("d", "float64"),
+            "x_scale": Field("d", "float64", positive),
+            "y_centre": Field("t", "float64"),
+            "y_scale": Field("t", "float64", positive),
+        },
+        {},
+    )
+    d = sizes["d"]
+    noise = {name: value for name, value in tensors.items() if name == NOISE}
+    of_rows = any(value.ndim == 1 for value in noise.values())
+    check_tensors(noise, {NOISE: Field("n" if of_rows else "", "float64", positive if of_rows else not_negative)}, {})
+    scaling = Scaling(*(tensors.pop(f"scaling.{name}").numpy() for name in SCALES))
+    # for files of versions that only had standardized units
+    settings: dict[str, Any] = {"hyperparameter_units": "standardized"}
+    settings |= {name: from_plain(value, custom, d) for name, value in header["settings"].items()}
+    estimator = cls(**settings)
+    device = _device(estimator)
+    kernel, mean = from_dict(header["kernel"], custom, d), means.from_dict(header["mean"], custom)
+    if kernel.n_inputs != d:
+        raise ModelFileError(f"its kernel must be bound to {d} inputs; got {kernel.n_inputs}.")
+    if "custom_values" in header and not are_close(known_values(kernel, mean, scaling), header["custom_values"]):
+        msg = "the objects in custom of gigagp.load compute other numbers than those the model was fitted with."
+        raise ModelFileError(msg)
+    estimator.mean = _mean_argument(mean)
+    variance = tensors.pop(NOISE)
+    held = not of_rows and float(variance) == 0
+    if held and not has_white_term(kernel):
+        raise ModelFileError("its tensor 'noise_variance' must be positive: its kernel has no White term.")
+    student = StudentNoise(**header["student"]) if "student" in header else None
+    if student is not None and not (of_rows and sizes["t"] == 1 and student.df > 2):
+        raise ModelFileError(
+            "the header.student must have more than 2 degrees of freedom, weights of rows and 1 target."
+        )
+    if of_rows and student is None:
+        estimator.noise_variance = variance.numpy() * scaling.y_scale[0] ** 2
+    estimator.inference_ = from_plain(header["inference"], custom, d)
+    estimator.optimizer_ = from_plain(header["optimizer"], custom, d)
+    estimator.history_ = _history(header["history"])
+    # these are absent in files of earlier versions
+    tried = header.get("kernel_choice")
+    estimator.kernel_choice_ = None if tried is None else KernelChoice.from_plain(tried)
+    plan = header.get("plan")
+    estimator.plan_ = None if plan is None else Plan.from_plain(plan, lambda data: from_plain(data, custom, d))
+    estimator.likelihood_note_ = header.get("likelihood_note", "")
+    estimator.history_.interrupted = header.get("interrupted", "")
+    gap = header.get("gap")
+    estimator.history_.gap = None if gap is None else Estimate(*gap)
+    estimator._one_target = header["one_target"]
+    saved = Saved(
+        Model(kernel, mean, variance, noise_is_learned=not held, student=student),
+        resolve_budget(estimator.memory_budget, device),
+        from_plain(header["solver"], custom, d),
+        resolve_likelihood(estimator.likelihood),
+        sizes["t"],
+    )
+    estimator.target_transform_ = target_transform.restored(
+        header, sizes["t"], may_transform=isinstance(saved.likelihood, Gaussian) and not of_rows
+    )
+    if estimator._one_target and sizes["t"] != 1:
+        raise ModelFileError(f"the header.one_target must be false for {sizes['t']} targets.")
+    encoder = TableEncoder.from_plain(header["encoder"], d) if "encoder" in header else None
+    if estimator.encode not in get_args(Encode):
+        raise ModelFileError(f"the header.settings.encode must be one of {get_args(Encode)}; got {estimator.encode!r}.")
+    n_columns = d if encoder is None else len(encoder.columns)
+    listing(text, 0, n_columns)(header["feature_names"], "the header.feature_names")
+    moved = {name: value.to(device) for name, value in tensors.items()}
+    own = custom.classes(Inference)  # type: ignore[type-abstract]  # only used in comparisons
+    posterior = restore_posterior(header["posterior"], moved, saved, own)
+    _check_answer(posterior)
+    estimator._adopt(posterior, scaling)
+    estimator.n_features_in_ = n_columns
+    if encoder is not None:
+        estimator.encoder_ = encoder
+    if header["feature_names"]:
+        estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+    return estimator
+
+
+def _device(estimator: Estimator) -> torch.device:
+    """Return the device of a model, or the CPU if its device is not available."""
+    if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:[0-9]{1,3})?", estimator.device):
+        raise ModelFileError(f"the header.settings.device must name a device; got {estimator.device[:60]!r}.")
+    if estimator.device.startswith("cuda") and not torch.cuda.is_available():
+        warn(
+            f"The model was fitted on {estimator.device!r}, which is not available; it is on the CPU now.",
+            GigaGPWarning,
+        )
+        estimator.device = "cpu"
+    return resolve_device(estimator.device)
+
+
+def _mean_argument(mean: Mean) -> Any:
+    """Return the constructor argument for a mean."""
+    if isinstance(mean, means.FixedMean):
+        return mean.function
+    return mean if means.foreign_parts(mean) else mean.name
+
+
+def _history(columns: dict[str, Any]) -> History:
+    """Return the history of a file; files of earlier versions have fewer columns."""
+    length, first = len(columns["stage"]), _SOLVE_NAMES[0]
+    solves = {name: columns[name] for name in _SOLVE_NAMES if name in columns}
+    for name in _HISTORY:
+        listing(anything, length)(columns[name], f"the header.history.{name}")
+    table(listing(anything, length))(solves, "the header.history")
+    for place in range(length):
+        row = {name: column[place] for name, column in solves.items()}
+        if row.get(first) is not None:
+            SOLVE(row, f"the header.history[{place}]")
+    return History.from_dict(columns)
+
+
+def _check_answer(posterior: Posterior) -> None:
+    """Refuse a posterior whose prediction at the centre of its training data is not finite."""
+    places = posterior.places()
+    point = places.median(0).values[None] if len(places) else places.new_zeros(1, posterior.n_inputs)
+    mean, variance = posterior.mean_and_variance(point)
+    if not bool(torch.isfinite(mean).all() & torch.isfinite(variance).all() & (variance >= 0).all()):
+        raise ModelFileError("its predictions are not finite.")
+
+
+def restored_classes(header: dict[str, Any], latent: FittedEstimator) -> tuple[np.ndarray, list[str]]:
+    """Return the class labels of a classifier and the names of its inputs.
+
+    Raises
+    ------
+    ModelFileError
+        If the likelihood is not one of classes, the number of classes does not match the latent functions, or the
+        classes are not different numbers or strings.
+    """
+    if not isinstance(resolve_likelihood(latent.likelihood), Logistic | Probit):
+        raise ModelFileError(f"the header.settings.likelihood must be one of classes; got {latent.likelihood!r}.")
+    t = latent.posterior_.n_targets
+    count = 2 if t == 1 else t
+    form = record(
+        {
+            "classes": record({"dtype": text, "values": listing(either(flag, number(), text), count)}),
+            "had_kernel": flag,
+            "feature_names": listing(text, 0, latent.n_features_in_),
+        }
+    )
+    form(header, "the header")
+    values, name = header["classes"]["values"], header["classes"]["dtype"]
+    found = np.array(values, dtype=object if name == "|O" else None)
+    # The name of a string dtype includes a length, which must be that of these strings.
+    kinds = {"b": "b", "i": "i", "u": "iu", "f": "fiu", "U": "U"}
+    match = re.fullmatch(r"[<>|=]([biufU])([0-9]{1,6})", name)
+    if name != "|O":
+        longest = max((len(one) for one in values if isinstance(one, str)), default=0)
+        if match is None or found.dtype.kind not in kinds[match[1]] or int(match[2]) > max(16, longest):
+            raise ModelFileError(f"the header.classes.dtype must be that of the values; got {name[:60]!r}.")
+        found = found.astype(np.dtype(name))
+    if len(set(found.tolist())) < count:
+        raise ModelFileError("the header.classes.values must be different.")
+    return found, header["feature_names"]

@@ -1,0 +1,277 @@
+"""Exact inference by a Cholesky factor (Rasmussen and Williams 2006, Alg. 2.1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gigagp.errors import SolverWarning, warn
+from gigagp.inference.contract.batches import by_batches, prior_covariance, within_batches
+from gigagp.inference.contract.input_gradients import recomputed, wants_gradient
+from gigagp.inference.contract.left_out import LeftOut, without_trend
+from gigagp.inference.contract.posterior import GrowingPosterior, VarianceMethod, VarianceParts
+from gigagp.inference.contract.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
+from gigagp.inference.contract.saved import Saved
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.trend import Trend, estimate_trend
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
+from gigagp.model.prior_samples import PriorSamples
+from gigagp.operators import KernelMatrix
+from gigagp.operators.indexing import as_noise
+from gigagp.products import cross_covariance
+from gigagp.products.dense import cholesky
+from gigagp.runtime.memory import require
+from gigagp.settings.random import standard_normal
+from gigagp.settings.schema import check_tensors
+
+#: n x n arrays alive at once during the computation of the factor and the gradient: the factor of H in the place of H,
+#: its inverse, and weights of the gradient.
+_ARRAYS = 3
+#: Least noise variance, over the rounding of float32 and the trace of the kernel matrix, with which H is factorised in
+#: float32. Below, means were off by up to .7 of a standard deviation (600 rows, four kernels), and factors failed.
+_LEAST_NOISE = 8.0
+#: Largest number of covariances between points and rows whose graph is kept for a backward pass (8 MiB).
+_SMALL_GRAPH = 2**18
+
+
+def require_factor(table: TrainingTable) -> None:
+    """Raise `MemoryBudgetError` if the factor of ``H`` and its gradient do not fit the memory budget."""
+    n = table.n_rows
+    require(
+        _ARRAYS * n * n * table.X.element_size(),
+        table.budget,
+        f"Exact inference on {n:,} rows",
+        "Use inference=gigagp.inference.Iterative(), or raise memory_budget.",
+    )
+
+
+@dataclass
+class Factorised:
+    """``H`` at one model with its Cholesky factor, and the quantities computed from the factor.
+
+    Attributes
+    ----------
+    model : Model
+        Model that ``H`` was computed at.
+    table : TrainingTable
+        The rows, in float64 where float32 is too coarse for the noise of the model.
+    matrix : KernelMatrix
+        ``H``.
+    factor : Tensor of shape (n, n)
+        Lower Cholesky factor of ``H``.
+    solutions : Tensor of shape (n, t)
+        ``H^-1 (Y - mean)``.
+    basis_solutions : Tensor of shape (n, p)
+        ``H^-1`` times the mean's basis.
+    trend : Trend
+        Coefficients of the mean's basis by generalised least squares.
+    value : float
+        Log marginal likelihood, summed over targets.
+    """
+
+    model: Model
+    table: TrainingTable
+    matrix: KernelMatrix
+    factor: torch.Tensor
+    solutions: torch.Tensor
+    basis_solutions: torch.Tensor
+    trend: Trend
+    value: float
+
+    @classmethod
+    def of(cls, model: Model, table: TrainingTable) -> Factorised:
+        """Factorise ``H`` of a model on a table; in float64 where rounding in float32 would show beside the noise."""
+        if _is_coarse(model, table):
+            table = table.in_float64()
+            require_factor(table)
+        matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="tiles")
+        return cls._from_factor(model, table, matrix, cholesky(matrix.to_dense(), overwrite=True))
+
+    def with_rows(self, model: Model, table: TrainingTable) -> Factorised:
+        """Return ``H`` of a table that begins with these rows, with its factor, in O(n^2) time for each further row.
+
+        With ``B = L^-1 H_12``, the factor's further rows are ``[B', chol(H_22 - B' B)]``.
+        """
+        matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="tiles")
+        n = len(self.factor)
+        further = matrix.block(slice(n, None), slice(None))
+        below = torch.linalg.solve_triangular(self.factor, further[:, :n].T, upper=False).T
+        factor = further.new_zeros(table.n_rows, table.n_rows)
+        factor[:n, :n], factor[n:, :n] = self.factor, below
+        factor[n:, n:] = cholesky(further[:, n:] - below @ below.T, "the matrix of the new rows given the others")
+        return self._from_factor(model, table, matrix, factor)
+
+    @classmethod
+    def _from_factor(cls, model: Model, table: TrainingTable, matrix: KernelMatrix, factor: torch.Tensor) -> Factorised:
+        """Solve with the factor of ``H`` for what follows from it."""
+        basis = table.basis
+        solutions = torch.cholesky_solve(torch.cat([table.Y, basis], 1), factor)
+        solved_targets, solved_basis = solutions.split([table.n_targets, basis.shape[1]], 1)
+        trend = estimate_trend(basis, table.Y, solved_basis)
+        residuals = table.Y - basis @ trend.coefficients
+        solved = solved_targets - solved_basis @ trend.coefficients
+        # Rasmussen and Williams 2006, eq. 2.30, summed over targets
+        fit = float((residuals * solved).double().sum())
+        log_determinant = 2 * float(factor.diagonal().double().log().sum())
+        value = -0.5 * (fit + table.n_targets * (log_determinant + table.n_rows * math.log(2 * math.pi)))
+        return cls(model, table, matrix, factor, solved, solved_basis, trend, value)
+
+
+def _is_coarse(model: Model, table: TrainingTable) -> bool:
+    """Whether a factor in the table's float32 has errors that show beside the noise.
+
+    Rounding moves the entries of ``H`` by a few units of the last digit, and so its eigenvalues, in the norm, by up to
+    that share of the trace.
+    """
+    if table.X.dtype == torch.float64:
+        return False
+    noise = as_noise(model.noise_variance, table.X[:, 0].double(), "noise_variance") + model.kernel.white(table.X)
+    trace = float(model.kernel.diagonal(table.X).double().sum())
+    return float(noise.min()) < _LEAST_NOISE * torch.finfo(torch.float32).eps * trace
+
+
+def warn_of_float64(asked: TrainingTable, used: TrainingTable) -> None:
+    """Warn if a posterior was computed in float64 in place of float32."""
+    if asked.X.dtype != used.X.dtype:
+        msg = (
+            f"The rounding of float32 would show beside the noise of this model ({used.n_rows:,} rows), so that its "
+            "matrix was factorised in float64."
+        )
+        warn(msg, SolverWarning)
+
+
+class ExactPosterior(SolvedPosterior, GrowingPosterior):
+    """The posterior from a Cholesky factor.
+
+    Parameters
+    ----------
+    known : Factorised
+        ``H`` of the rows with its factor.
+    """
+
+    kind = "exact"
+    covariance_is_cheap = True
+
+    def __init__(self, known: Factorised) -> None:
+        self.model, self.table, self.budget = known.model, known.table, known.table.budget
+        self.factor = known.factor
+        self.target_solutions, self.basis_solutions = known.solutions, known.basis_solutions
+        self.coefficients, self.coefficient_root = known.trend
+        self._known = known
+
+    def in_float64(self) -> ExactPosterior:
+        """Return the posterior from a factor in float64."""
+        table = self.table.in_float64()
+        return self if table is self.table else ExactPosterior(Factorised.of(self.model, table))
+
+    def with_rows(self, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None = None) -> ExactPosterior:
+        """Return the posterior given additional rows, whose factor extends that of the earlier ones."""
+        table = self.table.appended(X, Y)
+        require_factor(table)
+        return ExactPosterior(self._known.with_rows(self.model.appended(noise), table))
+
+    def _whitened(self, X: torch.Tensor) -> torch.Tensor:
+        cross = cross_covariance(self.model.kernel, X, self.X, budget=self.budget)
+        return torch.linalg.solve_triangular(self.factor, cross.T, upper=False)
+
+    @property
+    def _points_at_once(self) -> int:
+        return max(1, min(self.budget // (4 * self.X.shape[0] * self.X.element_size()), 1024))
+
+    def solver_name(self) -> str:
+        """Return the solver that ran."""
+        return "cholesky"
+
+    def mean_and_variance_given_trend(
+        self, X: torch.Tensor, method: VarianceMethod = "auto"
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mean and variance; ``method`` has no effect. Variances have errors of 1e-12 of the prior variance."""
+        variances = []
+        for block in X.split(self._points_at_once):
+            # Rasmussen and Williams 2006, Alg. 2.1, line 6
+            explained = recomputed(lambda some: self._whitened(some).square().sum(0), block)
+            # A reduction never exceeds the prior variance; a negative difference near zero is a rounding error.
+            variances.append((self.model.kernel.diagonal(block) - explained).clamp_min(0))
+        return self.mean(X), torch.cat(variances) if variances else X.new_zeros(0)
+
+    def _has_small_graph(self, X: torch.Tensor) -> bool:
+        """Whether points with gradients are so few that one graph for all moments costs less than computing again."""
+        return wants_gradient(X) and X[..., 0].numel() * self.n_rows <= _SMALL_GRAPH
+
+    def _at_few(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return ``L^-1 K(rows, X)``, and ``K(X, rows)`` times the solutions for targets and for the mean's basis."""
+        cross = cross_covariance(self.model.kernel, X, self.X, budget=self.budget)
+        products = cross @ torch.cat([self.target_solutions, self.basis_solutions], 1)
+        of_targets, of_basis = products.split([self.n_targets, self.basis_solutions.shape[1]], 1)
+        return torch.linalg.solve_triangular(self.factor, cross.T, upper=False), of_targets, of_basis
+
+    def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean (m, t) and the variance (m,) of the latent function; ``method`` has no effect."""
+        if not self._has_small_graph(X):
+            return super().mean_and_variance(X, method)
+        whitened, of_targets, of_basis = self._at_few(X)
+        latent = (self.model.kernel.diagonal(X) - whitened.square().sum(0)).clamp_min(0)
+        return self.trend(X) + of_targets, latent + self.trend_root(X, of_basis).square().sum(1).to(latent)
+
+    def covariance(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the covariance of the latent function at all pairs of points; see `Posterior.covariance`."""
+        if not self._has_small_graph(X):
+            return super().covariance(X)
+        flat = X.reshape(-1, X.shape[-1])
+        whitened, _, of_basis = self._at_few(flat)
+        rows, root = within_batches(whitened.T, X), within_batches(self.trend_root(flat, of_basis), X)
+        return prior_covariance(self.model.kernel, X) - rows @ rows.mT + (root @ root.mT).to(rows)
+
+    def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the full covariance."""
+        m = X.shape[-2]
+        require(3 * m * (m + self.X.shape[0]) * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
+
+        def left(X: torch.Tensor) -> torch.Tensor:
+            whitened = within_batches(self._whitened(X.flatten(0, 1)).T, X)
+            return prior_covariance(self.model.kernel, X) - whitened @ whitened.mT
+
+        return by_batches(left, X, self._points_at_once)
+
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> PathwiseUpdate:
+        """Return pathwise samples: random features for the prior, the factor for the update.
+
+        These samples have the error of the features. At a few thousand points, `sample_at` samples without it.
+        """
+        needed = n_samples * self.n_targets  # targets are independent given the hyperparameters
+        prior = PriorSamples.for_sample_functions(self.model.kernel, self.n_inputs, needed, generator)
+        noise = standard_normal(self.X.shape[0], needed, generator=generator).to(self.X)
+        matrix = KernelMatrix(self.model.kernel, self.X, self.model.noise_variance, storage="tiles")
+        values = prior.evaluate(self.model.kernel, self.X, self.budget) + matrix.noise().sqrt()[:, None] * noise
+        return PathwiseUpdate(self, prior, torch.cholesky_solve(values, self.factor))
+
+    def variance_parts(self, X: torch.Tensor) -> VarianceParts:
+        """Return the variance, with a computational part of zero."""
+        variance = self.mean_and_variance(X)[1]
+        return VarianceParts(variance, torch.zeros_like(variance))
+
+    def left_out(self) -> LeftOut:
+        """Return the distribution of each row given all others, from the inverse of ``H``."""
+        inverse = torch.cholesky_inverse(self.factor.double()).diagonal()
+        precision = without_trend(inverse, self.basis_solutions, self.coefficient_root)
+        return LeftOut.of(self.table.Y, self.target_solutions, precision)
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the exact value; its standard error is 0."""
+        return Estimate(self._known.value, 0.0)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return the state for a model file; the factor is computed again on loading."""
+        return {"X": self.table.X, "Y": self.table.Y}, {}
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> ExactPosterior:
+        """Return the posterior that `state` described; see `Posterior.from_state`."""
+        check_tensors(tensors, ROWS, saved.sizes)
+        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        require_factor(table)
+        return cls(Factorised.of(saved.model, table))

@@ -1,0 +1,88 @@
+"""The distribution of each row given all others, at the hyperparameters of all rows."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigagp.model.likelihoods import StudentT
+from gigagp.model.model import Model
+
+#: Least precision, so that a row that nothing is known about has a finite variance.
+_LEAST = 1e-300
+
+
+class LeftOut(NamedTuple):
+    """Rows as they are predicted from all others, noise included, float64.
+
+    Attributes
+    ----------
+    mean : Tensor of shape (n, t)
+        Means in the units of the model.
+    variance : Tensor of shape (n,)
+        Variances, for all targets.
+    log_density : Tensor of shape (n, t)
+        Log densities of the rows.
+    relative_error : Tensor of shape (n,)
+        Relative standard errors of the variances; 0 where nothing is estimated.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    log_density: Tensor
+    relative_error: Tensor
+
+    @classmethod
+    def of(cls, Y: Tensor, solutions: Tensor, precision: Tensor, standard_error: Tensor | None = None) -> LeftOut:
+        """Return them from a row of the inverse of H (Rasmussen and Williams 2006, eqs. 5.10 to 5.12).
+
+        Parameters
+        ----------
+        Y : Tensor of shape (n, t)
+            Targets.
+        solutions : Tensor of shape (n, t)
+            ``P Y``, where P is ``H^-1`` minus its part in the span of the mean's basis. The coefficients of the mean
+            are then those of the other rows.
+        precision : Tensor of shape (n,)
+            Diagonal of P.
+        standard_error : Tensor of shape (n,), optional
+            Of the diagonal. None: nothing is estimated.
+        """
+        precision = precision.double().clamp_min(_LEAST)
+        residuals = solutions.double() / precision[:, None]
+        misfit = solutions.double() * residuals
+        density = 0.5 * (precision.log()[:, None] - misfit - math.log(2 * math.pi))
+        error = torch.zeros_like(precision) if standard_error is None else standard_error.double() / precision
+        return cls(Y.double() - residuals, 1 / precision, density, error)
+
+    def of_student(self, Y: Tensor, model: Model) -> LeftOut:
+        """Return them for Student-t noise of the rows, in place of Gaussian noise at their weights.
+
+        The weights of the other rows are those of the fit. Without Student-t noise nothing changes.
+
+        Parameters
+        ----------
+        Y : Tensor of shape (n, 1)
+            Targets.
+        model : Model
+            Model of the fit.
+        """
+        student = model.student
+        if student is None:
+            return self
+        latent = (self.variance - model.noise_variance.to(self.variance)).clamp_min(0)
+        noise = torch.full_like(latent, student.variance)
+        likelihood, Y = StudentT(student.df), Y.double()
+        density = likelihood.predictive_log_density(Y, self.mean, latent.sqrt()[:, None], noise[:, None])
+        variance = latent + noise
+        return LeftOut(self.mean, variance, density, self.relative_error * self.variance / variance)
+
+
+def without_trend(precision: Tensor, basis_solutions: Tensor, coefficient_root: Tensor) -> Tensor:
+    """Return the diagonal of ``H^-1`` minus that of its part in the span of the mean's basis, float64."""
+    if not coefficient_root.shape[0]:
+        return precision.double()
+    return precision.double() - (basis_solutions.double() @ coefficient_root.double()).square().sum(1)

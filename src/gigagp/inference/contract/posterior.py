@@ -1,0 +1,342 @@
+"""Base classes of posteriors: the methods that predict with a fitted model, for every inference method."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.inference.contract.input_gradients import refuse_gradient
+from gigagp.inference.contract.left_out import LeftOut
+from gigagp.inference.contract.marginals import Marginals
+from gigagp.inference.contract.saved import Saved
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
+from gigagp.model.scaling import Scaling
+from gigagp.optimization.history import SolveRecord
+from gigagp.products import select
+from gigagp.products.dense import eigh
+from gigagp.settings.random import standard_normal
+
+#: Source of a variance where there is a choice: stored samples, or a solve for each point.
+VarianceMethod = Literal["auto", "samples", "solve"]
+
+#: Functions of points (m, d) with values (m, n_targets, n_samples).
+SampleFunctions = Callable[[torch.Tensor], torch.Tensor]
+
+
+class VarianceParts(NamedTuple):
+    """A latent variance split into two parts (Wenger et al. 2024, section 2).
+
+    Attributes
+    ----------
+    mathematical : Tensor of shape (m,)
+        Uncertainty due to the finite number of rows: the variance of the exact posterior at the same hyperparameters.
+    computational : Tensor of shape (m,)
+        Additional uncertainty due to limited computation; never negative.
+    """
+
+    mathematical: torch.Tensor
+    computational: torch.Tensor
+
+
+class Posterior(ABC):
+    """The posterior of the latent function at one set of hyperparameters.
+
+    All quantities are in the units in which the model was fitted (standardized, if the estimator standardizes), and
+    all methods work in blocks that keep to the memory budget. Where points require a gradient, a method returns values
+    with the correct gradient (at fixed random numbers, and as exact as the solves behind it), or raises
+    `InvalidInputError`.
+
+    Subclasses differ in what they keep: `gigagp.inference.contract.rows_posterior.RowsPosterior` keeps all rows, and others keep
+    inducing points, weights, or sums on a grid. Code outside an inference method relies on this class only.
+
+    Attributes
+    ----------
+    kind : str
+        Name of the class in model files.
+    covariance_is_cheap : bool
+        Whether joint samples at a few points should be drawn from the full covariance.
+    replaces_kernel : bool
+        Whether functions or a grid stand for the kernel, so that variances can be far below the exact ones.
+    is_mixture : bool
+        Whether `marginals` has several components, so that the distribution at a point is not normal.
+    model : Model
+        Model at the fitted hyperparameters.
+    budget : int
+        Memory budget in bytes.
+    coefficients : Tensor of shape (p, t)
+        Coefficients of the mean's basis. All returned tensors have their dtype and device.
+    coefficient_root : Tensor of shape (p, p)
+        Root of the covariance of the coefficients (`gigagp.inference.contract.trend`).
+    final_solve : SolveRecord or None
+        Record of the solve that the posterior is computed from; None if it is computed from a factor.
+
+    Notes
+    -----
+    The coefficients of the mean are not known exactly, and their uncertainty is included in every variance, covariance
+    and sample, for every inference method (universal kriging: a flat prior on the coefficients). A subclass implements
+    the methods with ``given_trend`` in their names, which take the coefficients as known. The contribution of the
+    coefficients is independent of theirs, and this class adds it.
+    """
+
+    kind: ClassVar[str]
+    covariance_is_cheap: bool = False
+    replaces_kernel: bool = False
+    is_mixture: ClassVar[bool] = False
+    model: Model
+    budget: int
+    coefficients: torch.Tensor
+    coefficient_root: torch.Tensor
+    final_solve: SolveRecord | None = None
+
+    @property
+    @abstractmethod
+    def n_rows(self) -> int:
+        """Number of rows that the posterior was fitted to."""
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs."""
+        return self.model.n_inputs
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets."""
+        return self.coefficients.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Data type of points and predictions."""
+        return self.coefficients.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of points and predictions."""
+        return self.coefficients.device
+
+    def places(self) -> torch.Tensor:
+        """Return points, shape (k, d), that outline the training data as far as the posterior knows them; k may be 0.
+
+        They are used for plots, and to check that a restored posterior can predict.
+        """
+        return torch.zeros(0, self.n_inputs, dtype=self.dtype, device=self.device)
+
+    def engine_name(self) -> str:
+        """Return the engine of the kernel products with its device and precision."""
+        engine = select(self.model.kernel, self.device, self.dtype)
+        return f"{engine.name}, {self.device.type}, {str(self.dtype).removeprefix('torch.')}"
+
+    @abstractmethod
+    def solver_name(self) -> Any:
+        """Return the solver that ran."""
+
+    def notes(self) -> dict[str, str]:
+        """Return what else a description of the fit should say, by a word of at most 13 letters; by default nothing."""
+        return {}
+
+    def gap(self) -> Estimate | None:
+        """Return `gigagp.optimization.History.gap`; by default None."""
+        return None
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return the tensors and the plain data that a model file stores."""
+
+    @classmethod
+    @abstractmethod
+    def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> Posterior:
+        """Return the posterior that `state` described, after a check of all its tensors and numbers.
+
+        Parameters
+        ----------
+        tensors : dict of str to Tensor
+            Tensors that `state` returned.
+        header : dict
+            Plain data that `state` returned.
+        saved : Saved
+            Other contents of the model file.
+
+        Raises
+        ------
+        ModelFileError
+            If the state is not valid for a posterior of this kind. A file with a correct checksum may still come from
+            another program or version, or be hostile (`gigagp.settings.schema`).
+        """
+
+    def refusal(self, X: torch.Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
+        """Return the error for points without a prediction, in the data's own units; None if all have one.
+
+        Parameters
+        ----------
+        X : Tensor of shape (m, d)
+            Points in the units of the model.
+        scaling : Scaling
+            Transformation from the data's own units to the model's.
+        names : sequence of str or None
+            Names of the inputs.
+        """
+        return None
+
+    def noise_at(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the noise variance of new rows, shape (m,); it includes the kernel's white terms."""
+        return self.model.noise_at(X)
+
+    def trend(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the learned part of the mean at new points, shape (m, t)."""
+        return self.model.mean.basis(X).to(self.coefficients) @ self.coefficients
+
+    @abstractmethod
+    def mean(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the posterior mean, shape (m, t)."""
+
+    @abstractmethod
+    def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
+        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
+
+    def trend_root(self, X: torch.Tensor, explained: torch.Tensor | None = None) -> torch.Tensor:
+        """Return a root, shape (m, p), of the covariance that the uncertain coefficients of the mean add.
+
+        It is ``phi(x) - Phi' H^-1 k_x`` times the root of the coefficients' covariance (Rasmussen and Williams 2006,
+        eq. 2.42). It grows with the distance from the rows as the basis functions do. Callers that have already
+        computed `explained_basis` at the points pass it as ``explained``.
+        """
+        if not self.coefficient_root.shape[0]:
+            return X.new_zeros(X.shape[0], 0)
+        basis = self.model.mean.basis(X).to(self.coefficient_root)
+        explained = self.explained_basis(X) if explained is None else explained
+        return (basis - explained.to(basis)) @ self.coefficient_root
+
+    def prior_variance(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the prior variance at given coefficients of the mean, shape (m,).
+
+        The posterior variance at given coefficients never exceeds it.
+        """
+        return self.model.kernel.diagonal(X)
+
+    def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean (m, t) and the variance (m,) of the latent function, never negative."""
+        mean, variance = self.mean_and_variance_given_trend(X, method)
+        return mean, variance + self.trend_root(X).square().sum(1).to(variance)
+
+    @abstractmethod
+    def mean_and_variance_given_trend(
+        self, X: torch.Tensor, method: VarianceMethod = "auto"
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean and the variance at given coefficients of the mean's basis."""
+
+    def marginals(self, X: torch.Tensor, *, include_noise: bool = False) -> Marginals:
+        """Return the distribution of the latent function, or of observations, at single points."""
+        mean, variance = self.mean_and_variance(X)
+        found = Marginals(torch.ones(1, dtype=torch.float64), mean[None], variance[None])
+        return found.plus(self.noise_at(X)) if include_noise else found
+
+    def check_variances(self, X: torch.Tensor) -> None:  # noqa: B027 (most have nothing to check)
+        """Warn if the variances at points cannot be correct; called at the end of a fit.
+
+        By default nothing is checked: variances from a factor cannot exceed the prior variance.
+        """
+
+    def covariance(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the covariance of the latent function at all pairs of points.
+
+        Parameters
+        ----------
+        X : Tensor of shape (m, d) or (b, m, d)
+            Points, or batches of points. Points of different batches have no covariance here.
+
+        Returns
+        -------
+        Tensor of shape (m, m) or (b, m, m)
+        """
+        covariance = self.covariance_given_trend(X)
+        root = self.trend_root(X.flatten(0, -2)).unflatten(0, X.shape[:-1])
+        return covariance + (root @ root.mT).to(covariance)
+
+    @abstractmethod
+    def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the covariance at given coefficients of the mean's basis, of points or batches as `covariance`."""
+
+    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return posterior samples as functions that can be evaluated at any points, repeatedly."""
+        functions = self.sample_functions_given_trend(n_samples, generator)
+        if not self.coefficient_root.shape[0]:
+            return functions
+        draws = self._coefficient_draws(n_samples, generator)
+
+        def evaluate(X: torch.Tensor) -> torch.Tensor:
+            values = functions(X)
+            return values + (self.trend_root(X) @ draws).reshape(X.shape[0], self.n_targets, n_samples).to(values)
+
+        return evaluate
+
+    def _coefficient_draws(self, n_samples: int, generator: torch.Generator) -> torch.Tensor:
+        """Return standard normal numbers for the coefficients of the mean, shape (p, t s)."""
+        p = self.coefficient_root.shape[0]
+        return standard_normal(p, self.n_targets * n_samples, generator=generator).to(self.coefficient_root)
+
+    @abstractmethod
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return posterior samples at given coefficients of the mean's basis."""
+
+    def sample_at(self, X: torch.Tensor, n_samples: int, generator: torch.Generator) -> torch.Tensor:
+        """Return joint samples at points, drawn from the full covariance, shape (m, t, s).
+
+        Raises
+        ------
+        InvalidInputError
+            If the points require a gradient: the root of a nearly singular covariance has no usable gradient.
+        """
+        refuse_gradient(X, f"sample_at of a {self.kind} posterior", "Samples from sample_functions have one.")
+        values, vectors = eigh(self.covariance(X).double())
+        root = vectors * values.clamp_min(0).sqrt()  # negative eigenvalues are rounding errors
+        draws = standard_normal(X.shape[0], self.n_targets * n_samples, generator=generator).to(root)
+        spread = (root @ draws).to(X).reshape(X.shape[0], self.n_targets, n_samples)
+        return self.mean(X)[:, :, None] + spread
+
+    def variance_parts(self, X: torch.Tensor) -> VarianceParts:
+        """Return the variance split into the parts due to finite data and due to limited computation.
+
+        Raises
+        ------
+        InvalidInputError
+            If this inference method does not separate the two parts.
+        """
+        msg = (
+            f"return_parts of GPRegressor.predict needs inference.ComputationAware or Exact; this is a {self.kind} "
+            "posterior, which does not tell the parts of its variance apart."
+        )
+        raise InvalidInputError(msg)
+
+    def left_out(self) -> LeftOut | None:
+        """Return the distribution of each row given all others; by default None."""
+        return None
+
+    @abstractmethod
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the log marginal likelihood of the training targets with its standard error."""
+
+
+class GrowingPosterior(Posterior):
+    """A posterior that can add rows at fixed hyperparameters, for about the cost of the new rows."""
+
+    def row_refusal(self, X: torch.Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
+        """Return the error for rows that cannot be added, or None; the parameters are those of `refusal`."""
+        return None
+
+    @abstractmethod
+    def with_rows(self, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None = None) -> Posterior:
+        """Return the posterior given additional rows; this one stays as it is.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+            Inputs in the units of the model.
+        Y : Tensor of shape (n, t)
+            Targets in the units of the model, after subtraction of a fixed mean.
+        noise : Tensor of shape (n,) or None
+            Their noise variances in the units of the model, if those of the earlier rows are known too.
+        """

@@ -1,0 +1,126 @@
+"""The training table in the form that inference works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.model.means import Mean
+
+#: Largest entry of inputs, as a share of the number whose square overflows: lengthscales may be far below 1.
+_FARTHEST = 1e-3
+
+
+@dataclass(frozen=True)
+class TrainingTable:
+    """Training inputs and targets in the model's units, dtype and device.
+
+    Attributes
+    ----------
+    X : Tensor of shape (n, d)
+        Inputs.
+    Y : Tensor of shape (n, t)
+        Targets, after subtraction of a fixed mean function.
+    mean : Mean
+        Mean whose basis functions the trend combines.
+    budget : int
+        Memory budget of inference in bytes.
+    mixed : bool
+        Whether solvers may compute products in float32 where the final accuracy does not suffer.
+    drawn_from : int or None
+        Number of rows of which these were drawn at random because no more could be held; None: these are all.
+    """
+
+    X: torch.Tensor
+    Y: torch.Tensor
+    mean: Mean
+    budget: int
+    mixed: bool = False
+    drawn_from: int | None = None
+
+    def require_finite(self) -> TrainingTable:
+        """Return the table; raise `InvalidInputError` if numbers, or squares of distances of rows, are infinite."""
+        dtype = str(self.X.dtype).removeprefix("torch.")
+        for name, values in (("X", self.X), ("y", self.Y)):
+            if not bool(torch.isfinite(values).all()):
+                msg = (
+                    f"{name} leaves the range of {dtype} in the units of the fit: its entries, or their differences, "
+                    'are too large. Take standardize=True, dtype="float64" or other units.'
+                )
+                raise InvalidInputError(msg)
+        if self.X.abs().max() > _FARTHEST * torch.finfo(self.X.dtype).max ** 0.5:
+            row, column = divmod(int(self.X.abs().argmax()), self.n_inputs)
+            msg = (
+                f"X has an entry too far from the others, in row {row}, column {column}: it is "
+                f"{float(self.X[row, column]):.0e} in the units of the fit, and squares of distances leave the range "
+                f"of {dtype}. If it stands for a missing number, make it NaN or leave the row out; otherwise take "
+                'dtype="float64" or other units.'
+            )
+            raise InvalidInputError(msg)
+        return self
+
+    @property
+    def basis(self) -> torch.Tensor:
+        """Basis functions of the mean at the rows, shape (n, p)."""
+        return self.mean.basis(self.X).to(self.X)
+
+    def describe_drawn(self) -> dict[str, str]:
+        """Return a note for `gigagp.inference.contract.posterior.Posterior.notes` if these are not all rows, or no note."""
+        if self.drawn_from is None:
+            return {}
+        return {"drawn": f"{self.n_rows:,} of {self.drawn_from:,} rows, at random: more would exceed the memory budget"}
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.X.shape[0]
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs."""
+        return self.X.shape[1]
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets."""
+        return self.Y.shape[1]
+
+    @property
+    def n_observations(self) -> int:
+        """Number of rows times number of targets."""
+        return self.Y.numel()
+
+    @property
+    def target_variance(self) -> float:
+        """Mean variance of the targets about their means; 1 where they do not vary."""
+        variance = float((self.Y - self.Y.mean(0)).square().mean())
+        return variance if variance > 0 else 1.0
+
+    def in_float64(self, *, mixed: bool = False) -> TrainingTable:
+        """Return a float32 table in float64, where solvers may multiply in float32 (``mixed``); others stay."""
+        if self.X.dtype == torch.float64:
+            return self
+        return replace(self, X=self.X.double(), Y=self.Y.double(), mixed=mixed)
+
+    def appended(self, X: torch.Tensor, Y: torch.Tensor) -> TrainingTable:
+        """Return the table with further rows at its end.
+
+        Raises
+        ------
+        InvalidInputError
+            If they are beyond the range of the table's dtype.
+        """
+        drawn_from = None if self.drawn_from is None else self.drawn_from + len(X)
+        both = torch.cat([self.X, X.to(self.X)]), torch.cat([self.Y, Y.to(self.Y)])
+        return replace(self, X=both[0], Y=both[1], drawn_from=drawn_from).require_finite()
+
+    def take_rows(self, rows: torch.Tensor) -> TrainingTable:
+        """Return the table restricted to some rows."""
+        return replace(self, X=self.X[rows], Y=self.Y[rows])
+
+    def nearest(self, row: int, count: int) -> torch.Tensor:
+        """Return the sorted indices of the rows nearest to a row, itself included."""
+        distances = torch.linalg.vector_norm(self.X - self.X[row], dim=1)
+        return torch.topk(distances, count, largest=False).indices.sort().values

@@ -1,0 +1,227 @@
+"""The posterior of several kernels or hyperparameters at once: a mixture of posteriors with fixed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.inference.contract.exact_posterior import ExactPosterior, Factorised
+from gigagp.inference.contract.left_out import LeftOut
+from gigagp.inference.contract.marginals import Marginals
+from gigagp.inference.contract.posterior import SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
+from gigagp.inference.contract.saved import Saved
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.kernels.serialization import describe, from_dict
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
+from gigagp.runtime.memory import require
+from gigagp.settings.schema import Field, anything, check_tensors, listing, number, optional, positive, record, table
+
+#: Largest number of components in a model file, each of which has a factor.
+_MOST = 16
+#: Weights whose sum differs from 1 by less than this are not scaled.
+_ROUNDING = 1e-12
+
+
+def require_factors(rows: TrainingTable, count: int) -> None:
+    """Raise `MemoryBudgetError` if the factors of all components do not fit beside the work on the last one."""
+    n = rows.n_rows
+    remedy = 'Use kernel="auto" and hyperparameters="learned", or raise memory_budget.'
+    require(
+        (count + 2) * n * n * rows.X.element_size(), rows.budget, f"A mixture of {count} models on {n:,} rows", remedy
+    )
+
+
+class MixturePosterior(RowsPosterior):
+    """A mixture of posteriors of the same rows, whose models differ in kernel and noise.
+
+    The function is that of component k with probability ``weights[k]``. Mean and covariance are those of the mixture,
+    by the law of total variance, and each sample is drawn from one component. The distribution at a point is not
+    normal; `marginals` has it.
+
+    Parameters
+    ----------
+    components : sequence of RowsPosterior
+        Posteriors of one table with one target. Only exact ones can be saved or left out.
+    weights : Tensor of shape (k,)
+        Positive weights, which are scaled to add up to 1.
+
+    Attributes
+    ----------
+    components : tuple of RowsPosterior
+        The heaviest comes first. `model` is its model.
+    weights : Tensor of shape (k,), float64
+        Their weights.
+
+    Raises
+    ------
+    InvalidInputError
+        If there are several targets, whose variances would differ.
+
+    Notes
+    -----
+    Each component has coefficients of the mean of its own, whose uncertainty is part of its answers. Of the mixture
+    itself nothing is uncertain beyond that, so its ``coefficient_root`` is empty, and the methods "given the trend" are
+    those with it.
+    """
+
+    kind = "mixture"
+    is_mixture = True
+
+    def __init__(self, components: Sequence[RowsPosterior], weights: torch.Tensor) -> None:
+        if len({one.dtype for one in components}) > 1:
+            components = [one.in_float64() if isinstance(one, ExactPosterior) else one for one in components]
+        order = weights.argsort(descending=True, stable=True)
+        self.components = tuple(components[k] for k in order.tolist())
+        weights = weights[order].double().cpu()
+        total = float(weights.sum())
+        # Those of a model file have been scaled before, and scaling them again would change their last bits.
+        self.weights = weights if abs(total - 1.0) < _ROUNDING else weights / total
+        heaviest = self.components[0]
+        if heaviest.n_targets > 1:
+            msg = f"a mixture of posteriors must have one target; got {heaviest.n_targets}. Fit each target on its own."
+            raise InvalidInputError(msg)
+        self.model, self.table, self.budget = heaviest.model, heaviest.table, heaviest.budget
+        self.coefficients = heaviest.coefficients
+        self.coefficient_root = heaviest.coefficients.new_zeros(0, 0)
+        self.covariance_is_cheap = heaviest.covariance_is_cheap
+
+    def solver_name(self) -> Any:
+        """Return the solver that ran."""
+        return self.components[0].solver_name()
+
+    def _mixed(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the sum of the components' tensors times their weights."""
+        return sum((weight * one for weight, one in zip(self.weights.tolist(), parts, strict=True)), parts[0] * 0)
+
+    def noise_at(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the expected noise variance of new rows, shape (m,)."""
+        return self._mixed([one.noise_at(X) for one in self.components])
+
+    def trend(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the learned part of the mean at new points, shape (m, 1)."""
+        return self._mixed([one.trend(X) for one in self.components])
+
+    def mean(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the posterior mean, shape (m, 1)."""
+        return self._mixed([one.mean(X) for one in self.components])
+
+    def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
+        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
+        return self._mixed([one.explained_basis(X) for one in self.components])
+
+    def prior_variance(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the prior variance at given coefficients of the mean, shape (m,)."""
+        return self._mixed([one.prior_variance(X) for one in self.components])
+
+    def marginals(self, X: torch.Tensor, *, include_noise: bool = False, method: VarianceMethod = "auto") -> Marginals:
+        """Return the distribution of the latent function, or of observations, at single points."""
+        means, variances = zip(*(one.mean_and_variance(X, method) for one in self.components), strict=True)
+        found = Marginals(self.weights, torch.stack(means), torch.stack(variances))
+        return found.plus(torch.stack([one.noise_at(X) for one in self.components])) if include_noise else found
+
+    def mean_and_variance_given_trend(
+        self, X: torch.Tensor, method: VarianceMethod = "auto"
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mean and variance of the mixture."""
+        each = self.marginals(X, method=method)
+        mean = self._mixed(list(each.means))
+        between = (each.means - mean).square()[:, :, 0]
+        return mean, self._mixed(list(each.variances + between))
+
+    def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the full covariance of the mixture."""
+        means = [one.mean(X.flatten(0, -2)).unflatten(0, X.shape[:-1]) for one in self.components]
+        centre = self._mixed(means)
+        covariances = []
+        for one, mean in zip(self.components, means, strict=True):
+            apart = mean - centre
+            covariances.append(one.covariance(X) + apart @ apart.mT)
+        return self._mixed(covariances)
+
+    def _drawn(self, n_samples: int, generator: torch.Generator) -> tuple[list[int], torch.Tensor]:
+        """Return the number of samples of each component, and the place of each sample among all of these."""
+        which = torch.multinomial(self.weights, n_samples, replacement=True, generator=generator)
+        counts = torch.bincount(which, minlength=len(self.components))
+        return counts.tolist(), which.argsort(stable=True).argsort()
+
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return samples as functions, each of one component."""
+        counts, places = self._drawn(n_samples, generator)
+        pairs = zip(self.components, counts, strict=True)
+        functions = [one.sample_functions(count, generator) for one, count in pairs if count]
+
+        def evaluate(X: torch.Tensor) -> torch.Tensor:
+            return torch.cat([function(X) for function in functions], 2)[:, :, places.to(X.device)]
+
+        return evaluate
+
+    def sample_at(self, X: torch.Tensor, n_samples: int, generator: torch.Generator) -> torch.Tensor:
+        """Return joint samples at points, each from the full covariance of one component, shape (m, 1, s)."""
+        counts, places = self._drawn(n_samples, generator)
+        pairs = zip(self.components, counts, strict=True)
+        samples = [one.sample_at(X, count, generator) for one, count in pairs if count]
+        return torch.cat(samples, 2)[:, :, places.to(X.device)]
+
+    def variance_parts(self, X: torch.Tensor) -> VarianceParts:
+        """Return the variance, with a computational part of zero."""
+        variance = self.mean_and_variance(X)[1]
+        return VarianceParts(variance, torch.zeros_like(variance))
+
+    def left_out(self) -> LeftOut:
+        """Return the mixture of what the components say of each row given all others, with the weights of all rows."""
+        each = [found for one in self.components if (found := one.left_out()) is not None]
+        assert len(each) == len(self.components), "the components are exact"
+        means = torch.stack([one.mean for one in each])
+        mean = self._mixed(list(means))
+        variances = torch.stack([one.variance for one in each]) + (means - mean).square()[:, :, 0]
+        density = self.weights.log()[:, None, None] + torch.stack([one.log_density.cpu() for one in each])
+        variance = self._mixed(list(variances))
+        return LeftOut(mean, variance, density.logsumexp(0), torch.zeros_like(variance))
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the value for a prior that is a mixture with these weights; its standard error is 0."""
+        values = [one.log_marginal_likelihood(generator).value for one in self.components]
+        return Estimate(float((self.weights.log() + torch.tensor(values, dtype=torch.float64)).logsumexp(0)), 0.0)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return the state for a model file; the factors are computed again on loading."""
+        others = [
+            {
+                "kernel": describe(one.model.kernel),
+                "noise_variance": None if one.model.noise_is_known else float(one.model.noise_variance),
+            }
+            for one in self.components[1:]
+        ]
+        return {"X": self.table.X, "Y": self.table.Y, "weights": self.weights}, {"others": others}
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> MixturePosterior:
+        """Return the posterior that `state` described; see `Posterior.from_state`."""
+        other = {"kernel": table(anything), "noise_variance": optional(number(finite=True, positive=True))}
+        record({"others": listing(record(other), *range(_MOST))})(header, "the header.posterior")
+        others = header["others"]
+        sizes = {**saved.sizes, "k": 1 + len(others)}
+        check_tensors(tensors, {**ROWS, "weights": Field("k", "float64", positive)}, sizes)
+        if saved.n_targets != 1:
+            raise ModelFileError(f"a mixture of posteriors must have one target; got {saved.n_targets}.")
+        rows = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        require_factors(rows, 1 + len(others))
+        models = [saved.model, *(_model(one, saved) for one in others)]
+        return cls([ExactPosterior(Factorised.of(model, rows)) for model in models], tensors["weights"])
+
+
+def _model(description: dict[str, Any], saved: Saved) -> Model:
+    """Return the model of a component from its description."""
+    kernel, noise = from_dict(description["kernel"], n_inputs=saved.n_inputs), description["noise_variance"]
+    if kernel.n_inputs != saved.n_inputs:
+        raise ModelFileError(f"the kernel of a component must be bound to {saved.n_inputs} inputs.")
+    if (noise is None) != saved.model.noise_is_known:
+        raise ModelFileError("the components must all have known noise, or none of them.")
+    variance = saved.model.noise_variance if noise is None else torch.tensor(noise, dtype=torch.float64)
+    return replace(saved.model, kernel=kernel, noise_variance=variance)

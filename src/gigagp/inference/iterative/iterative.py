@@ -1,0 +1,441 @@
+"""Iterative inference: linear solves in place of a Cholesky factor (Lin et al. 2024)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal
+
+import torch
+
+from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
+from gigagp.inference.computation_aware.recorded import RecordingMatrix
+from gigagp.inference.contract.base import Abilities, Inference
+from gigagp.inference.contract.forecast import Forecast, Subject
+from gigagp.inference.contract.least_noise import at_least_noise, with_least_noise
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.trend import OrthogonalBasis, solved_trend
+from gigagp.inference.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
+from gigagp.inference.iterative.built_preconditioner import BuiltPreconditioner
+from gigagp.inference.iterative.estimated_value import estimated_value
+from gigagp.inference.iterative.final_solve import final_tolerances, for_predictions
+from gigagp.inference.iterative.pathwise_posterior import PathwisePosterior
+from gigagp.inference.iterative.solve_cost import (
+    FEWEST_PRODUCTS,
+    expected_products,
+    products_seconds,
+    products_slowness,
+    solves_seconds,
+)
+from gigagp.inference.iterative.solve_records import record_of, require_solved, warn_of_unfinished
+from gigagp.inference.iterative.solved import Pair, Solved, mean_square_unsolved
+from gigagp.inference.iterative.subset_guide import SubsetGuide, guide_of
+from gigagp.inference.iterative.warm_start import WarmStart, WarmStartKind
+from gigagp.inference.vecchia.objective import VecchiaObjective
+from gigagp.model.estimate import Estimate
+from gigagp.model.likelihoods import Likelihood
+from gigagp.model.model import Model
+from gigagp.model.prior_samples import PriorSamples
+from gigagp.neighbours.conditionals import is_compiled
+from gigagp.operators import KernelMatrix, kernel_matrix
+from gigagp.optimization.history import SolveRecord
+from gigagp.optimization.objective import Evaluation
+from gigagp.runtime import interruption
+from gigagp.runtime.progress import current
+from gigagp.settings.brief import brief
+from gigagp.settings.fields import Count, Positive, Words
+from gigagp.settings.random import spawn
+from gigagp.settings.schema import part
+from gigagp.solvers import Cholesky, ConjugateGradients, Solution
+from gigagp.solvers.base import Solver
+from gigagp.solvers.preconditioners import Reuse
+
+#: Probes of ``gradient="auto"``. In the default outer loop four were as good as exact gradients; sixteen is safe.
+_AUTO_PROBES = 16
+#: Samples of ``n_samples="auto"``: the most, and those that nearest neighbours often make as certain.
+_MOST_SAMPLES, _FEW_SAMPLES = 64, 16
+#: Bounds on the error in nats, for targets and probes, at which solves in training may stop before the residual reaches
+#: its tolerance. Bounds ten times looser ended up to 10 nats below the optimum on elevators (2,000 rows), where the
+#: initial guess satisfied them without a step. These cost a tenth more epochs and end at the optimum of exact solves.
+_AUTO_NATS = (0.1, 1.0)
+#: Smallest factor of all covariances that is not a sign of something else.
+_LEAST_FACTOR = 0.1
+#: Rows from which learning is guided by nearest neighbours. Below, exact subsets of 1,000 rows know nearly as much.
+_GUIDED_ROWS = 2000
+#: Numbers for each row that a solve holds: blocks of vectors, and the preconditioner.
+_SOLVE_NUMBERS = 400
+
+
+@dataclass(frozen=True)
+class Iterative(Inference):
+    """Inference by iterative linear solves, with posterior samples from the same solves.
+
+    When to use: from a few thousand rows to a few hundred thousand. Memory is O(n), or n x n if the budget allows
+    storing the kernel matrix. Each epoch of a solver computes every kernel entry once.
+
+    Parameters
+    ----------
+    solver : Solver or "auto", default "auto"
+        Solver of the linear systems. ``"auto"`` is ``ConjugateGradients(tolerance=0.01, nats=(0.1, 1))`` with its
+        automatic preconditioner.
+    gradient : GradientEstimator or "auto", default "auto"
+        Estimator of the gradient of the log marginal likelihood. ``"auto"`` is ``Pathwise(n_probes=16)``.
+    warm_start : bool or {"previous", "subspace"}, default True
+        Whether to freeze the probe vectors and to start each solve from the solutions of previous steps. True is
+        ``"subspace"``. False draws new probe vectors at each step and starts solves at zero. With a randomly truncated
+        solver the gradient is unbiased over the random lengths in both cases; with False it also averages over the
+        probe vectors, as in the paper.
+    n_samples : int or "auto", default "auto"
+        Number of posterior samples that the last solve computes. From samples alone, predicted variances have a
+        relative standard error of ``sqrt(2 / n_samples)``. ``"auto"`` is 16 where nearest neighbours make their
+        variances as certain as those of 64, and otherwise as many as that takes, at most 64.
+    final_tolerance : float or None, default None
+        Relative residual of the last solve, from which predictions are made. None is the tolerance of the solver. With
+        ``solver="auto"``, None keeps the residual below a twentieth of the standard deviation with which the latent
+        function is predicted at the rows, below a fifth of that of the noise, and its relative size at or below 0.01.
+    computational_uncertainty : bool, default False
+        Whether to include the uncertainty due to unfinished solves in predicted variances, as computation-aware
+        inference does. Predictions are then conditioned on all products with H in the last solve, and on its solution
+        split into clusters of rows, which costs one more epoch. Variances are never below the exact ones and have no
+        sampling error. Use it for solves that stop early on a budget (``max_epochs`` of the solver); where solves
+        converge, the default variances are sharper. It needs 16 bytes per row and stored column, for up to 1,280
+        columns, and computes the last solve in float64 (``dtype="mixed"`` is refused).
+    """
+
+    solver: Solver | Literal["auto"] = "auto"
+    gradient: Annotated[GradientEstimator, Words("one of gigagp.gradients")] | Literal["auto"] = "auto"
+    warm_start: bool | Literal["previous", "subspace"] = True
+    n_samples: Count | Literal["auto"] = "auto"
+    final_tolerance: Positive | None = None
+    computational_uncertainty: bool = False
+
+    abilities = Abilities(
+        "iterative", "a few thousand to a few hundred thousand", kernels="random features", adds_rows=True
+    )
+    posteriors = (PathwisePosterior, ComputationAwarePosterior)
+
+    @property
+    def mixes_precision(self) -> bool:
+        """Whether solves may multiply in float32; the products recorded for computational uncertainty may not."""
+        return not isinstance(self.solver, Cholesky) and not self.computational_uncertainty
+
+    def resolve(self) -> Iterative:
+        """Return the settings with every ``"auto"`` replaced by its value."""
+        return replace(
+            self,
+            solver=ConjugateGradients(tolerance=0.01, nats=_AUTO_NATS) if self.solver == "auto" else self.solver,
+            gradient=Pathwise(n_probes=_AUTO_PROBES) if self.gradient == "auto" else self.gradient,
+            warm_start="subspace" if self.warm_start is True else self.warm_start,
+        )
+
+    def objective(
+        self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
+    ) -> IterativeObjective:
+        """Return the log marginal likelihood on a table."""
+        return IterativeObjective(self, table, generator)
+
+    def forecast(self, subject: Subject) -> Forecast:
+        """Return the time of two to three solves with some twenty columns, whose products a trial has counted."""
+        n = subject.table.n_rows
+        seconds = solves_seconds(subject.table, subject.products)
+        stored = min(float(n) ** 2 * subject.table.X.element_size(), subject.table.budget / 2)
+        return subject.with_nll(seconds, stored + 8 * _SOLVE_NUMBERS * n, subject.exact_nll)
+
+    def describe(self) -> str:
+        """Return a one-line description for users."""
+        resolved = self.resolve()
+        warm = resolved.warm_start or "none"
+        aware = ", computational uncertainty" if self.computational_uncertainty else ""
+        return f"iterative ({brief(resolved.solver)}, {brief(resolved.gradient)}, warm start: {warm}{aware})"
+
+
+class IterativeObjective(TableObjective):
+    """Gradients of the log marginal likelihood from joint solves for targets and probes.
+
+    Parameters
+    ----------
+    settings : Iterative
+        Settings of the inference method.
+    table : TrainingTable
+        Training rows in the model's units.
+    generator : torch.Generator
+        Source of the probe vectors.
+    """
+
+    has_posteriors_near = True
+
+    def __init__(self, settings: Iterative, table: TrainingTable, generator: torch.Generator) -> None:
+        self.settings = settings.resolve()
+        super().__init__(table.in_float64(mixed=not isinstance(self.settings.solver, Cholesky)))
+        solver, estimator = self.settings.solver, self.settings.gradient
+        assert isinstance(solver, Solver) and isinstance(estimator, GradientEstimator)  # noqa: PT018
+        self._solver, self._estimator = solver, estimator
+        self._own_final = settings.solver == "auto" and settings.final_tolerance is None
+        self._probe_generator, self._solver_generator = spawn(generator), spawn(generator)
+        kind: WarmStartKind = self.settings.warm_start or "none"  # type: ignore[assignment]
+        self._warm = WarmStart(kind)
+        self._basis = OrthogonalBasis.of(self.table.basis)
+        self._probes: Probes | None = None
+        #: what the next build of a preconditioner may take over
+        self.reuse: Reuse | None = None
+        self._built = BuiltPreconditioner()
+        self._solved: Model | None = None
+        self._fit: float | None = None
+        self.solves: list[SolveRecord] = []
+        #: solution of the last solve, for diagnostics
+        self.last_solution: Solution | None = None
+        self._current: PathwisePosterior | None = None
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the probes are frozen and no solve is truncated at a random length."""
+        solver = self._solver
+        return self._is_frozen and not (isinstance(solver, ConjugateGradients) and solver.is_random)
+
+    @property
+    def _is_frozen(self) -> bool:
+        return self._warm.kind != "none" or self._estimator.n_probes == 0
+
+    def matrix(self, model: Model) -> KernelMatrix:
+        """Return the matrix of the solves at a model."""
+        table = self.table
+        return kernel_matrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed)
+
+    def _solve(self, model: Model, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solved:
+        """Solve for targets, basis functions and probes together."""
+        table, basis = self.table, self._basis.columns
+        self._solved = model
+        solver = self._built.prepared(solver, model)
+        n_fixed = table.n_targets + basis.shape[1]
+        stacked = torch.cat([table.Y, basis, right_hand_sides], 1)
+        initial = self._warm.start(matrix, stacked)
+        state = self._solver_generator.get_state()
+        solution = solver.solve(matrix, stacked, initial, self._solver_generator, n_targets=n_fixed, reuse=self.reuse)
+        self._built.remember(solution, model, self.reuse, state)
+        if solution.widened:
+            self._take_float64()
+        self.reuse = solution.reuse
+        self.last_solution = replace(solution, preconditioner=None)
+        record = record_of(solution, n_fixed)
+        self.solves.append(record)
+        truncated = solution.truncated
+        nearest = solution.value if truncated is None else truncated.plain.value
+        self._warm.remember(nearest)
+        trend = solved_trend(basis, table.Y, solution)
+
+        def split(solved: torch.Tensor) -> Pair:
+            targets, of_basis, probes = solved.split([table.n_targets, basis.shape[1], right_hand_sides.shape[1]], 1)
+            return targets - of_basis @ trend.coefficients, probes
+
+        second = None if truncated is None else split(truncated.second)
+        nearest_basis = nearest[:, table.n_targets : n_fixed] @ self._basis.to_basis
+        residual = solution.residual if truncated is None else truncated.plain.residual
+        unsolved = mean_square_unsolved(residual, trend.coefficients)
+        own = self._basis.trend(trend)
+        return Solved(*split(solution.value), own, record, second, split(nearest), nearest_basis, unsolved)
+
+    def _take_float64(self) -> None:
+        """Solve in float64 from now on, because products in float32 were too coarse for a solve."""
+        self.table, self._built = replace(self.table, mixed=False), BuiltPreconditioner()
+
+    def start(self, model: Model) -> Model:
+        """Return the model with the noise that solves in float64 need; neighbours, which learn first, need less."""
+        return with_least_noise(model, self.table.X)
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return the estimated gradient at a model with enough noise (see `start`); the value is None."""
+        given, model = model, self.start(model)
+        estimator, matrix = self._estimator, self.matrix(model)
+        self._current = None
+        if self._probes is None or not self._is_frozen:
+            self._probes = estimator.draw(model, self.table.X, self._probe_generator)
+        right_hand_sides = self._probes.right_hand_sides(model, matrix, self.table.budget)
+        solved = self._solve(model, self._solver, matrix, right_hand_sides)
+        functions = _prior_functions(self._probes)
+        if functions is not None:
+            solver = for_predictions(self._solver)
+            self._current = self._posterior(model, solved, functions, solver, right_hand_sides)
+        residuals = self.table.Y - self.table.basis @ solved.trend.coefficients
+        self._fit = float((residuals * solved.targets).double().sum())
+        gradient = estimator.gradient(matrix, solved.targets, solved.probes, right_hand_sides, solved.second)
+        return at_least_noise(Evaluation(None, gradient, solved.record), given, self.table.X)
+
+    def _posterior(
+        self, model: Model, solved: Solved, prior: PriorSamples, solver: Solver, right_hand_sides: torch.Tensor
+    ) -> PathwisePosterior:
+        """Return the posterior computed from solutions for targets and noisy prior samples."""
+        return PathwisePosterior(
+            model,
+            self.table,
+            *solved.nearest,
+            solved.nearest_basis,
+            solved.trend,
+            prior,
+            solver,
+            final_solve=solved.record,
+            unsolved=solved.unsolved,
+            probe_values=right_hand_sides if is_compiled(model.kernel, self.table.X.device) else None,
+        )
+
+    def value(self, model: Model) -> Estimate:
+        """Estimate the log marginal likelihood with the training solver; the state of the fit does not change.
+
+        With a truncated solver the estimate is unbiased, and its standard error covers the random lengths as well as
+        the probe vectors. If solves stop early, the estimate has their bias: conjugate gradients underestimate the data
+        fit and overestimate the determinant (Potapczynski et al. 2021, Theorem 1). For the value of a fitted model, use
+        `Posterior.log_marginal_likelihood`, whose solve runs to convergence.
+        """
+        solver, table, matrix = self._solver, self.table, self.matrix(model)
+        stacked = torch.cat([table.Y, self._basis.columns], 1)
+        solution = solver.solve(matrix, stacked, generator=self._solver_generator)
+        coefficients = solved_trend(self._basis.columns, table.Y, solution).coefficients
+        n_probes = self._estimator.n_probes or _AUTO_PROBES
+        contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
+        return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
+
+    def ending_seconds(self) -> float:
+        """Return the expected seconds of a solve."""
+        return products_slowness() * products_seconds(self.table, expected_products(self.table))
+
+    def least_seconds(self) -> float:
+        """Return the expected seconds of a few products."""
+        return products_slowness() * products_seconds(self.table, FEWEST_PRODUCTS)
+
+    def amplified(self, model: Model) -> Model:
+        """Return the model with its covariances multiplied by ``r' H^-1 r / n`` from the last solve.
+
+        The likelihood of ``c H`` is largest for this c. Solutions change by a factor, so that the next solve begins
+        where the last one ended, and its preconditioner serves.
+        """
+        if self._fit is None or not model.equals(self._solved):
+            return model
+        factor = self._fit / self.n_observations
+        found = model.amplified(factor) if _LEAST_FACTOR < factor < 1 / _LEAST_FACTOR else None
+        if found is None:
+            return model
+        self._solved = found
+        return found
+
+    def guide(self, model: Model) -> VecchiaObjective | SubsetGuide | None:
+        """Return the likelihood by nearest neighbours, or the exact one of more rows where neighbours miss much.
+
+        None where smaller exact subsets serve as well, or neighbours would be slow.
+        """
+        if self.n_rows < _GUIDED_ROWS or not is_compiled(model.kernel, self.table.X.device):
+            return None
+        return guide_of(VecchiaObjective.for_learning(self.table), model)
+
+    def thin(self, rows: torch.Tensor) -> IterativeObjective:
+        """Return the objective on a subset of the rows, with its own probes; its solves are recorded here as well."""
+        thinned = IterativeObjective(self.settings, self.table.take_rows(rows), self._probe_generator)
+        thinned.solves = self.solves
+        return thinned
+
+    def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return warm starts, pivots, the kernel of the neighbours, generators, past solves, and the last fit."""
+        tensors = {f"warm.{i}": block for i, block in enumerate(self._warm.blocks)}
+        tensors["generator.probes"] = self._probe_generator.get_state()
+        tensors["generator.solver"] = self._solver_generator.get_state()
+        if self.reuse is not None:
+            tensors |= self.reuse.snapshot()
+        if self._solved is not None:
+            tensors |= {f"solved.{name}": value for name, value in self._solved.parameters().items()}
+        tensors |= self._built.snapshot()
+        header = {"solves": [asdict(record) for record in self.solves], "fit": self._fit, "mixed": self.table.mixed}
+        return tensors, header
+
+    def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
+        """Restore a snapshot; frozen probes are drawn again from the same generator."""
+        self.table = replace(self.table, mixed=header.get("mixed", self.table.mixed))
+        if self._is_frozen:
+            self._probes = self._estimator.draw(model, self.table.X, self._probe_generator)
+        names = sorted(name for name in tensors if name.startswith("warm."))  # oldest first, as they were stored
+        self._warm.blocks = [tensors[name].to(self.table.X) for name in names]
+        self._probe_generator.set_state(tensors["generator.probes"])
+        self._solver_generator.set_state(tensors["generator.solver"])
+        self.reuse = Reuse.restored(tensors, model.kernel, self.table.X)
+        self.solves[:] = [SolveRecord(**record) for record in header["solves"]]
+        solved = part(tensors, "solved.")
+        self._solved, self._fit = model.replace(solved) if solved else None, header["fit"]
+        graph = None if self.reuse is None else self.reuse.graph
+        self._built.restore(model, tensors, self._solver, self.matrix, graph)
+
+    def current_posterior(self) -> PathwisePosterior | None:
+        """Return the posterior from the solutions of the last step; None without pathwise probes."""
+        return self._current
+
+    def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
+        """Return `solved_posterior`, and warn of solves that stopped before their tolerance."""
+        begun = len(self.solves)
+        found = self.solved_posterior(model, generator)
+        require_solved(self.solves[begun:])
+        warn_of_unfinished(self.solves)
+        return found
+
+    def learned_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
+        """Return the posterior at a learned model with enough noise (see `start`)."""
+        return self.posterior(self.start(model), generator)
+
+    def solved_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
+        """Solve once more at ``model`` and return the posterior from the solutions, or from the recorded products.
+
+        The probes of training, with their solutions as initial guess, are used again if they are pathwise, frozen and
+        sufficient in number.
+        """
+        table, aware = self.table, self.settings.computational_uncertainty
+        matrix = RecordingMatrix(model, table) if aware else self.matrix(model)
+        probes, n_samples = self._probes, self.settings.n_samples
+        if n_samples == "auto":
+            n_samples = _FEW_SAMPLES if is_compiled(model.kernel, table.X.device) and not aware else _MOST_SAMPLES
+        prior = None if probes is None else _prior_functions(probes)
+        if probes is None or prior is None or self._estimator.n_probes < n_samples or not self._is_frozen:
+            given = self._estimator if isinstance(self._estimator, Pathwise) else Pathwise()
+            # Posterior samples must be functions; exact prior draws at the rows are not enough.
+            probes = replace(given, n_probes=n_samples, prior="features").draw(model, table.X, generator)
+            prior = probes.prior
+            if self._warm.kind == "previous":
+                self._warm = WarmStart("none")
+        assert prior is not None
+        right_hand_sides = probes.right_hand_sides(model, matrix, table.budget)
+        own = final_tolerances(matrix, table.Y, right_hand_sides) if self._own_final else None
+        solver = for_predictions(self._solver, *(own or (self.settings.final_tolerance,)))
+        current().phase("last solve", 1, then=0.0)
+        solved = self._solve(model, solver, matrix, right_hand_sides)
+        if isinstance(matrix, RecordingMatrix):
+            matrix.add_blocks(solved.nearest[0])
+            note = f"what {type(solver).__name__} multiplied in {solved.record.epochs:.3g} epochs"
+            return matrix.posterior(note, solved.record)
+        found = self._posterior(model, solved, prior, solver, right_hand_sides)
+        if self.settings.n_samples == "auto" and isinstance(probes, PathwiseProbes):
+            found = self._with_enough_samples(found, probes, solver, matrix, generator)
+        return found
+
+    def _with_enough_samples(
+        self,
+        posterior: PathwisePosterior,
+        probes: PathwiseProbes,
+        solver: Solver,
+        matrix: KernelMatrix,
+        generator: torch.Generator,
+    ) -> PathwisePosterior:
+        """Return the posterior with as many samples as make variances as certain as `_MOST_SAMPLES` alone would."""
+        have, wanted = posterior.n_samples, math.sqrt(2 / _MOST_SAMPLES)
+        enough = have >= _MOST_SAMPLES or posterior.variance_error <= wanted
+        if enough or interruption.seconds_left() <= 0:
+            return posterior
+        needed = math.ceil(have * (posterior.variance_error / wanted) ** 2)
+        more = probes.further(min(needed, _MOST_SAMPLES) - have, generator)
+        values = more.right_hand_sides(posterior.model, matrix, self.table.budget)
+        solver = self._built.prepared(solver, posterior.model)
+        current().phase("more samples for the variances", 1, then=0.0)
+        solution = solver.solve(matrix, values, self._warm.start(matrix, values), self._solver_generator, n_targets=0)
+        self.solves.append(record_of(solution, 0))
+        assert more.prior is not None
+        return posterior.with_samples(more.prior, solution.value, values)
+
+
+def _prior_functions(probes: Probes) -> PriorSamples | None:
+    """Return the prior functions of the probes, whose solutions give posterior samples; None if there are none."""
+    return probes.prior if isinstance(probes, PathwiseProbes) else None

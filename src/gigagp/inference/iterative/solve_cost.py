@@ -1,0 +1,58 @@
+"""What linear solves with the kernel matrix of all rows cost, in nominal seconds; see `gigagp.runtime.machine`."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.kernels import Matern
+from gigagp.neighbours.neighbourhood import FEW_INPUTS
+from gigagp.products import select
+from gigagp.runtime.machine import entries_seconds, fastest
+
+#: Products of a solve where no trial has been made: with few inputs, and with many.
+_FEW_PRODUCTS, MANY_PRODUCTS = 10.0, 30.0
+#: Products below which a solve tells nothing.
+FEWEST_PRODUCTS = 3.0
+#: Solves of a guided fit in those of a trial: one to three gradients, the last solve from where they ended, and further
+#: samples. Measured on kin40k, protein and elevators (8,000 rows): 1.3, 1.7 and 3 times as many as 1.6.
+_SOLVES = 2.2
+#: Rows, inputs and columns of the product that is timed, and bytes for it.
+_TIMED_ROWS, _TIMED_INPUTS, _TIMED_COLUMNS, _BUDGET = 3000, 8, 18, 2**26
+
+
+def products_slowness() -> float:
+    """Return how many times as long as on the machine of the benchmarks products with a kernel matrix take now.
+
+    Processors differ more in these than in products of stored matrices, which `gigagp.runtime.machine.slowness` times: without
+    AVX-512, exponentials take twice as long. It is measured once in a process for each number of threads.
+    """
+    return _measured(torch.get_num_threads())
+
+
+@cache
+def _measured(threads: int) -> float:
+    n, d = _TIMED_ROWS, _TIMED_INPUTS
+    X = torch.linspace(0, 1, n * d, dtype=torch.float64).reshape(n, d)
+    kernel = Matern(1.5).bind(d)
+    engine = select(kernel, X.device, X.dtype, alone=True)  # processes that measure need not wait for each other
+    vectors = torch.ones(n, _TIMED_COLUMNS, dtype=torch.float64)
+    seconds = fastest(lambda: engine.product(kernel, X, X, vectors, budget=_BUDGET))
+    return seconds / entries_seconds(float(n) ** 2, d)
+
+
+def expected_products(table: TrainingTable) -> float:
+    """Return the products with the kernel matrix that a solve is expected to take, where no trial has been made."""
+    return _FEW_PRODUCTS if table.n_inputs <= FEW_INPUTS else MANY_PRODUCTS
+
+
+def products_seconds(table: TrainingTable, products: float) -> float:
+    """Return the seconds of so many products with the kernel matrix."""
+    return products * entries_seconds(float(table.n_rows) ** 2, table.n_inputs)
+
+
+def solves_seconds(table: TrainingTable, products: float) -> float:
+    """Return the seconds of the solves of a guided fit, each of so many products with the kernel matrix."""
+    return _SOLVES * products_seconds(table, products)

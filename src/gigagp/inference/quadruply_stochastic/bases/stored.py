@@ -1,0 +1,43 @@
+"""Bases from model files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gigagp.errors import ModelFileError
+from gigagp.inference.quadruply_stochastic.bases.base import Basis
+from gigagp.inference.quadruply_stochastic.bases.fourier import FourierBasis
+from gigagp.inference.quadruply_stochastic.bases.grid_eigenfunctions import GridEigenfunctions
+from gigagp.inference.quadruply_stochastic.bases.inducing import InducingBasis, RadialBasis
+from gigagp.inference.quadruply_stochastic.bases.reordered import ReorderedBasis
+from gigagp.kernels import Kernel
+
+_BY_KIND: dict[str, Any] = {one.kind: one for one in (FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis)}
+
+
+def basis_from_state(kind: str, kernel: Kernel, tensors: dict[str, Tensor], header: dict[str, Any]) -> Basis:
+    """Return the basis that `Basis.state` described.
+
+    Parameters
+    ----------
+    kind : str
+        `Basis.kind` of its class.
+    kernel : Kernel
+        Bound.
+    tensors, header : dict
+        What `Basis.state` returned.
+
+    Raises
+    ------
+    ModelFileError
+        If there is no basis of that kind.
+    """
+    if kind == ReorderedBasis.kind:
+        return ReorderedBasis(basis_from_state(header["below"], kernel, tensors, header), tensors["head"])
+    if kind not in _BY_KIND:
+        msg = f"the model file names a basis that this version does not know: {kind!r}."
+        raise ModelFileError(msg)
+    found: Basis = _BY_KIND[kind].from_state(kernel, tensors, header)
+    return found

@@ -1,0 +1,306 @@
+"""Log-determinants by stochastic Lanczos quadrature, and the Lanczos process itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from gigagp.errors import InvalidInputError, NonFiniteError
+from gigagp.model.estimate import Estimate
+from gigagp.operators.base import LinearOperator
+from gigagp.settings.fields import Count, checks_arguments
+from gigagp.settings.random import standard_normal
+from gigagp.solvers.base import own_generator
+from gigagp.solvers.krylov import Recurrence
+from gigagp.solvers.preconditioners import Preconditioner
+from gigagp.solvers.preconditioners.automatic import PreconditionerChoice, build
+from gigagp.solvers.truncation import Distribution, RussianRoulette, TruncatedSeries
+from gigagp.solvers.truncation.estimators import TruncationChoice
+
+#: The quadrature ends when its mean changes between two checks by less than this share of the standard error.
+_SHARE_OF_ERROR = 0.05
+#: Inner product of unit vectors that are orthogonal up to rounding, above which `lanczos` stops.
+_DRIFT = 1e-8
+#: Largest number of products of a quadrature without truncation.
+_MAX_STEPS = 200
+
+
+class Quadrature:
+    """Gauss quadratures of ``<z, log(A) z> / <z, z>`` with ``A = P^-1 H``, refined by every product.
+
+    Conjugate gradients on ``H x = z`` produces tridiagonal matrices T. Their eigenvalues are the nodes, and the squared
+    first components of their eigenvectors are the weights. For each z the values decrease with the number of steps
+    towards the limit (Potapczynski et al. 2021, Theorem 1).
+
+    Parameters
+    ----------
+    operator : LinearOperator
+        The matrix H.
+    starts : Tensor of shape (n, s)
+        The directions z; not modified.
+    preconditioner : Preconditioner or None
+        The matrix P; None stands for the identity.
+    """
+
+    def __init__(
+        self, operator: LinearOperator, starts: torch.Tensor, preconditioner: Preconditioner | None = None
+    ) -> None:
+        apply = None if preconditioner is None else preconditioner.apply
+        self._run = Recurrence(operator, torch.zeros_like(starts), starts.clone(), apply)
+        self._finest = (10 * torch.finfo(operator.dtype).eps) ** 2 * self._run.gamma
+        self._alphas: list[torch.Tensor] = []
+        self._betas: list[torch.Tensor] = []
+
+    @property
+    def steps(self) -> int:
+        """Number of products so far."""
+        return len(self._alphas)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether further steps would change no quadrature."""
+        return not bool((self._run.gamma > self._finest).any())
+
+    def step(self) -> None:
+        """Take one step, which costs one product.
+
+        Raises
+        ------
+        NonFiniteError
+            If the product is not finite, or a direction has no positive curvature.
+        """
+        run = self._run
+        alive = run.gamma > self._finest  # below, residual and coefficients are rounding
+        coefficients, _ = run.step()
+        if not run.finite or bool((run.failed & alive).any()):
+            msg = (
+                "log_determinant met NaN or a direction without positive curvature: the matrix is not positive "
+                'definite in its precision. Use dtype="float64" or a larger noise variance.'
+            )
+            raise NonFiniteError(msg)
+        self._alphas.append(torch.where(alive, coefficients.alpha, 0.0))
+        self._betas.append(torch.where(alive, coefficients.beta, 0.0))
+
+    def values(self, steps: int | None = None, columns: torch.Tensor | slice = slice(None)) -> torch.Tensor:
+        """Return ``e1' log(T) e1`` for each direction in float64, after ``steps`` steps or at most all that were taken.
+
+        ``T_jj = 1 / alpha_j + beta_{j-1} / alpha_{j-1}`` and ``T_{j,j+1} = sqrt(beta_j) / alpha_j`` (Saad 2003,
+        "Iterative methods for sparse linear systems", section 6.7.3). A step that a column did not take is represented
+        by an uncoupled diagonal entry of 1, whose logarithm adds nothing.
+        """
+        alphas, betas = (
+            torch.stack(part[:steps], 1).to(torch.float64).cpu()[columns] for part in (self._alphas, self._betas)
+        )
+        taken = alphas > 0
+        inverse = torch.where(taken, 1 / torch.where(taken, alphas, 1.0), 0.0)
+        diagonal = torch.where(taken, inverse, 1.0)
+        diagonal[:, 1:] += torch.where(taken[:, 1:], betas[:, :-1] * inverse[:, :-1], 0.0)
+        coupling = torch.where(taken[:, 1:], betas[:, :-1].clamp_min(0).sqrt() * inverse[:, :-1], 0.0)
+        tridiagonal = torch.diag_embed(diagonal) + torch.diag_embed(coupling, 1) + torch.diag_embed(coupling, -1)
+        eigenvalues, vectors = torch.linalg.eigh(tridiagonal)
+        smallest = torch.finfo(torch.float64).tiny
+        return (vectors[:, 0, :].square() * eigenvalues.clamp_min(smallest).log()).sum(1)
+
+
+@checks_arguments
+def log_determinant(
+    operator: LinearOperator,
+    preconditioner: PreconditionerChoice = "auto",
+    n_probes: Count = 16,
+    max_steps: Count | None = None,
+    generator: torch.Generator | None = None,
+    truncation: TruncationChoice | None = None,
+    starts: torch.Tensor | None = None,
+) -> Estimate:
+    """Estimate ``log det H``.
+
+    ``log det H = log det P + tr log(P^-1/2 H P^-1/2)``. The trace is estimated by the mean over random directions of a
+    quadrature, whose nodes and weights come from the tridiagonal matrix that conjugate gradients produces. A better
+    preconditioner makes the trace smaller and with it the standard error; with ``P = H`` the result is exact.
+
+    Parameters
+    ----------
+    operator : LinearOperator
+        Self-adjoint and positive definite in its inner product.
+    preconditioner : "auto", recipe, Preconditioner or None, default "auto"
+        As for `gigagp.solvers.ConjugateGradients`.
+    n_probes : int, default 16
+        Number of random directions. The standard error falls with the root of this number.
+    max_steps : int, optional
+        Largest number of products with the operator. None stands for 200, or with a truncation for the number of rows.
+        Without a truncation the quadrature ends earlier if its error is far below the standard error.
+    generator : torch.Generator, optional
+        Source of the random directions. None stands for a fixed seed.
+    truncation : Distribution, RussianRoulette or SingleSample, optional
+        Cut the quadrature of each direction at its own random length and reweight it, which removes the bias of a small
+        number of steps. It requires small eigenvalue problems for every length up to the longest and is therefore
+        expensive; it is meant for analysis, as gradients do not need it.
+    starts : Tensor of shape (n, s), optional
+        The directions, drawn from N(0, P). None: they are drawn here.
+
+    Returns
+    -------
+    Estimate
+        The log-determinant and its standard error over the probes, which is NaN with one probe.
+
+    Raises
+    ------
+    InvalidInputError
+        If a count is not positive, a recipe is given for an operator whose entries cannot be read, or a truncation
+        requires more steps than are available.
+    NonFiniteError
+        If products are NaN, or the matrix is not positive definite in its precision.
+
+    References
+    ----------
+    Ubaru, Chen & Saad (2017), doi:10.1137/16M1104974. Gardner et al. (2018), arXiv:1809.11165, section 4.
+    Potapczynski et al. (2021), arXiv:2102.06695, eq. S12 (truncation).
+    Wenger et al. (2022), "Preconditioning for scalable Gaussian process hyperparameter optimization", arXiv:2107.00243.
+    """
+    generator = own_generator(generator)
+    series = None if truncation is None else _bounded(truncation, operator.dimension, max_steps)
+    built = build(preconditioner, operator, generator)
+    if starts is not None:
+        probes = starts
+    elif built is None:
+        if operator.dimension != operator.n:
+            msg = f"starts of log_determinant must be given for a {type(operator).__name__} without a preconditioner."
+            raise InvalidInputError(msg)
+        probes = standard_normal(
+            operator.n, n_probes, generator=generator, dtype=operator.dtype, device=operator.device
+        )
+    else:
+        probes = built.sample(n_probes, generator)
+    quadrature = Quadrature(operator, probes, built)
+    if series is None:
+        values = _to_the_error(quadrature, operator.dimension, max_steps or _MAX_STEPS)
+    else:
+        lengths = [series.distribution.sample(generator) for _ in range(probes.shape[1])]
+        values = operator.dimension * _truncated(quadrature, series, lengths)
+    total = float(values.mean()) + (0.0 if built is None else built.log_determinant())
+    return Estimate(total, _standard_error(values))
+
+
+def _bounded(truncation: Distribution | TruncatedSeries, n: int, max_steps: int | None) -> TruncatedSeries:
+    series = RussianRoulette(truncation) if isinstance(truncation, Distribution) else truncation
+    if max_steps is not None and max_steps < n:
+        return series.bounded(max_steps, "max_steps of log_determinant")
+    return series.bounded(n, "the number of rows")
+
+
+def _to_the_error(quadrature: Quadrature, n: int, max_steps: int) -> torch.Tensor:
+    """Take steps until the quadrature error is far below the standard error; return the estimate of each probe."""
+    previous, look = math.inf, 3
+    while True:
+        quadrature.step()
+        done = quadrature.steps == max_steps or quadrature.exhausted
+        if not done and quadrature.steps != look:
+            continue
+        values = quadrature.values() * n
+        mean, error = float(values.mean()), _standard_error(values)
+        least = 1e-6 * n if math.isnan(error) else _SHARE_OF_ERROR * error
+        if done or abs(mean - previous) <= least:
+            return values
+        previous = mean
+        look = quadrature.steps + max(2, quadrature.steps // 3)
+
+
+def _truncated(quadrature: Quadrature, series: TruncatedSeries, lengths: list[int]) -> torch.Tensor:
+    """Return the estimate of each probe's quadrature from its partial sums up to the length drawn for it."""
+    while quadrature.steps < max(lengths) and not quadrature.exhausted:
+        quadrature.step()
+    wanted = [series.coefficients(length) for length in lengths]
+    values = torch.zeros(len(lengths), dtype=torch.float64)
+    for steps in sorted(set().union(*wanted)):
+        columns = torch.tensor([column for column, needs in enumerate(wanted) if steps in needs])
+        factors = torch.tensor([wanted[column][steps] for column in columns.tolist()], dtype=torch.float64)
+        values[columns] += factors * quadrature.values(steps, columns)
+    return values
+
+
+@dataclass(frozen=True)
+class Tridiagonal:
+    """The result of the Lanczos process: ``H Q = Q T`` except for the last column.
+
+    Attributes
+    ----------
+    vectors : Tensor of shape (n, k)
+        ``Q``, orthonormal in the operator's inner product.
+    diagonal, off_diagonal : Tensor of shape (k,) and (k - 1,)
+        Diagonals of ``T``.
+    """
+
+    vectors: torch.Tensor
+    diagonal: torch.Tensor
+    off_diagonal: torch.Tensor
+
+    def dense(self) -> torch.Tensor:
+        """Return ``T``, shape (k, k)."""
+        return torch.diag(self.diagonal) + torch.diag(self.off_diagonal, 1) + torch.diag(self.off_diagonal, -1)
+
+
+def lanczos(
+    operator: LinearOperator,
+    start: torch.Tensor,
+    steps: int,
+    breakdown: float = 1e-8,
+    apart_from: torch.Tensor | None = None,
+) -> Tridiagonal:
+    """Run Lanczos with full reorthogonalisation, in the operator's own inner product.
+
+    For a `gigagp.operators.KernelMatrix` this is Algorithm 5 of Yadav et al. (2021), and for a
+    `gigagp.operators.grid.GridOperator` Algorithm 7. A step takes one product.
+
+    Parameters
+    ----------
+    operator : LinearOperator
+    start : Tensor of shape (n, 1)
+        The first direction, of any nonzero length.
+    steps : int
+        Largest number of columns.
+    breakdown : float, default 1e-8
+        Stop if a new direction is shorter than this share of the largest diagonal entry, because what remains of the
+        Krylov space is rounding.
+    apart_from : Tensor of shape (n, l), optional
+        Orthonormal vectors, to which all columns are made orthogonal. There are no columns if the start is a
+        combination of these.
+
+    Notes
+    -----
+    It also stops where rounding makes inner products asymmetric. The two parts of a vector of a `GridOperator` drift
+    apart by a factor per step if no eigenvalue of the Krylov space is near the noise variance.
+
+    References
+    ----------
+    Yadav, Sheldon and Musco (2021), appendix B.3, arXiv:2101.11751 (with the misprints of its pseudo-code corrected).
+    """
+    first = 0 if apart_from is None else apart_from.shape[1]
+    vectors = start.new_empty(first + steps, len(start)).T  # column-major, so that its first columns are contiguous
+    if apart_from is not None:
+        vectors[:, :first] = apart_from
+    product, shortest = start, breakdown * operator.inner(start, start).sqrt()
+    diagonal: list[torch.Tensor] = []
+    lengths: list[torch.Tensor] = []
+    while len(diagonal) < steps:
+        known = vectors[:, : first + len(diagonal)]
+        for _ in range(2):  # two passes suffice (Giraud et al. 2005)
+            product = product - known @ operator.inner(known, product)[:, None]
+        length = operator.inner(product, product).clamp_min(0).sqrt()
+        if not bool(length > shortest):
+            break
+        direction = product / length
+        if not bool((operator.inner(direction, known).abs() < _DRIFT).all()):
+            break
+        vectors[:, known.shape[1]] = direction[:, 0]
+        lengths.append(length)
+        product = operator @ direction
+        diagonal.append(operator.inner(direction, product))
+        shortest = breakdown * torch.cat(diagonal).max()
+    found, none = vectors[:, first : first + len(diagonal)], start.new_zeros(0)
+    return Tridiagonal(found, torch.cat([none, *diagonal]), torch.cat([none, *lengths[1:]]))
+
+
+def _standard_error(values: torch.Tensor) -> float:
+    return float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.nan

@@ -1,0 +1,179 @@
+"""The meaning of ``preconditioner="auto"``, and the construction of a preconditioner from any accepted choice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.neighbours.conditionals import is_compiled
+from gigagp.neighbours.neighbourhood import FEW_INPUTS, FEW_NEIGHBOURS, NeighbourGraph
+from gigagp.operators import KernelMatrix
+from gigagp.operators.base import LinearOperator, SymmetricMatrix
+from gigagp.runtime import interruption
+from gigagp.runtime.machine import slowness
+from gigagp.settings.fields import Words
+from gigagp.solvers.preconditioners.base import Choice, Preconditioner, PreconditionerRecipe, Reuse, budget_of
+from gigagp.solvers.preconditioners.trial import TRIAL_ROWS, Candidate, cheapest
+from gigagp.solvers.preconditioners.two_level import TwoLevel
+from gigagp.solvers.preconditioners.vecchia import Vecchia
+
+#: A recipe, a preconditioner that has already been built, the automatic choice, or none.
+PreconditionerChoice = (
+    Annotated[
+        PreconditionerRecipe | Preconditioner,
+        Words("a recipe such as TwoLevel(), a Preconditioner that was built for this matrix"),
+    ]
+    | Literal["auto"]
+    | None
+)
+
+#: Neighbours in more inputs for each cube root of the rows: 120 for 8,000 rows, 200 for 37,000. On kin40k (20,000 rows,
+#: 8 inputs) 120, 200 and 300 take 38, 28 and 22 iterations to 0.01, and as long as 2, 5 and 13 products to build.
+_MANY_NEIGHBOURS = 6.0
+#: Rows from which more neighbours are taken in few inputs too, as many as keep a build below a product of one column.
+#: With 60,000 rows of elevation and a Matern-1/2 kernel, 30 and 60 take 4 and 3 iterations to 0.01.
+_FEW_ROWS = 10_000
+#: Rows up to which `TwoLevel` is nearly the matrix itself.
+_SMALLEST_SPARSE = 1000
+#: Share of the signal's variance below which conditionals of near rows would be all rounding.
+_LOST_NOISE = 1e-8
+#: Rows up to which, in many inputs, a solve costs no more than a trial.
+_SMALLEST_TRIAL = 5000
+#: Costs in products of H with 18 columns, one thread, float64; a product in float32 costs a third. Setting up takes
+#: ``0.16 k^2 / n`` products for `TwoLevel` of size k and ``0.0054 m^3 / n`` for `Vecchia` with m neighbours, and an
+#: application ``2 k / n`` and ``10 m / n``. Measured on elevators, protein and kin40k (15,000 to 41,000 rows).
+_SETUP, _APPLICATION, _MIXED = (0.16, 0.0054), (2.0, 10.0), 3.0
+#: Power of the rows with which the iterations of `Vecchia` grow in many inputs (kin40k: 19, 24 and about 50 for 2,000,
+#: 4,000 and 36,000 rows); those of `TwoLevel` stay the same at the automatic sizes.
+_GROWTH = 1 / 3
+#: Bytes for each neighbour of each row: neighbours and weights, by rows and by columns, and as much again in a build.
+_VECCHIA_BYTES = 48
+_SMALLEST, _LARGEST = 20, 2000
+#: Share of the time left that a build may take, and its nominal seconds for each row and column. With 43,945 rows of 20
+#: inputs (keggdirected) they were 1.9e-7 for 2,000 columns, and 2.4e-7 for 657.
+_IN_TIME, _COLUMN_OF_ROW = 0.2, 2e-7
+#: Number of arrays of n rows and ``size`` columns that exist at the peak of a build (measured).
+_ARRAYS = 6
+
+
+def auto_sizes(n: int, budget: int | None = None, seconds: float = math.inf) -> tuple[int, int]:
+    """Return the rank and the block size for ``n`` rows: ``1.8 n^(2/3)`` each, from 20 to 2,000.
+
+    Iterations fall about as 1 / k (pol, n = 13,500, learned hyperparameters, rank = block size = k: 36, 21 and 12 for
+    k = 300, 500 and 1,000). The build costs about ``8 n k^2`` operations, and a pass with 65 right-hand sides whose
+    kernel entries are recomputed costs ``240 n^2``. With n / (3 k) iterations, about what warm starts leave, the total
+    is smallest near ``k = 1.8 n^(2/3)`` and flat around it.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    budget : int, optional
+        Bytes that the build may use; both sizes shrink in proportion to fit. None: no limit.
+    seconds : float, default infinity
+        Seconds that are left of a time budget; the build is expected to take at most a fifth.
+    """
+    size = min(max(round(1.8 * n ** (2 / 3)), _SMALLEST), _LARGEST, n)
+    if seconds < math.inf:
+        affordable = _IN_TIME * max(seconds, 0.0) / (slowness() * _COLUMN_OF_ROW * n)
+        size = min(size, max(int(affordable), _SMALLEST))
+    if budget is not None:
+        size = max(min(size, budget // (8 * n * _ARRAYS)), 1)
+    return size, size
+
+
+def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[PreconditionerRecipe, Reuse | None]:
+    """Return the recipe for a matrix, with what its build may reuse; the build uses at most half of the memory budget.
+
+    Up to three inputs the recipe is `Vecchia` with 30 neighbours, from 10,000 rows on with ``30 (n / 10,000)^(1/3)``
+    where the budget has room for them. Beyond, solves with 2,000 of the rows decide between `Vecchia` with
+    ``6 n^(1/3)`` neighbours and `TwoLevel`. Where nothing but close rows explains a row, neighbours take
+    fewest iterations; with more noise, or a smooth function with very little, low-rank columns see better what is
+    spread over many rows. A kernel without a compiled program takes `TwoLevel`, because its conditionals are slow.
+    """
+    n, budget = matrix.n, budget_of(matrix) // 2
+    rank, block_size = auto_sizes(n, budget, interruption.seconds_left())
+    two_level = TwoLevel(rank=rank, block_size=block_size)
+    if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE or not is_compiled(matrix.kernel, matrix.device):
+        return two_level, reuse
+    few = matrix.X.shape[1] <= FEW_INPUTS
+    if not few and n <= _SMALLEST_TRIAL:
+        return two_level, reuse
+    if few:
+        wanted = round(FEW_NEIGHBOURS * max(n / _FEW_ROWS, 1.0) ** (1 / 3))
+        wanted = min(wanted, max(FEW_NEIGHBOURS, budget // (_VECCHIA_BYTES * n)))
+    else:
+        wanted = round(_MANY_NEIGHBOURS * n ** (1 / 3))
+    noise = matrix.noise().double()
+    signal = float(matrix.kernel.diagonal(matrix.X).double().mean())
+    if float(noise.min()) < _LOST_NOISE * signal or _VECCHIA_BYTES * n * wanted > budget:
+        return two_level, reuse
+    graph = None if reuse is None else reuse.graph
+    if graph is None or not graph.serves(matrix.kernel, matrix.X, wanted):
+        graph = NeighbourGraph(matrix.kernel, matrix.X, wanted)
+    neighbours = Vecchia(n_neighbors=wanted)
+    if not few:
+        known = None if reuse is None else reuse.choice
+        if known is None or not known.serves(matrix.kernel, float(noise.mean())):
+            recipe, products = cheapest(matrix, _candidates(matrix, neighbours, two_level, budget))
+            known = Choice(recipe, matrix.kernel, float(noise.mean()), products)
+        if not isinstance(known.recipe, Vecchia):
+            return known.recipe, replace(reuse or Reuse(), choice=known)
+    pivots = None if reuse is None else reuse.pivots
+    return neighbours, Reuse(pivots, graph, choice=None if few else known)
+
+
+def _candidates(matrix: KernelMatrix, neighbours: Vecchia, two_level: TwoLevel, budget: int) -> list[Candidate]:
+    """Return the recipes that a trial compares: neighbours, and two levels of the automatic size and of half of it."""
+    n, product = matrix.n, 1.0 / (_MIXED if matrix.fast is not matrix else 1.0)
+
+    def costs(kind: int, size: int, power: int) -> tuple[float, float]:
+        return _SETUP[kind] * size**power / n / product, _APPLICATION[kind] * size / n / product
+
+    m, small = neighbours.n_neighbors, round(_MANY_NEIGHBOURS * TRIAL_ROWS ** (1 / 3))
+    found = [Candidate(Vecchia(n_neighbors=small), neighbours, *costs(1, m, 3), _GROWTH)]
+    size, trial = two_level.rank, auto_sizes(TRIAL_ROWS, budget)[0]
+    for share in (1, 2):
+        k, few = max(1, size // share), max(1, trial // share)
+        found.append(Candidate(TwoLevel(few, few), TwoLevel(k, k), *costs(0, k, 2)))
+    return found
+
+
+def build(
+    choice: PreconditionerChoice,
+    operator: LinearOperator,
+    generator: torch.Generator,
+    reuse: Reuse | None = None,
+    *,
+    bound: bool = False,
+) -> Preconditioner | None:
+    """Return the preconditioner of an operator, or None if there is to be none.
+
+    "auto" stands for `automatic` if the operator's entries can be read, and for none otherwise.
+
+    Raises
+    ------
+    InvalidInputError
+        If a recipe is given for an operator whose entries cannot be read, or a preconditioner was built for another
+        number of rows.
+    """
+    if choice is None:
+        return None
+    if isinstance(choice, Preconditioner):
+        if choice.n != operator.n:
+            msg = f"the preconditioner was built for {choice.n} rows; the operator has {operator.n}."
+            raise InvalidInputError(msg)
+        return choice
+    if isinstance(operator, SymmetricMatrix):
+        recipe, reuse = (choice, reuse) if isinstance(choice, PreconditionerRecipe) else automatic(operator, reuse)
+        built = recipe.build(operator, generator, reuse, bound=bound)
+        built.choice = None if reuse is None else reuse.choice
+        return built
+    if isinstance(choice, PreconditionerRecipe):
+        msg = f"{choice!r} reads entries of the matrix, and {type(operator).__name__} has none to read: use None."
+        raise InvalidInputError(msg)
+    return None

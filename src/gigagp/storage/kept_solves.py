@@ -1,0 +1,94 @@
+"""Long solves of a fit with a checkpoint: a killed process goes on from the last iteration that was written.
+
+The last solve of a fit on a million rows takes minutes an iteration. `gigagp.estimators.checkpoint` logs evaluations and not what
+happens within one, so conjugate gradients write their state to a file of their own beside the checkpoint. It is known
+by what determines the solve, and read where the resumed fit comes to the same solve again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+import torch
+
+from gigagp.errors import GigaGPWarning, ModelFileError, warn
+from gigagp.runtime import processes
+from gigagp.storage.occasional_writes import OccasionalWrites
+from gigagp.storage.tensor_file import load_state, save_state
+
+_KIND = "solve"
+#: Tensors by name.
+State = dict[str, torch.Tensor]
+
+
+class SolveFile:
+    """The state of the solve that a fit is in.
+
+    Parameters
+    ----------
+    path : Path
+        Read if it exists, written atomically, and removed at the end of the fit.
+    identity : str
+        Of the fit (`gigagp.estimators.checkpoint.fingerprint`).
+    interval : float
+        Least seconds between two writes.
+    """
+
+    def __init__(self, path: Path, identity: str, interval: float) -> None:
+        self.path, self._identity = path, identity
+        self._writes = OccasionalWrites(path, interval)
+
+    def key(self, tensors: list[torch.Tensor], settings: str) -> str:
+        """Return what a solve is known by: its vectors and settings, and the fit that it belongs to."""
+        digest = hashlib.sha256(f"{self._identity} {settings}".encode())
+        for tensor in tensors:
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def state_of(self, key: str) -> State | None:
+        """Return the state of a solve; None if the file has none of it.
+
+        Warns
+        -----
+        GigaGPWarning
+            If the file is damaged. The solve begins anew.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            kind, tensors, header = load_state(self.path)
+        except ModelFileError as error:
+            warn(f"The solve begins anew: {error}", GigaGPWarning)
+            return None
+        return tensors if kind == _KIND and header.get("key") == key else None
+
+    def keep(self, key: str, state: Callable[[], State]) -> None:
+        """Write the state of a solve if the last write is old enough, or SIGTERM has come."""
+        if self._writes.are_due:
+            self._writes.attempt(lambda: save_state(self.path, _KIND, state(), {"key": key}))
+
+    def remove(self) -> None:
+        """Delete the file, because the fit is complete."""
+        self.path.unlink(missing_ok=True)
+
+
+_file: ContextVar[SolveFile | None] = ContextVar("gigagp_solve_file", default=None)
+
+
+@contextmanager
+def kept_in(file: SolveFile | None) -> Iterator[None]:
+    """Let solves of the block write their state to a file. A fit that several processes share does without."""
+    token = _file.set(file if processes.current() is None else None)
+    try:
+        yield
+    finally:
+        _file.reset(token)
+
+
+def current() -> SolveFile | None:
+    """Return the file of the current fit, or None."""
+    return _file.get()

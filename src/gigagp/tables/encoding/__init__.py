@@ -1,0 +1,22 @@
+"""Columns of texts, categories, dates and missing cells as numbers, by an encoder that is part of a fitted model."""
+
+from gigagp.tables.encoding.encoder import Encode, TableEncoder
+from gigagp.tables.encoding.model_inputs import (
+    encoded_validation,
+    fitted_encoder,
+    model_inputs,
+    refuse_before_fit,
+    refuse_streams,
+    scaled_inputs,
+)
+
+__all__ = [
+    "Encode",
+    "TableEncoder",
+    "encoded_validation",
+    "fitted_encoder",
+    "model_inputs",
+    "refuse_before_fit",
+    "refuse_streams",
+    "scaled_inputs",
+]

@@ -1,0 +1,74 @@
+"""The inputs of an estimator, encoded where it asks for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+
+from gigagp.errors import InvalidInputError
+from gigagp.tables import intake
+from gigagp.tables.encoding.encoder import TableEncoder
+
+
+def model_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1, opens: bool = False) -> np.ndarray:
+    """Return the inputs of an estimator's `fit` (``reset``) or of its predictions, float64 of shape (n, n_encoded).
+
+    A fit with ``encode="auto"`` sets ``encoder_``, which later tables go through. Number and names of the columns are
+    checked as by `gigagp.tables.intake.estimator_inputs`, and are those of the table before it is encoded. With ``opens``,
+    some missing cells are NaN (`TableEncoder.transform`).
+
+    Raises
+    ------
+    InvalidInputError, MemoryBudgetError
+        As for `gigagp.tables.intake.estimator_inputs` and `TableEncoder`.
+    """
+    if reset:
+        estimator.__dict__.pop("encoder_", None)  # of an earlier fit
+    encoder = fitted_encoder(estimator)
+    if encoder is None and not (reset and estimator.encode == "auto"):
+        return intake.estimator_inputs(estimator, X, reset=reset, min_rows=min_rows)
+    intake.check_features(estimator, X, reset=reset, min_rows=min_rows)
+    if encoder is None:
+        encoder = estimator.encoder_ = TableEncoder.fit(X, memory_budget=estimator.memory_budget)
+    return encoder.transform(X, memory_budget=estimator.memory_budget, opens=opens)
+
+
+def fitted_encoder(estimator: Any) -> TableEncoder | None:
+    """Return the encoder of a fitted estimator; None if it has none."""
+    found: TableEncoder | None = getattr(estimator, "encoder_", None)
+    return found
+
+
+def scaled_inputs(estimator: Any) -> np.ndarray | None:
+    """Return which encoded columns are standardized, shape (n_encoded,); None for all."""
+    encoder = fitted_encoder(estimator)
+    return None if encoder is None else encoder.is_scaled
+
+
+def encoded_validation(encoder: TableEncoder | None, validation: Any) -> Any:
+    """Return validation rows with their inputs encoded; anything else than a pair is left for its own check."""
+    if encoder is None or not isinstance(validation, tuple | list) or len(validation) != 2:
+        return validation
+    return encoder.transform(validation[0], "validation X"), validation[1]
+
+
+def refuse_before_fit(estimator: Any) -> None:
+    """Raise `NotFittedError` if only a fit can say how the columns are encoded."""
+    if estimator.encode == "auto":
+        msg = (
+            f'This {type(estimator).__name__} with encode="auto" is not fitted yet. Call fit first, which decides how '
+            "the columns are encoded."
+        )
+        raise NotFittedError(msg)
+
+
+def refuse_streams(estimator: Any) -> None:
+    """Raise `InvalidInputError` if rows that are read in chunks were to be encoded."""
+    if estimator.encode != "strict":
+        msg = (
+            'encode of GPRegressor and GPClassifier must be "strict" for fit_table, which reads numbers only; got '
+            f"{estimator.encode!r}. Use fit for tables with texts, dates or missing cells, or turn them into numbers."
+        )
+        raise InvalidInputError(msg)

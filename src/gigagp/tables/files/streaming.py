@@ -1,0 +1,355 @@
+"""Tables that are too large for memory: a chunk of rows at a time, rows by number, and what their metadata tell."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from gigagp.errors import InvalidInputError
+from gigagp.tables.files.delimited import block_size, dialect
+from gigagp.tables.files.folders import DELIMITED, PARQUET, table_files
+from gigagp.tables.files.labels import Labels
+from gigagp.tables.files.reading import PARSER_ERRORS, array_error, from_array, read_columns
+from gigagp.tables.files.table import Table, find_column, find_columns, refuse_repeated
+
+#: Endings of files of which only the rows that are needed are read.
+STREAMED = PARQUET | DELIMITED | {".npy"}
+#: Number of bytes of a CSV file that are parsed at a time.
+_CSV_BLOCK = 2**24
+#: Number of bytes of a Parquet column that are read at a time, so that no whole row group is held in memory.
+_COLUMN_BUFFER = 2**18
+#: How pyarrow names a CSV cell that is not a number. It counts the header as a row.
+_BAD_CELL = re.compile(r"In CSV column #(\d+): Row #(\d+): .*invalid value '(.*)'", re.DOTALL)
+
+
+def column_names(path: str | os.PathLike[str], header: bool | None = None) -> list[str]:
+    """Return the names of a table's columns; for a folder, those of its first file. Rows are read only if they must be.
+
+    Parameters
+    ----------
+    path : str or path
+        A file of any kind that `gigagp.tables.files.read_columns` reads, or a folder of Parquet and CSV files.
+    header : bool, optional
+        For CSV: whether the first line holds the names; None: detected.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is no such file, it cannot be read, or it repeats a name.
+    """
+    file = table_files(path)[0]
+    ending = file.suffix.lower()
+    try:
+        if ending in PARQUET:
+            names = list(pyarrow.parquet.read_schema(file).names)
+        elif ending in DELIMITED:
+            names = dialect(file, header).names
+        elif ending == ".npy":
+            names = from_array(_mapped(file)[:0], "column", file).column_names
+        else:
+            names = read_columns(file, header).column_names
+    except InvalidInputError:
+        raise
+    except PARSER_ERRORS as error:
+        raise _unreadable(file, 0, error) from error
+    refuse_repeated(names, str(file))
+    return names
+
+
+def stream_file(
+    path: Path,
+    columns: Sequence[str],
+    chunk_rows: int,
+    first_row: int = 0,
+    header: bool | None = None,
+    labels: Mapping[str, Labels] | None = None,
+) -> Iterator[Table]:
+    """Yield a file's rows in order, a chunk at a time. Files other than Parquet, CSV and ``.npy`` are read whole first.
+
+    Parameters
+    ----------
+    path : Path
+    columns : sequence of str
+    chunk_rows : int
+        Largest number of rows of a chunk.
+    first_row : int
+        Number of rows to skip; Parquet row groups that are skipped are not read.
+    header : bool, optional
+        For CSV: whether the first line holds the names; None: detected.
+    labels : mapping of str to Labels, optional
+        Columns that hold class labels, of any type; the tables hold their codes.
+
+    Yields
+    ------
+    Table
+        The columns, in the order in which they were asked for.
+
+    Raises
+    ------
+    InvalidInputError
+        If the file cannot be read any further (the message names the row), a column is missing, or a cell is not a
+        finite number. Chunks that were yielded before are good.
+    """
+    labels = labels or {}
+    with _named_errors(path, header) as at:
+        at.row = first_row
+        for columns_read in _batches(path, columns, chunk_rows, first_row, header, labels):
+            for start in range(0, columns_read.num_rows, chunk_rows):
+                part = columns_read.slice(start, chunk_rows)
+                table = numbers(part, columns, str(path), at.row, labels)
+                yield table
+                at.row += len(table)
+
+
+def take_rows(
+    path: Path, columns: Sequence[str], rows: np.ndarray, chunk_rows: int, labels: Mapping[str, Labels] | None = None
+) -> np.ndarray:
+    """Return some rows of a Parquet or ``.npy`` file, shape (len(rows), len(columns)), float64.
+
+    Parquet row groups without any of the rows are not read; the others are decoded ``chunk_rows`` rows at a time. Of a
+    ``.npy`` file only the neighbourhood of the rows is read.
+
+    Parameters
+    ----------
+    path, columns, labels
+        As for `stream_file`.
+    rows : ndarray of int64
+        Sorted row numbers, from 0.
+    chunk_rows : int
+
+    Raises
+    ------
+    InvalidInputError
+        As `stream_file`; also if the file has become shorter.
+    """
+    labels, found, taken = labels or {}, np.empty((len(rows), len(columns))), 0
+    with _named_errors(path, None) as at:
+        for first, batch in _batches_with(path, columns, rows, chunk_rows):
+            at.row = first
+            end = int(np.searchsorted(rows, first + batch.num_rows))
+            if end == taken:
+                continue
+            try:
+                part = numbers(batch.take(rows[taken:end] - first), columns, str(path), first, labels)
+            except InvalidInputError:
+                numbers(batch, columns, str(path), first, labels)  # names the row in its message
+                raise
+            found[taken:end], taken = part.values, end
+    if taken < len(rows):
+        msg = f"{path} has fewer rows than when the fit began: there is no row {rows[taken] + 1:,}."
+        raise InvalidInputError(msg)
+    return found
+
+
+def row_groups(path: Path) -> list[int]:
+    """Return the number of rows of each row group of a Parquet file, from its metadata."""
+    with _named_errors(path, None):
+        metadata = pyarrow.parquet.read_metadata(path)
+        return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+
+
+def array_rows(path: Path) -> int:
+    """Return the number of rows of a ``.npy`` file."""
+    return len(_mapped(path))
+
+
+@dataclass
+class _Place:
+    """The row of a file that reading has reached."""
+
+    row: int = 0
+
+
+@contextmanager
+def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
+    """Turn errors of reading into `InvalidInputError` that names the file and the row."""
+    place = _Place()
+    try:
+        yield place
+    except InvalidInputError:
+        raise
+    except PARSER_ERRORS as error:
+        cell = _BAD_CELL.search(str(error))
+        if cell is None or path.suffix.lower() not in DELIMITED:
+            raise _unreadable(path, place.row, error) from error
+        written = dialect(path, header)
+        shown = cell[3] if len(cell[3]) <= 40 else f"{cell[3][:37]}..."
+        msg = (
+            f"{path}: column {written.names[int(cell[1])]!r}, row {int(cell[2]) - int(written.header)}: {shown!r} is "
+            "not a number. Correct the cell, turn the text into numbers, or leave the column out."
+        )
+        raise InvalidInputError(msg) from error
+
+
+def numbers(part: pa.Table, columns: Sequence[str], source: str, first_row: int, labels: Mapping[str, Labels]) -> Table:
+    """Return columns as numbers, with labels as their codes; arguments and errors as for `Table.from_arrow`."""
+    if not labels:
+        return Table.from_arrow(part, columns, source=source, first_row=first_row)
+    values = np.empty((part.num_rows, len(columns)))
+    plain = [place for place, name in enumerate(columns) if name not in labels]
+    if plain:
+        names = [columns[place] for place in plain]
+        values[:, plain] = Table.from_arrow(part, names, source=source, first_row=first_row).values
+    typed = Path(source).suffix.lower() not in DELIMITED
+    for place, name in enumerate(columns):
+        if name in labels:
+            column = part.column(find_column(name, part.column_names, source))
+            values[:, place] = labels[name].of_column(column, name, source, first_row, typed=typed)
+    return Table(tuple(columns), values)
+
+
+def _unreadable(path: Path, row: int, error: Exception) -> InvalidInputError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return InvalidInputError(f"{path} cannot be read as a table beyond its row {row:,}: {reason}.")
+
+
+def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[float], int] | None:
+    """Return the smallest and largest number of each column, and the number of rows, from a Parquet file's metadata.
+
+    Returns
+    -------
+    (lower, upper, n_rows) or None
+        None if it is not a Parquet file, or has no such statistics. Then the rows have to be read.
+    """
+    if path.suffix.lower() not in PARQUET:
+        return None
+    with _named_errors(path, None):
+        metadata = pyarrow.parquet.read_metadata(path)
+        names = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
+        places = find_columns(columns, names, str(path))
+        low, high = [np.inf] * len(places), [-np.inf] * len(places)
+        _look_at_groups(path, [names[place] for place in places])
+        for group in range(metadata.num_row_groups):
+            for k, place in enumerate(places):
+                found = metadata.row_group(group).column(place).statistics
+                if found is None or not found.has_min_max or not isinstance(found.min, (int, float)):
+                    return None
+                low[k], high[k] = min(low[k], float(found.min)), max(high[k], float(found.max))
+    # If one of them is infinite, reading the rows will name the row.
+    return (low, high, metadata.num_rows) if metadata.num_rows and np.isfinite([*low, *high]).all() else None
+
+
+def _look_at_groups(path: Path, columns: list[str]) -> None:
+    """Read the first row of every row group, which is an error if the group's metadata are damaged.
+
+    Without this check, asking pyarrow for damaged metadata would end the process: it throws a C++ exception that its
+    Python layer does not catch (seen in pyarrow 26.0).
+    """
+    with pyarrow.parquet.ParquetFile(path, buffer_size=_COLUMN_BUFFER, pre_buffer=False) as file:
+        for group in range(file.num_row_groups):
+            next(file.iter_batches(batch_size=1, row_groups=[group], columns=columns, use_threads=False), None)
+
+
+def _batches(
+    path: Path,
+    columns: Sequence[str],
+    chunk_rows: int,
+    first_row: int,
+    header: bool | None,
+    labels: Mapping[str, Labels],
+) -> Iterator[pa.Table]:
+    ending = path.suffix.lower()
+    if ending in PARQUET:
+        return _parquet(path, columns, chunk_rows, first_row)
+    if ending in DELIMITED:
+        return _after(_delimited(path, columns, header, labels), first_row)
+    if ending == ".npy":
+        array = _mapped(path)
+        starts = range(first_row, len(array), chunk_rows)
+        return (from_array(array[start : start + chunk_rows], "column", path) for start in starts)
+    return iter([read_columns(path, header).slice(first_row)])
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """Return a ``.npy`` file as a memory-mapped array."""
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # NumPy's parser raises many types on damaged bytes
+        if isinstance(error, OSError):
+            raise
+        raise array_error(path, "file", error) from None
+    return array if array.ndim else array[None]
+
+
+def _parquet(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int) -> Iterator[pa.Table]:
+    with pyarrow.parquet.ParquetFile(path, buffer_size=_COLUMN_BUFFER, pre_buffer=False) as file:
+        names = file.schema_arrow.names
+        chosen = [names[place] for place in find_columns(columns, names, str(path))]
+        skipped, groups = 0, list(range(file.num_row_groups))
+        while groups and skipped + file.metadata.row_group(groups[0]).num_rows <= first_row:
+            skipped += file.metadata.row_group(groups.pop(0)).num_rows
+        batches = (
+            pa.Table.from_batches([batch])
+            for batch in file.iter_batches(batch_size=chunk_rows, row_groups=groups, columns=chosen)
+        )
+        yield from _after(batches, first_row - skipped)
+
+
+def _batches_with(
+    path: Path, columns: Sequence[str], rows: np.ndarray, chunk_rows: int
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield batches that together have all wanted rows, each with the number of its first row."""
+    if path.suffix.lower() not in PARQUET:
+        array = _mapped(path)
+        while len(rows) and rows[0] < len(array):
+            # A batch begins at the first row that is left.
+            first = int(rows[0])
+            yield first, from_array(array[first : first + chunk_rows], "column", path)
+            rows = rows[np.searchsorted(rows, first + chunk_rows) :]
+        return
+    with pyarrow.parquet.ParquetFile(path, buffer_size=_COLUMN_BUFFER, pre_buffer=False) as file:
+        names = file.schema_arrow.names
+        chosen = [names[place] for place in find_columns(columns, names, str(path))]
+        first = 0
+        for group in range(file.num_row_groups):
+            last = first + file.metadata.row_group(group).num_rows
+            inside = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)]
+            row = first
+            if len(inside):
+                for batch in file.iter_batches(batch_size=chunk_rows, row_groups=[group], columns=chosen):
+                    yield row, pa.Table.from_batches([batch])
+                    row += batch.num_rows
+                    if row > inside[-1]:
+                        break
+            first = last
+
+
+def _delimited(
+    path: Path, columns: Sequence[str], header: bool | None, labels: Mapping[str, Labels]
+) -> Iterator[pa.Table]:
+    written = dialect(path, header)
+    chosen = [written.names[place] for place in find_columns(columns, written.names, str(path))]
+    # Types are set, because pyarrow would guess them from the first block, and a column may begin with whole numbers.
+    types = {name: pa.string() if name in labels else pa.float64() for name in chosen}
+    convert = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=types)
+    read = pyarrow.csv.ReadOptions(
+        column_names=written.names,
+        skip_rows=written.blank_lines + 1 if written.header else 0,
+        block_size=max(_CSV_BLOCK, block_size(path, written)),
+        use_threads=False,
+    )
+    parse = written.parsing()
+    if written.header and not written.has_rows:
+        return
+    with pyarrow.csv.open_csv(
+        written.open(path), read_options=read, parse_options=parse, convert_options=convert
+    ) as file:
+        for batch in file:
+            yield pa.Table.from_batches([batch])
+
+
+def _after(batches: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yield the batches without their first ``rows`` rows."""
+    for batch in batches:
+        if rows < batch.num_rows:
+            yield batch.slice(rows)
+        rows = max(0, rows - batch.num_rows)
