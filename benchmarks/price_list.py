@@ -3,12 +3,12 @@
     python benchmarks/price_list.py --json benchmarks/results/price_list.json
 
 A model on paper, from the measurements of a process without others in ``benchmarks/results/distributed.json`` and the
-rates of `gigagp.runtime.machine`. Before it is used, it is checked against the measurements of two processes there, none of
-which it was fitted to: the bytes that each step receives, and the time of a step of exact inference from that of its
-products. A node is assumed to have 16 cores of the speed of those of the benchmarks, used without loss, 64 GiB of
-memory, and to receive 1.25 GB a second (10 Gbit). It runs one process. Broadcasts are taken to reach all nodes at that
-rate; in gloo they pass through a tree of nodes, and may take as many times as long as it has levels. Nothing here was
-measured on more than one machine. With ``--markdown`` it prints the table of ``docs/scale.md``.
+rates of `gigagp.runtime.machine`. Before it is used, it is checked against the measurements of two processes there,
+none of which it was fitted to: the bytes that each step receives, and the time of a step of exact inference from that
+of its products. A node is assumed to have 16 cores of the speed of those of the benchmarks, used without loss, 64 GiB
+of memory, and to receive 1.25 GB a second (10 Gbit). It runs one process. Broadcasts are taken to reach all nodes at
+that rate; in gloo they pass through a tree of nodes, and may take as many times as long as it has levels. Nothing here
+was measured on more than one machine. With ``--markdown`` it prints the table of ``docs/scale.md``.
 """
 
 from __future__ import annotations

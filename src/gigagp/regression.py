@@ -48,7 +48,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
     kernel : Kernel, "auto", "average", "choose" or None, default None
         Kernel of the prior, whose values are the start of learning. None: ``kernels.Matern(nu=1.5)`` with one
         lengthscale per input. ``"average"`` mixes the exact posteriors of several kernels, ``"choose"`` takes one by
-        the evidence of a subset, and ``"auto"`` averages up to 2,000 rows and chooses beyond (`gigagp.estimators.choices.kernel_rules`).
+        the evidence of a subset, and ``"auto"`` averages up to 2,000 rows and chooses beyond
+        (`gigagp.estimators.choices.kernel_rules`).
     inference : one of `gigagp.inference` or "auto", default "auto"
         Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows. Beyond, nearest
         neighbours learn, and `inference.Iterative` or `inference.Vecchia` ends the fit, as a forecast says (`plan`).
@@ -110,8 +111,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         squared units of ``g(y)``. It requires Gaussian noise. The documentation has a page on it.
     encode : {"strict", "auto"}, default "strict"
         ``"strict"`` refuses all cells that are not numbers. ``"auto"`` turns texts, categories, truth values, dates and
-        missing cells into numbers in `fit`, and in the same way afterwards (`gigagp.tables.encoding.TableEncoder`). Columns of
-        ``kernel`` are then those of the table.
+        missing cells into numbers in `fit`, and in the same way afterwards (`gigagp.tables.encoding.TableEncoder`).
+        Columns of ``kernel`` are then those of the table.
     distributed : bool, default False
         Whether a fit shares its large computations with the other processes of the default group of
         ``torch.distributed``, all of which make the same call with the same rows and get the same model (the
@@ -241,10 +242,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
             that a step has available. With `inference.Grid`, and with a truncation or a different predictor of
             `inference.RandomFeatures`, each score costs as much as the posterior at the end of a fit.
         checkpoint : str, path or None, default None
-            File for the state of the fit while it runs (`gigagp.estimators.checkpoint`). After a kill, the same call continues
-            from it and returns the same bits. A long solve by conjugate gradients keeps its last iteration beside it,
-            in a file with ``.solve`` added to the name. The files are removed at the end. Targets that are fitted one
-            by one have a file each, with ``.0``, ``.1`` and so on added to the name.
+            File for the state of the fit while it runs (`gigagp.estimators.checkpoint`). After a kill, the same call
+            continues from it and returns the same bits. A long solve by conjugate gradients keeps its last iteration
+            beside it, in a file with ``.solve`` added to the name. The files are removed at the end. Targets that are
+            fitted one by one have a file each, with ``.0``, ``.1`` and so on added to the name.
 
         Returns
         -------

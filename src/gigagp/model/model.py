@@ -26,7 +26,8 @@ class Model:
     """The prior of a Gaussian process: ``y = mean(x) + f(x) + noise`` with ``f ~ GP(0, kernel)``.
 
     The coefficients of the mean are not hyperparameters. For any kernel and noise, their optimal values follow from one
-    more linear solve (generalised least squares), so no optimizer has to find them. See `gigagp.inference.contract.trend`.
+    more linear solve (generalised least squares), so no optimizer has to find them. See
+    `gigagp.inference.contract.trend`.
 
     Attributes
     ----------

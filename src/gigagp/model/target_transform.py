@@ -2,7 +2,8 @@
 
 A transform g maps the target y to ``z = g(y)``, which has a Gaussian-process prior and Gaussian noise (Snelson,
 Rasmussen and Ghahramani 2003, Warped Gaussian Processes, NIPS 16). Every g here maps onto all real numbers, so that
-every number of the model is a value of the target. `gigagp.estimators.choices.transform_learning` finds their parameters.
+every number of the model is a value of the target. `gigagp.estimators.choices.transform_learning` finds their
+parameters.
 """
 
 from __future__ import annotations

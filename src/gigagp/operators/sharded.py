@@ -14,9 +14,9 @@ from gigagp.runtime.processes import Processes, current, row_edges
 class ShardedKernelMatrix(KernelMatrix):
     """A `KernelMatrix` in several processes: each stores its share of the rows of K, where they are stored.
 
-    When to use: `kernel_matrix` takes it inside of `gigagp.runtime.processes.joined`. Every process holds the inputs, and
-    calls the same methods in the same order with the same vectors, which all of them hold whole and of which all get
-    the whole product. Products with all rows are shared by the rows that are stored, or else, as all others and the
+    When to use: `kernel_matrix` takes it inside of `gigagp.runtime.processes.joined`. Every process holds the inputs,
+    and calls the same methods in the same order with the same vectors, which all of them hold whole and of which all
+    get the whole product. Products with all rows are shared by the rows that are stored, or else, as all others and the
     gradient, by the engine (`gigagp.products.shared_tiles`). The bits do not depend on the number of processes, for
     the same storage.
 

@@ -37,7 +37,8 @@ from types import FrameType
 class Interrupted(BaseException):
     """The exception that ends the learning of a fit, or what comes after it.
 
-    Only `gigagp.estimators.learning`, `gigagp.estimators.fitting` and optimizers that go on with other rows may catch it.
+    Only `gigagp.estimators.learning`, `gigagp.estimators.fitting` and optimizers that go on with other rows may catch
+    it.
     """
 
 

@@ -63,9 +63,9 @@ class ConjugateGradients(Solver):
     max_epochs : float, default 1000
         Largest number of iterations.
     preconditioner : "auto", recipe, Preconditioner or None, default "auto"
-        "auto" chooses between `Vecchia` and `TwoLevel` by a trial (`gigagp.solvers.preconditioners.automatic`), and uses no
-        preconditioner if the operator's entries cannot be read. A recipe is built for each operator. A Preconditioner
-        that has already been built is used unchanged. None uses no preconditioner.
+        "auto" chooses between `Vecchia` and `TwoLevel` by a trial (`gigagp.solvers.preconditioners.automatic`), and
+        uses no preconditioner if the operator's entries cannot be read. A recipe is built for each operator. A
+        Preconditioner that has already been built is used unchanged. None uses no preconditioner.
     truncation : Distribution, RussianRoulette, SingleSample or None, default None
         Cut each solve at a random length and reweight its steps, so that the mean over lengths is the solution (see
         `gigagp.truncation`; a distribution stands for Russian roulette with it). The gradients of a fit are then

@@ -1,7 +1,7 @@
 """The recurrence of preconditioned conjugate gradients.
 
-`ConjugateGradients` runs it to a tolerance, `TruncatedRun` weights its increments at random, and `gigagp.solvers.lanczos` reads
-its coefficients as a tridiagonal matrix.
+`ConjugateGradients` runs it to a tolerance, `TruncatedRun` weights its increments at random, and
+`gigagp.solvers.lanczos` reads its coefficients as a tridiagonal matrix.
 """
 
 from __future__ import annotations

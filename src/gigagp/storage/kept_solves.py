@@ -1,8 +1,8 @@
 """Long solves of a fit with a checkpoint: a killed process goes on from the last iteration that was written.
 
-The last solve of a fit on a million rows takes minutes an iteration. `gigagp.estimators.checkpoint` logs evaluations and not what
-happens within one, so conjugate gradients write their state to a file of their own beside the checkpoint. It is known
-by what determines the solve, and read where the resumed fit comes to the same solve again.
+The last solve of a fit on a million rows takes minutes an iteration. `gigagp.estimators.checkpoint` logs evaluations
+and not what happens within one, so conjugate gradients write their state to a file of their own beside the checkpoint.
+It is known by what determines the solve, and read where the resumed fit comes to the same solve again.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.storage.files import replacing
 
 FORMAT = "gigagp"
-#: Version of the layout. Newer versions are rejected; `gigagp.estimators.saving.persistence` explains how older ones are read.
+#: Version of the layout. Newer versions are rejected; `gigagp.estimators.saving.persistence` explains how older ones
+#: are read.
 VERSION = 2
 
 Path = str | os.PathLike[str]

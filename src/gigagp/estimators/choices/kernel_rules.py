@@ -1,9 +1,9 @@
 """Kernels averaged or chosen by their evidence: ``kernel="average"``, ``"choose"`` and ``"auto"``.
 
 Candidates are compared by Laplace's approximation of the evidence, and by the log densities of left-out rows
-(`gigagp.inference.exact.evidence`, `gigagp.inference.contract.left_out`); the smaller of the two gains counts. On windows of a sound,
-a period that was found in 200 rows gained up to 44 nats of evidence, and lost 40 to 119 nats where rows were left out
-and 0.3 nats a row on new rows.
+(`gigagp.inference.exact.evidence`, `gigagp.inference.contract.left_out`); the smaller of the two gains counts. On
+windows of a sound, a period that was found in 200 rows gained up to 44 nats of evidence, and lost 40 to 119 nats where
+rows were left out and 0.3 nats a row on new rows.
 
 - ``"average"`` learns the candidates on all rows, and mixes their exact posteriors with weights ``exp(gain / 10)``.
   With all of the gain, which is nearly a choice, it won less often.

@@ -1,8 +1,8 @@
 """Fits with Student-t noise by any inference that takes known noise variances of rows, and the choice of the noise.
 
-Exact inference maximises the bound itself (`gigagp.inference.exact.student`). For other methods 1,000 rows give a start of
-the hyperparameters, their neighbours give weights to all rows, the method learns with the noise variances that follow
-from these, and its posterior gives the last weights.
+Exact inference maximises the bound itself (`gigagp.inference.exact.student`). For other methods 1,000 rows give a start
+of the hyperparameters, their neighbours give weights to all rows, the method learns with the noise variances that
+follow from these, and its posterior gives the last weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Conversion of a fitted estimator to tensors and plain data; `gigagp.estimators.saving.restored_state` is its inverse."""
+"""Conversion of a fitted estimator to tensors and plain data; `gigagp.estimators.saving.restored_state` is its
+inverse."""
 
 from __future__ import annotations
 

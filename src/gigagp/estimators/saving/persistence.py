@@ -1,7 +1,7 @@
 """A fitted model in one file of tensors and JSON (safetensors). Loading never runs code that the file names.
 
-`gigagp.storage.tensor_file` defines the file. The class for each kind comes from a fixed table here, or from classes that the
-caller passes (`gigagp.settings.custom`), never from the file.
+`gigagp.storage.tensor_file` defines the file. The class for each kind comes from a fixed table here, or from classes
+that the caller passes (`gigagp.settings.custom`), never from the file.
 """
 
 from __future__ import annotations

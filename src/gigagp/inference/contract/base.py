@@ -91,7 +91,8 @@ class Inference(Settings, ABC):
     abilities : Abilities
         Capabilities of the class.
     posteriors : tuple of type
-        Subclasses of `gigagp.inference.contract.posterior.Posterior` that a fit can return. Model files store their `kind`.
+        Subclasses of `gigagp.inference.contract.posterior.Posterior` that a fit can return. Model files store their
+        `kind`.
     """
 
     abilities: ClassVar[Abilities]

@@ -51,8 +51,8 @@ class Posterior(ABC):
     with the correct gradient (at fixed random numbers, and as exact as the solves behind it), or raises
     `InvalidInputError`.
 
-    Subclasses differ in what they keep: `gigagp.inference.contract.rows_posterior.RowsPosterior` keeps all rows, and others keep
-    inducing points, weights, or sums on a grid. Code outside an inference method relies on this class only.
+    Subclasses differ in what they keep: `gigagp.inference.contract.rows_posterior.RowsPosterior` keeps all rows, and
+    others keep inducing points, weights, or sums on a grid. Code outside an inference method relies on this class only.
 
     Attributes
     ----------

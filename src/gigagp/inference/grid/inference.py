@@ -56,8 +56,9 @@ class Grid(GridSettings, Inference):
         Preconditioner of the solves. ``"auto"`` is ``"circulant"`` where rows are everywhere. If at least 7 % of the
         nodes have no rows of their own, a short trial decides between it and ``"vecchia"``
         (`gigagp.inference.grid.preconditioners.nodes`); if as many have no rows within a cell, also ``"holes"``
-        (`gigagp.inference.grid.preconditioners.holes`) and ``"long_waves"`` (`gigagp.inference.grid.preconditioners.long_waves`). If a lengthscale is
-        much longer than the grid, every choice except ``"vecchia"`` and ``"none"`` means ``"long_waves"``.
+        (`gigagp.inference.grid.preconditioners.holes`) and ``"long_waves"``
+        (`gigagp.inference.grid.preconditioners.long_waves`). If a lengthscale is much longer than the grid, every
+        choice except ``"vecchia"`` and ``"none"`` means ``"long_waves"``.
     n_probes : int, default 16
         Number of probe vectors for the trace in the gradient.
     n_samples : int, default 32

@@ -25,8 +25,8 @@ def lattice_grid(X: Tensor, other: RegularGrid, most_nodes: float, *, at_any_cos
     """Return a grid with a node at every row, about as fine as another one, for rows on a lattice with gaps.
 
     Rows on nodes need no interpolation: ``W'W`` is diagonal, the grid leaves out no variance at the rows, and
-    `gigagp.inference.grid.preconditioners.nodes` solves the systems in a few steps whatever the gaps. Between rows, nodes up to twice
-    as far apart as those of the other grid are taken.
+    `gigagp.inference.grid.preconditioners.nodes` solves the systems in a few steps whatever the gaps. Between rows,
+    nodes up to twice as far apart as those of the other grid are taken.
 
     Parameters
     ----------

@@ -26,8 +26,8 @@ _TIMED_ROWS, _TIMED_INPUTS, _TIMED_COLUMNS, _BUDGET = 3000, 8, 18, 2**26
 def products_slowness() -> float:
     """Return how many times as long as on the machine of the benchmarks products with a kernel matrix take now.
 
-    Processors differ more in these than in products of stored matrices, which `gigagp.runtime.machine.slowness` times: without
-    AVX-512, exponentials take twice as long. It is measured once in a process for each number of threads.
+    Processors differ more in these than in products of stored matrices, which `gigagp.runtime.machine.slowness` times:
+    without AVX-512, exponentials take twice as long. It is measured once in a process for each number of threads.
     """
     return _measured(torch.get_num_threads())
 

@@ -59,10 +59,10 @@ class QuadruplyStochastic(WeightOptions, Inference):
     basis : {"fourier", "inducing", "grid"}, default "fourier"
         Random Fourier features of the kernel; covariances with n_basis of the training rows (where these are all rows,
         the predictive mean is that of the exact Gaussian process); or the leading eigenfunctions of a separable kernel
-        on a grid. See `gigagp.inference.quadruply_stochastic.bases`. In a sampled fit ``optimizer="auto"`` learns the weights alone, at the
-        hyperparameters that the likelihood of some rows prefers, and `gigagp.optimization.SparseAdam` moves the
-        hyperparameters of a Fourier basis along with the weights. Where all functions are used at once, those of every
-        basis but the grid are learned.
+        on a grid. See `gigagp.inference.quadruply_stochastic.bases`. In a sampled fit ``optimizer="auto"`` learns the
+        weights alone, at the hyperparameters that the likelihood of some rows prefers, and
+        `gigagp.optimization.SparseAdam` moves the hyperparameters of a Fourier basis along with the weights. Where all
+        functions are used at once, those of every basis but the grid are learned.
     row_batch : int or None, default None
         Rows of a step; a smaller table is used whole. None: 128.
     basis_batch : int or None, default None

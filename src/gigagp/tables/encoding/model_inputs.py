@@ -16,8 +16,8 @@ def model_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1, open
     """Return the inputs of an estimator's `fit` (``reset``) or of its predictions, float64 of shape (n, n_encoded).
 
     A fit with ``encode="auto"`` sets ``encoder_``, which later tables go through. Number and names of the columns are
-    checked as by `gigagp.tables.intake.estimator_inputs`, and are those of the table before it is encoded. With ``opens``,
-    some missing cells are NaN (`TableEncoder.transform`).
+    checked as by `gigagp.tables.intake.estimator_inputs`, and are those of the table before it is encoded. With
+    ``opens``, some missing cells are NaN (`TableEncoder.transform`).
 
     Raises
     ------

@@ -185,8 +185,8 @@ def _opened(
 class RowSource:
     """The rows of a fit that never holds them all: inputs, and targets as the fit models them, in chunks.
 
-    When to use: an inference that streams gets one with its job (`gigagp.inference.contract.streaming`). It is read in order by
-    `chunks`, by number by `gigagp.tables.rows.RowAccess`.
+    When to use: an inference that streams gets one with its job (`gigagp.inference.contract.streaming`). It is read in
+    order by `chunks`, by number by `gigagp.tables.rows.RowAccess`.
 
     Parameters
     ----------

@@ -53,7 +53,8 @@ class GridStatistics:
     grid : RegularGrid or GridSum
     n_rows : int
     gram : StencilGram, SumGram or RowsGram
-        ``W'W``; a `RowsGram` keeps the rows instead, see `gigagp.operators.grid.statistics.accumulator.statistics_of_rows`.
+        ``W'W``; a `RowsGram` keeps the rows instead, see
+        `gigagp.operators.grid.statistics.accumulator.statistics_of_rows`.
     cross : Tensor of shape (m, t)
         ``W'Y``.
     target_squares, target_sums : Tensor of shape (t,)
