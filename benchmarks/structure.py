@@ -29,9 +29,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "gigagp"
 SRC = ROOT / "src"
 #: Modules that the diagram shows beside the folders.
-DRAWN = ("regression", "classification", "fitting", "planning", "model")
-#: Maximum number of lines of a file.
-LONGEST = 450
+DRAWN = ("regression", "classification")
+#: Lines of a file that is small, and is better merged if it has one user.
+SMALL = 110
 
 
 class Import(NamedTuple):
@@ -276,7 +276,12 @@ def measured(src: Path, page: str) -> dict[str, Any]:
         "files": len(files),
         "lines": sum(lengths.values()),
         "lines_of_code": sum(code_lines(path.read_text()) for path in files.values()),
-        "files_over_450_lines": {name: lines for name, lines in lengths.items() if lines > LONGEST},
+        "loose_modules": sum(path.parent == src / PACKAGE for path in files.values()),
+        "folders": sum(path.parent.parent == src / PACKAGE and path.name == "__init__.py" for path in files.values()),
+        "floors": len(set(layers.values())),
+        "small_files_with_one_user": [name for name in with_one_user(imports) if lengths[name] <= SMALL],
+        "ambient_variables": sum(path.read_text().count("] = ContextVar(") for path in files.values()),
+        "classes_behind_the_regressor": ancestors(src),
         "modules_not_on_the_map": not_on_the_map(files, layers),
         "upward_imports": len(upward(imports, layers)),
         "lazy_imports": sum(one.kind == "lazy" for one in imports),
@@ -285,6 +290,21 @@ def measured(src: Path, page: str) -> dict[str, Any]:
         "largest_circle": groups[0] if groups else [],
         "walks": {name: walk(src, *arguments) for name, arguments in WALKS.items()},
     }
+
+
+def with_one_user(imports: list[Import]) -> list[str]:
+    """Return the modules that exactly one other module imports, and which no ``__init__`` exports."""
+    users: dict[str, set[str]] = {}
+    for one in imports:
+        users.setdefault(one.target, set()).add(one.module)
+    packages = {name.rpartition(".")[0] for name in users}
+    return [name for name, (*found,) in users.items() if len(found) == 1 and not {name, *found} & packages]
+
+
+def ancestors(src: Path) -> int:
+    """Return the number of classes of the package that `GPRegressor` derives from."""
+    code = "from gigagp import GPRegressor as G; print(sum('gigagp' in one.__module__ for one in G.__mro__[1:]))"
+    return int(subprocess.check_output([sys.executable, "-c", code], env={"PYTHONPATH": str(src)}, text=True))
 
 
 def code_lines(source: str) -> int:

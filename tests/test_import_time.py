@@ -27,7 +27,8 @@ def loaded_by(statement: str) -> set[str]:
     "statement",
     [
         "import gigagp",
-        "import gigagp.errors, gigagp.metrics, gigagp.estimators.saving.persistence, gigagp.runtime.progress, gigagp.storage.files",
+        "import gigagp.errors, gigagp.metrics, gigagp.runtime.progress, gigagp.storage.files",
+        "from gigagp.estimators.saving import persistence",
         "from gigagp import kernels, inference, solvers, gradients, optimization, means, errors",
     ],
 )

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from benchmarks.structure import (
-    LONGEST,
     Import,
     all_imports,
     circles,
@@ -51,11 +50,6 @@ def test_no_import_runs_up(layers, imports):
 
 def test_no_circle_has_more_than_two_files(imports):
     assert [group for group in circles(imports) if len(group) > 2] == []
-
-
-def test_no_file_is_too_long():
-    lengths = {name: len(path.read_text().splitlines()) for name, path in module_files(SRC).items()}
-    assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
 
 
 def test_no_test_limits_its_own_process():

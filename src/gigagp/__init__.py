@@ -7,6 +7,9 @@ scikit-learn, SciPy and pyarrow are not touched before something needs them.
 from __future__ import annotations
 
 import importlib
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
@@ -25,31 +28,31 @@ if TYPE_CHECKING:
     from gigagp.regression import GPRegressor
     from gigagp.solvers import truncation
 
-#: Public name -> the module that has it (None: the name is a module of this package).
+#: Public name -> its module, or its module and its name there.
 _HOMES = {
-    "GPClassifier": "gigagp.classification",
-    "GPRegressor": "gigagp.regression",
-    "actions": None,
-    "compare": "gigagp.diagnostics.comparison",
-    "diagnostics": None,
-    "errors": None,
-    "gradients": None,
-    "grids": None,
-    "inference": None,
-    "kernels": None,
-    "likelihoods": None,
-    "load": "gigagp.estimators.saving.persistence",
-    "means": None,
-    "metrics": None,
-    "operators": None,
-    "optimization": None,
-    "planning": None,
-    "plots": None,
-    "presets": None,
-    "report": "gigagp.diagnostics.report.making",
-    "search": None,
-    "solvers": None,
-    "truncation": None,
+    "GPClassifier": "gigagp.classification:GPClassifier",
+    "GPRegressor": "gigagp.regression:GPRegressor",
+    "actions": "gigagp.inference.computation_aware.actions",
+    "compare": "gigagp.diagnostics.comparison:compare",
+    "diagnostics": "gigagp.diagnostics",
+    "errors": "gigagp.errors",
+    "gradients": "gigagp.inference.gradients",
+    "grids": "gigagp.operators.grid.statistics",
+    "inference": "gigagp.inference",
+    "kernels": "gigagp.kernels",
+    "likelihoods": "gigagp.model.likelihoods",
+    "load": "gigagp.estimators.saving.persistence:load",
+    "means": "gigagp.model.means",
+    "metrics": "gigagp.estimators.metrics",
+    "operators": "gigagp.operators",
+    "optimization": "gigagp.optimization",
+    "planning": "gigagp.estimators.planning",
+    "plots": "gigagp.plots",
+    "presets": "gigagp.presets",
+    "report": "gigagp.diagnostics.report.making:report",
+    "search": "gigagp.search",
+    "solvers": "gigagp.solvers",
+    "truncation": "gigagp.solvers.truncation",
 }
 
 __all__ = [
@@ -84,13 +87,40 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    home = _HOMES[name]
-    value = (
-        importlib.import_module(f"{__name__}.{name}") if home is None else getattr(importlib.import_module(home), name)
-    )
-    globals()[name] = value  # the next use costs a dictionary look-up
-    return value
+    module, _, attribute = _HOMES[name].partition(":")
+    value = importlib.import_module(module)
+    globals()[name] = getattr(value, attribute) if attribute else value  # the next use costs a dictionary look-up
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _PublicPaths:
+    """Finds modules by their public paths, such as ``gigagp.gradients``, wherever they are; never a second copy."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        package, _, rest = name.partition(".")
+        public, _, inner = rest.partition(".")
+        home = _HOMES.get(public, ":") if package == __name__ else ":"
+        if ":" in home or home == f"{package}.{public}":
+            return None
+        return ModuleSpec(name, _Alias(f"{home}.{inner}" if inner else home))
+
+
+class _Alias:
+    """Loads a module that is another one."""
+
+    def __init__(self, module: str) -> None:
+        self.module = importlib.import_module(module)
+        self.spec = self.module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self.module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self.spec  # the import system has put that of the alias there
+
+
+sys.meta_path.insert(0, _PublicPaths())

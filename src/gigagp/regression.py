@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.answers import UncertaintyParts
@@ -419,6 +420,33 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         elif hasattr(self, "feature_names_in_"):  # of an earlier fit
             del self.feature_names_in_
         self._take(fitted, one_target=rows.n_targets == 1 and (rows.one_target or rows.labels is not None))
+
+    def plot(self, X: Any = None, y: Any = None, **options: Any) -> Any:
+        """Draw the picture that suits the fitted model, by the number of its inputs.
+
+        A curve with bands of 50 and 95 % and the forecast apart; maps of mean and uncertainty; or relevance and partial
+        dependence. It needs matplotlib (``pip install "gigagp[plot]"``).
+
+        Parameters
+        ----------
+        X, y : array-like, optional
+            Data points to draw. None: the rows of the fit, if the model keeps them.
+        **options
+            Arguments of `gigagp.plots.plot`, such as ``upper`` for a forecast, ``label`` or ``path``.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        InvalidInputError
+            If matplotlib is not installed, or an argument is invalid.
+        """
+        check_is_fitted(self, "posterior_")
+        from gigagp.plots import plot  # matplotlib is optional, and takes long to import
+
+        return plot(self, X, y, **options)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

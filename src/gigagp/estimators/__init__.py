@@ -1,1 +1,5 @@
-""""""
+"""What makes `gigagp.GPRegressor`: its arguments, its fit, its answers, its choices, its warnings and its file.
+
+The class itself is in `gigagp.regression`. What a method of inference does is in `gigagp.inference`; here is what holds
+for all of them.
+"""

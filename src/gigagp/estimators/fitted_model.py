@@ -96,33 +96,6 @@ class FittedModel(NotebookView, PredictiveDistribution, NestedArguments, FittedE
         check_is_fitted(self, "posterior_")
         return describe(self)
 
-    def plot(self, X: Any = None, y: Any = None, **options: Any) -> Any:
-        """Draw the picture that suits the fitted model, by the number of its inputs.
-
-        A curve with bands of 50 and 95 % and the forecast apart; maps of mean and uncertainty; or relevance and partial
-        dependence. It needs matplotlib (``pip install "gigagp[plot]"``).
-
-        Parameters
-        ----------
-        X, y : array-like, optional
-            Data points to draw. None: the rows of the fit, if the model keeps them.
-        **options
-            Arguments of `gigagp.plots.plot`, such as ``upper`` for a forecast, ``label`` or ``path``.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-
-        Raises
-        ------
-        InvalidInputError
-            If matplotlib is not installed, or an argument is invalid.
-        """
-        check_is_fitted(self, "posterior_")
-        from gigagp.plots import plot  # here, so that it costs nothing to import an estimator
-
-        return plot(self, X, y, **options)
-
     # -------------------------------------------------------------- persistence
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -1,1 +1,1 @@
-""""""
+"""Fitted estimators as files, and settings as JSON."""

@@ -1,5 +1,4 @@
-"""Conversion of a fitted estimator to tensors and plain data; `gigagp.estimators.saving.restored_state` is its
-inverse."""
+"""Conversion of a fitted estimator to tensors and plain data, of which `restored_state` is the inverse."""
 
 from __future__ import annotations
 

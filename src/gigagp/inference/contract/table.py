@@ -67,8 +67,7 @@ class TrainingTable:
         return self.mean.basis(self.X).to(self.X)
 
     def describe_drawn(self) -> dict[str, str]:
-        """Return a note for `gigagp.inference.contract.posterior.Posterior.notes` if these are not all rows, or no
-        note."""
+        """Return a note for `Posterior.notes` if these are not all rows, or no note."""
         if self.drawn_from is None:
             return {}
         return {"drawn": f"{self.n_rows:,} of {self.drawn_from:,} rows, at random: more would exceed the memory budget"}

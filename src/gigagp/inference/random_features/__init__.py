@@ -1,1 +1,1 @@
-""""""
+"""Inference with random features, in one pass over the rows."""

@@ -60,8 +60,7 @@ class Ending:
 
 
 def nominal_seconds(n_neighbours: int, n_inputs: int) -> float:
-    """Return the seconds in which a row is conditioned on its neighbours, nominal ones; see
-    `gigagp.runtime.machine`."""
+    """Return the nominal seconds in which a row is conditioned on its neighbours; see `gigagp.runtime.machine`."""
     return _FOUND[n_inputs > FEW_INPUTS] * n_neighbours + _CUBED * n_neighbours**3
 
 

@@ -1,1 +1,1 @@
-""""""
+"""Preconditioners of the systems on the nodes of a grid."""

@@ -444,8 +444,7 @@ class RegularGrid:
     def refusal(
         self, X: Tensor, covered: Tensor, first_row: int = 0, names: Sequence[str] | None = None
     ) -> InvalidInputError:
-        """Return the error for points that are not all accepted; see
-        `gigagp.operators.grid.statistics.arguments.outside_error`."""
+        """Return the error for points that are not all accepted, by `arguments.outside_error`."""
         return outside_error(X, covered, *self.accepted, first_row, names)
 
     def _check_nodes(self, values: Tensor, rows: int, name: str) -> None:
