@@ -18,7 +18,7 @@ from gigagp.errors import InvalidInputError
 
 #: Rows that come later, in two parts.
 LATER = (4, 3)
-#: Iterative grids take seconds a fit; tests/test_fit_table.py adds rows to them.
+#: Iterative grids take seconds a fit; tests/estimators/test_fit_table.py adds rows to them.
 ADDS = [BY_NAME[name] for name in ("exact", "iterative, CG", "vecchia", "random features", "SGPR", "grid, dense")]
 #: Those whose inference has the ability, but not with these settings.
 REFUSE = [BY_NAME[name] for name in ("SVGP", "iterative, aware")]

@@ -120,7 +120,7 @@ def learned() -> GPRegressor:
 
 
 def test_files_and_generators_learn_what_arrays_do(tmp_path, learned):
-    """`tests/rows/test_source.py` tests that all kinds of sources have the same rows."""
+    """`tests/tables/rows/test_source.py` tests that all kinds of sources have the same rows."""
 
     def pairs():
         return ((X[k : k + 331], Y[k : k + 331]) for k in range(0, N, 331))

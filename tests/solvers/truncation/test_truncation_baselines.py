@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from truncation_baselines import Minibatches, combinations, generalized_product, split_rows
 
 from gigagp import kernels

@@ -1,4 +1,4 @@
-"""Tables in chunks; what grids make of them is in tests/grids/test_collect.py."""
+"""Tables in chunks; what grids make of them is in tests/operators/grids/test_collect.py."""
 
 from __future__ import annotations
 
