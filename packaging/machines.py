@@ -84,7 +84,8 @@ MACHINES: dict[str, Machine] = {
     "engine avx2": Machine(engine="avx2"),
     "engine baseline": Machine(engine=""),
     "engine absent": Machine(engine=None),
-    **{f"{n} threads": Machine({"OMP_NUM_THREADS": str(n)}) for n in (1, 2, 4)},
+    # passive: two workers of several threads each would wait for cores by keeping them busy
+    **{f"{n} threads": Machine({"OMP_NUM_THREADS": str(n), "OMP_WAIT_POLICY": "passive"}) for n in (1, 2, 4)},
     **{f"{n} workers": Machine(options=["-n", str(n)]) for n in (0, 2, 4)},
     **{f"order {n}": Machine(options=["-p", "randomly", f"--randomly-seed={n}"]) for n in (1, 2, 3)},
     "folder by folder": _with("folder by folder"),

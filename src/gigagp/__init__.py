@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -97,7 +98,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-class _PublicPaths:
+class _PublicPaths(MetaPathFinder):
     """Finds modules by their public paths, such as ``gigagp.gradients``, wherever they are; never a second copy."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -109,7 +110,7 @@ class _PublicPaths:
         return ModuleSpec(name, _Alias(f"{home}.{inner}" if inner else home))
 
 
-class _Alias:
+class _Alias(Loader):
     """Loads a module that is another one."""
 
     def __init__(self, module: str) -> None:
