@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tables import read_split
+from splits import read_split
 
 from gigagp import GPRegressor, __version__, actions, gradients, inference, kernels, metrics, solvers
 from gigagp.errors import FitWarning, SolverWarning

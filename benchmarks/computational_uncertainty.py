@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tables import read_split
+from splits import read_split
 
 from gigagp import __version__, inference, kernels, metrics, solvers
 from gigagp.errors import SolverWarning

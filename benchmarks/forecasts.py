@@ -34,7 +34,7 @@ from checkout import commit
 from grid_problems import rows_of
 from large_tables import scores
 from maps import FILES, read_map, write
-from tables import read_split
+from splits import read_split
 
 from gigagp import GPRegressor, inference
 from gigagp.estimators.metrics import rmse

@@ -18,7 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from maps import FILES, read_map, write
-from tables import read_split
+from splits import read_split
 
 from gigagp import GPRegressor, inference
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tables import read_split
+from splits import read_split
 
 from gigagp import GPRegressor, __version__, inference, presets
 from gigagp.estimators.metrics import gaussian_nll, rmse

@@ -21,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkout import commit
-from tables import read_split
+from splits import read_split
 
 from gigagp import GPRegressor
 from gigagp.estimators.metrics import coverage, gaussian_nll, rmse

@@ -21,7 +21,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from children import run_tables
-from tables import read_split
+from splits import read_split
 
 TABLES = ("pol", "elevators", "kin40k", "bike", "protein", "keggdirected", "parkinsons")
 METHODS = ("QuadruplyStochastic", "RandomFeatures", "SparseVariational")

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tables import read_split
+from splits import read_split
 
 from gigagp import GPRegressor, __version__, inference, metrics
 

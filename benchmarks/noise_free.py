@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from children import OWN, measure
-from tables import read_split
+from splits import read_split
 
 #: table or function, training rows, smoothness of the Matern kernel
 CASES = {

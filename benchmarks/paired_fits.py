@@ -85,7 +85,7 @@ def rows_of(case: str, n: int, d: int, data: Path) -> tuple[np.ndarray, np.ndarr
     """Return inputs and targets of a case, and inputs and targets to predict."""
     if case.startswith(REAL):
         sys.path.insert(0, str(Path(__file__).parent))
-        from tables import read_split
+        from splits import read_split
 
         return read_split(data, case.split(",")[0], rows=n)
     rng = np.random.default_rng(0)

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tables import read_split
+from splits import read_split
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.estimators.metrics import gaussian_nll, rmse

@@ -28,7 +28,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from checkout import commit
 from maps import FILES, read_map
-from tables import read_split
+from splits import read_split
 
 from gigagp import GPRegressor
 from gigagp.errors import GigaGPError

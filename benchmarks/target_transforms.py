@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tables import read_split
+from splits import read_split
 
 UCI = ("pol", "elevators", "bike", "protein", "keggdirected", "kin40k", "parkinsons")
 MADE = ("made-factors", "made-tails", "made-normal")

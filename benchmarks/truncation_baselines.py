@@ -25,7 +25,7 @@ from sklearn.neighbors import NearestNeighbors
 
 sys.path.insert(0, str(Path(__file__).parent))
 from maps import write
-from tables import read_split
+from splits import read_split
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.estimators.metrics import gaussian_nll, rmse

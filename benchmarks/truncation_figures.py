@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tables import read_shuffled
+from splits import read_shuffled
 
 from gigagp import GPRegressor, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import SolverWarning

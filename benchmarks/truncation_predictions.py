@@ -20,7 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from maps import write
-from tables import read_shuffled
+from splits import read_shuffled
 from truncation_table import PREDICTION, at
 
 from gigagp import GPRegressor, inference, kernels

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tables import read_shuffled
+from splits import read_shuffled
 from truncation_baselines import Minibatches, generalized_product, split_rows
 
 from gigagp import GPRegressor, __version__, gradients, inference, kernels, optimization, solvers

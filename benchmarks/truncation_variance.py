@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tables import read_split
+from splits import read_split
 
 from gigagp import GPRegressor, gradients, inference, kernels, solvers, truncation
 from gigagp.inference.contract.table import TrainingTable

@@ -91,7 +91,7 @@ def main() -> None:
 
     sys.path.insert(0, str(Path(__file__).parent))
     from maps import FILES, line, scores, split, write
-    from tables import read_split
+    from splits import read_split
 
     from gigagp import GPRegressor, inference, kernels
 

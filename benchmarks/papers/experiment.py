@@ -223,7 +223,7 @@ class Cell:
         rows = self.settings.get("rows")
         if self.folder is None:
             return made_table(rows or 48, self.split)
-        from benchmarks.tables import read_split
+        from benchmarks.splits import read_split
 
         return read_split(self.folder, self.row.data, self.split, rows)
 

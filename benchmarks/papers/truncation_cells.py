@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from benchmarks import truncation_figures, truncation_table
 from benchmarks.papers.experiment import Cell
-from benchmarks.tables import read_shuffled
+from benchmarks.splits import read_shuffled
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import GigaGPError, SolverWarning
