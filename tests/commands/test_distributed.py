@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import gigagp
-from gigagp.commands.distributed import _take_card, all_processes
+from gigagp.commands.fit import _take_card, all_processes
 from gigagp.errors import InvalidInputError
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not there")

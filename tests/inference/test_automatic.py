@@ -15,7 +15,7 @@ from gigagp import GPRegressor
 from gigagp.errors import FitWarning, InvalidInputError, ModelFileError, NotPositiveDefiniteError, SolverWarning
 from gigagp.estimators.saving.configuration import from_plain, to_plain
 from gigagp.inference import Exact, Iterative, Vecchia
-from gigagp.inference.automatic.local import LocalScores
+from gigagp.inference.automatic.objective import LocalScores
 from gigagp.inference.automatic.plan import Option, Plan
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.iterative.iterative import IterativeObjective

@@ -15,7 +15,7 @@ from gigagp.estimators.checkpoint import Checkpoint
 from gigagp.inference.contract.forecast import Forecast, Subject
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.registry import registered
-from gigagp.inference.sparse_variational.trial import extrapolated, trials
+from gigagp.inference.sparse_variational.inference import extrapolated, trials
 from gigagp.kernels import RBF, Linear, Matern
 from gigagp.model.means import resolve_mean
 from gigagp.model.model import Model

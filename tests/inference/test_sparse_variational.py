@@ -15,7 +15,7 @@ from gigagp.inference import SparseVariational
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.exact import ExactObjective
 from gigagp.inference.sparse_variational import points as blocks
-from gigagp.inference.sparse_variational.start import choose_points
+from gigagp.inference.sparse_variational.objective import choose_points
 from gigagp.kernels import RBF, Linear, Matern, White
 from gigagp.model.means import ConstantMean, LinearMean, ZeroMean
 from gigagp.model.model import Model
@@ -308,10 +308,10 @@ def test_a_smooth_kernel_still_gets_all_its_points():
 
 
 def test_large_tables_are_looked_at_in_part(monkeypatch):
-    from gigagp.inference.sparse_variational import start
+    from gigagp.inference.sparse_variational import objective
 
-    monkeypatch.setattr(start, "_LEAST_ROWS", 30)
-    monkeypatch.setattr(start, "_ROWS_PER_POINT", 2)
+    monkeypatch.setattr(objective, "_LEAST_ROWS", 30)
+    monkeypatch.setattr(objective, "_ROWS_PER_POINT", 2)
     X = points(500, 2)
     X[:495] = X[0]  # nearly all rows are equal: a part may have too few distinct ones, but the whole has six
     table = TrainingTable(X, X[:, :1], ZeroMean(), 2**28)

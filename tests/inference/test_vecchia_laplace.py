@@ -13,8 +13,8 @@ from contract import dense
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError
 from gigagp.inference.vecchia import laplace, latent
-from gigagp.inference.vecchia.curvature import Curvature
 from gigagp.inference.vecchia.learning_rows import spread_and_clustered
+from gigagp.inference.vecchia.mode import Curvature
 from gigagp.model.likelihoods import Laplace, Likelihood, Logistic, Poisson, Probit, StudentT
 from gigagp.model.means import LinearMean
 from gigagp.optimization.space import ParameterSpace

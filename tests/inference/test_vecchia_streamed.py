@@ -18,7 +18,6 @@ from gigagp.inference.contract.objective import ExactObjective
 from gigagp.inference.contract.streaming import StreamJob
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia import inference as vecchia_inference
-from gigagp.inference.vecchia import streamed
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.model.means import ZeroMean, resolve_mean
 from gigagp.model.model import Model, StartModel
@@ -61,8 +60,8 @@ def small(monkeypatch):
     monkeypatch.setattr(vecchia_inference, "_ORDER_NUMBERS", 8192)
     monkeypatch.setattr(streaming, "_PASS_SHARE", 200)
     monkeypatch.setattr(streaming, "_FEWEST_ROWS", 20)
-    monkeypatch.setattr(streamed, "_FEWEST_ROWS", 5)
-    monkeypatch.setattr(streamed, "_SHARE", 1e-3)
+    monkeypatch.setattr(vecchia_inference, "_FEWEST_ROWS", 5)
+    monkeypatch.setattr(vecchia_inference, "_SHARE", 1e-3)
 
 
 def rows_of(table, n=N):
@@ -77,7 +76,7 @@ def begun(source, m, learning_rows, budget=BUDGET, mean="zero", **options):
     job = StreamJob(RowSource(source, **options), start, False, budget, learn=lambda objective, model: model)
     with pytest.warns(FitWarning, match="drawn at random"):
         found = inference.Vecchia(m, None, learning_rows).stream(job, generator_from(0)).objective
-    assert isinstance(found, streamed.StreamedObjective)
+    assert isinstance(found, vecchia_inference.StreamedObjective)
     return found
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gigagp.diagnostics import squared_distance
-from gigagp.inference.iterative.warm_start import WarmStart
+from gigagp.inference.iterative.iterative import WarmStart
 from gigagp.kernels import Matern
 from gigagp.operators import KernelMatrix
 from gigagp.solvers import Start

@@ -10,7 +10,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import Model
 from gigagp.optimization import SparseAdam
-from gigagp.optimization.plateau import Plateau
+from gigagp.optimization.sparse_ascent import Plateau
 from helpers import generator, new_trace
 
 

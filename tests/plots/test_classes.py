@@ -9,8 +9,7 @@ import pytest
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, plots
 from gigagp.errors import InvalidInputError
 from gigagp.plots.classes import draw_confusion, draw_reliability
-from gigagp.plots.probabilities import ClassProbability
-from gigagp.plots.view import View
+from gigagp.plots.view import ClassProbability, View
 from gigagp.storage.figures import new_figure
 
 pytest.importorskip("matplotlib")

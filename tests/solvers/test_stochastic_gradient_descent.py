@@ -8,7 +8,7 @@ import torch
 
 from gigagp.operators import DenseMatrix
 from gigagp.solvers import Start, Status, StochasticGradientDescent
-from gigagp.solvers.learning_rate import automatic_step
+from gigagp.solvers.stochastic_gradient_descent import automatic_step
 from matrices import generator, kernel_matrix, normal, smooth_part, spectral
 
 # Matrices that require very different rates: nearly diagonal, smooth, noisy, and with a few rows of large noise.

@@ -13,7 +13,7 @@ from gigagp.diagnostics import squared_distance
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.exact import ExactObjective
 from gigagp.inference.gradients import Hutchinson, Pathwise
-from gigagp.inference.iterative.warm_start import WarmStart
+from gigagp.inference.iterative.iterative import WarmStart
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import NOISE, Model
 from gigagp.operators import KernelMatrix

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +17,8 @@ import typer
 
 from gigagp.commands import options
 from gigagp.commands.blocks import is_large
-from gigagp.commands.distributed import all_processes
 from gigagp.commands.problem import choose_inputs, choose_rows, loaded, needs_encoder, resolve_column
-from gigagp.errors import FitInterruptedWarning, InvalidInputError
+from gigagp.errors import FitInterruptedWarning, GigaGPWarning, InvalidInputError, ProcessFailedError
 from gigagp.storage.files import check_folder
 from gigagp.tables.files import PLAIN, CsvStyle, Table, read_columns
 from gigagp.tables.files.streaming import column_names
@@ -353,3 +357,68 @@ def _fit_and_save(
         typer.echo(f"classes       {options.listed(regressor.classes_.tolist())}")
     typer.echo(latent.describe())
     typer.echo(f"Fitted {n_rows:,} rows and {len(inputs)} inputs in {seconds:.1f} s; saved to {out}.")
+
+
+# Commands that several processes run together, as ``torchrun`` starts them --------------------------------------------
+
+
+#: Exit code of a process whose error the first process reports.
+_EXIT_REPORTED = 2
+#: How long a process waits for the others, which may be in a long computation of their own.
+_TIMEOUT = timedelta(minutes=30)
+
+
+@contextmanager
+def all_processes(distributed: bool) -> Iterator[bool]:
+    """Run a block together with the other processes; the value is whether this one prints and saves.
+
+    An error of any process ends the block in all of them, and one of them reports it: the first, or one that has lost
+    contact with it.
+
+    Parameters
+    ----------
+    distributed : bool
+        False: this process runs the block alone.
+
+    Raises
+    ------
+    InvalidInputError
+        If ``torchrun`` has not started this process.
+    """
+    if not distributed:
+        yield True
+        return
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        msg = (
+            "--distributed needs the processes that torchrun starts: torchrun --nproc-per-node 2 -m gigagp fit ... "
+            "--distributed."
+        )
+        raise InvalidInputError(msg)
+    import torch.distributed as dist
+
+    from gigagp.runtime import processes
+
+    _take_card()
+    dist.init_process_group("gloo", timeout=_TIMEOUT)
+    first = dist.get_rank() == 0
+    try:
+        with warnings.catch_warnings():
+            if not first:
+                warnings.simplefilter("ignore", GigaGPWarning)
+            with processes.joined(True):
+                yield first
+    except Exception as error:
+        if first or (isinstance(error, ProcessFailedError) and error.lost):
+            raise
+        raise typer.Exit(_EXIT_REPORTED) from error
+    finally:
+        dist.destroy_process_group()
+
+
+def _take_card() -> None:
+    """Let each process of a machine with several GPUs compute on its own."""
+    import torch
+
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if cards > 1:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % cards)

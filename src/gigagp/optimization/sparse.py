@@ -27,8 +27,8 @@ class SparseAdaGrad(SparseAscent):
         The largest first step of any entry, in prior standard deviations of the weight; for an entry of a dense column,
         in these over the root of the number of functions.
     steps : int or None, default None
-        None: as many as gain something (`gigagp.optimization.plateau`). Where all rows and functions can be used at
-        once, there are no steps: the optimum is computed, as with ``optimizer="auto"``.
+        None: as many as gain something (`gigagp.optimization.sparse_ascent`). Where all rows and functions can be used
+        at once, there are no steps: the optimum is computed, as with ``optimizer="auto"``.
     final_share : float, default 0.01
         Learning rate of the last step as a share of the first. The rate falls exponentially, or without a number of
         steps each time that nothing is gained.

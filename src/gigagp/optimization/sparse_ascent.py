@@ -15,10 +15,8 @@ from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, Unreada
 from gigagp.model.model import Model
 from gigagp.optimization.auto import Auto
 from gigagp.optimization.history import Step, natural_values
-from gigagp.optimization.plateau import Plateau
 from gigagp.optimization.sampled import Place, Sampleable, SampledObjective
 from gigagp.optimization.space import ParameterSpace
-from gigagp.optimization.tail_average import TailAverage
 from gigagp.optimization.trace import Trace, in_range
 from gigagp.runtime.interruption import Interruption, asked_between_steps
 from gigagp.settings.fields import Count, Positive, PositiveShare, Settings, Share, ShareBelowOne
@@ -40,7 +38,7 @@ class SparseAscent(Settings):
     ----------
     learning_rate : float
     steps : int or None
-        None: as many as gain something, see `gigagp.optimization.plateau`. Where all rows and functions can be used at
+        None: as many as gain something, see `Plateau`. Where all rows and functions can be used at
         once, there are no steps: the optimum is computed, as with ``optimizer="auto"``.
     final_share : float
         Learning rate of the last step as a share of the largest. The rate falls exponentially, or without a number of
@@ -360,3 +358,130 @@ class SparseRun:
             self.tail = TailAverage(self.arrays, moving, 0)
             self.tail.take_over(tail)
         return True
+
+
+# When a noisy ascent stops gaining: its learning rate falls, and at the smallest rate the ascent ends -----------------
+
+
+#: Factor of the rate when nothing is gained.
+_FALL = 0.4
+#: Estimates at one rate before the first comparison of their halves, and most estimates at one rate.
+_FEWEST, _MOST = 400, 3200
+#: Standard errors of the gain that a decision allows for.
+_ERRORS = 2.0
+
+
+class Plateau:
+    """Compare the two halves of the estimates at one learning rate, each time that their number has doubled.
+
+    The rate falls, and the comparison starts again, in two cases. The later half is higher by less than what matters,
+    even with the error added. Or a second comparison still shows no gain beyond the error: what remains is then the
+    noise of the steps themselves, which a smaller rate reduces. One comparison within the error decides nothing, so a
+    noisy objective gets more estimates and is not stopped by its noise. At most 3,200 are made at one rate.
+
+    Parameters
+    ----------
+    final_share : float
+        Share of the largest rate below which the ascent ends.
+    matters : float
+        Smallest gain of the objective between the halves that is worth more steps at this rate.
+
+    Attributes
+    ----------
+    share : float
+        The present rate as a share of the largest.
+    """
+
+    def __init__(self, final_share: float, matters: float) -> None:
+        self.final_share, self.matters = final_share, matters
+        self.share = 1.0
+        self._values: list[float] = []
+        self._due = _FEWEST
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing was gained at the smallest rate."""
+        return self.share < self.final_share
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing has been estimated at this rate."""
+        return not self._values
+
+    def add(self, value: float) -> None:
+        """Add an estimate of the objective, and lower the rate where a comparison says so."""
+        self._values.append(value)
+        if len(self._values) < self._due:
+            return
+        values = torch.tensor(self._values, dtype=torch.float64)
+        # The first quarter is left out: a start, or a new rate, takes some steps to settle.
+        first, second = values[len(values) // 4 :].chunk(2)
+        gain = float(second.mean() - first.mean())
+        error = math.sqrt(float(first.var() / len(first) + second.var() / len(second)))
+        small = gain + _ERRORS * error < self.matters or gain < -_ERRORS * error
+        hidden = len(values) > _FEWEST and gain < _ERRORS * error
+        if small or hidden or len(values) >= _MOST:
+            self.share *= _FALL
+            self._values, self._due = [], _FEWEST
+        else:
+            self._due *= 2
+
+    def state(self) -> Tensor:
+        """Return everything as one vector, for a checkpoint."""
+        return torch.tensor([self.share, self._due, *self._values], dtype=torch.float64)
+
+    def take_over(self, state: Tensor) -> None:
+        """Go on from a `state`."""
+        self.share, due, *self._values = state.tolist()
+        self._due = int(due)
+
+
+# The mean of an ascent's last iterates, updated only where steps touch them -------------------------------------------
+
+
+class TailAverage:
+    """The mean of arrays over all steps since a first one.
+
+    Steps on samples end in a cloud about the optimum, as wide as the learning rate makes it, and their mean is at its
+    centre (Polyak and Juditsky 1992, https://doi.org/10.1137/0330046). The change of step s is missing from the s - 1
+    iterates before it. The mean of N iterates is therefore the last one less ``sum_s (s - 1) change_s / N``, and that
+    sum grows only where a step touches the arrays.
+
+    Parameters
+    ----------
+    arrays : dict of str to Tensor
+        Moved in place.
+    names : iterable of str
+        The arrays whose mean is taken.
+    step : int
+        The last step that does not count.
+    """
+
+    def __init__(self, arrays: dict[str, Tensor], names: Iterable[str], step: int) -> None:
+        self._arrays = {name: arrays[name] for name in names}
+        self.first = step
+        #: what the last iterates lack, summed over all iterates
+        self._missing = {name: torch.zeros_like(array) for name, array in self._arrays.items()}
+
+    def add(self, name: str, place: Place, change: Tensor, step: int) -> None:
+        """Follow a change of some entries of an array in a step."""
+        missing = self._missing[name]
+        place.write(missing, place.read(missing) + change * (step - 1 - self.first))
+
+    def settle(self, step: int) -> None:
+        """Put the means up to a step into the arrays, once: a run that is resumed after it has nothing left to do."""
+        if step <= self.first:
+            return
+        for name, array in self._arrays.items():
+            array -= self._missing[name] / (step - self.first)
+            self._missing[name].zero_()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything."""
+        return {"first": torch.tensor(self.first), **self._missing}
+
+    def take_over(self, state: dict[str, Tensor]) -> None:
+        """Go on from a `state`."""
+        self.first = int(state["first"])
+        for name, missing in self._missing.items():
+            missing.copy_(state[name])

@@ -37,7 +37,7 @@ from types import FrameType
 class Interrupted(BaseException):
     """The exception that ends the learning of a fit, or what comes after it.
 
-    Only `gigagp.estimators.learning`, `gigagp.estimators.fitting` and optimizers that go on with other rows may catch
+    Only `gigagp.estimators.fitting`, `gigagp.estimators.fitting` and optimizers that go on with other rows may catch
     it.
     """
 

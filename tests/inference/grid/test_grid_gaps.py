@@ -12,9 +12,8 @@ from torch import Tensor
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import GigaGPWarning, InvalidInputError
 from gigagp.inference.grid.iterative import has_empty_nodes, has_holes, iterative_system
-from gigagp.inference.grid.lattice import lattice_grid
 from gigagp.inference.grid.nodes_system import NodesGridSystem
-from gigagp.inference.grid.objective import choose_grid
+from gigagp.inference.grid.objective import choose_grid, lattice_grid
 from gigagp.inference.grid.preconditioners.nodes import NodesPreconditioner
 from gigagp.inference.grid.system import SolveSettings
 from gigagp.kernels import Kernel

@@ -15,10 +15,9 @@ from gigagp.inference.grid.factorised_system import FactorisedGridSystem, factor
 from gigagp.inference.grid.iterative import has_holes, iterative_system
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.objective import warn_of_coarse_grid
-from gigagp.inference.grid.preconditioners.holes import HolesPreconditioner
 from gigagp.inference.grid.probes import draw_from_gram, noise_probes
 from gigagp.inference.grid.system import DenseGridSystem, GridSystem, SolveSettings
-from gigagp.inference.grid.whitened_system import WhitenedGridSystem
+from gigagp.inference.grid.whitened_system import HolesPreconditioner, WhitenedGridSystem
 from gigagp.kernels import Kernel
 from gigagp.model.means import ConstantMean, LinearMean, Mean, ZeroMean
 from gigagp.model.model import Model

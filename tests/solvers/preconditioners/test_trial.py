@@ -13,10 +13,9 @@ from gigagp.products import NativeTiles
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.preconditioners import TwoLevel, Vecchia
 from gigagp.solvers.preconditioners import automatic as automatic_module
-from gigagp.solvers.preconditioners.automatic import automatic, build
+from gigagp.solvers.preconditioners.automatic import TRIAL_ROWS, Candidate, automatic, build, cheapest
 from gigagp.solvers.preconditioners.base import PreconditionerRecipe, Reuse
 from gigagp.solvers.preconditioners.low_rank import RandomlyPivotedCholesky
-from gigagp.solvers.preconditioners.trial import TRIAL_ROWS, Candidate, cheapest
 from helpers import generator, points
 
 compiled = pytest.mark.skipif(not NativeTiles.available(), reason="conditionals are not compiled")

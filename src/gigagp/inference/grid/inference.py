@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,14 +12,19 @@ from gigagp.inference.contract.base import Abilities, Inference
 from gigagp.inference.contract.forecast import Forecast, Subject
 from gigagp.inference.contract.streaming import BegunFit, StreamJob
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.grid.forecast import forecast
-from gigagp.inference.grid.objective import GridObjective
+from gigagp.inference.grid.cost import COLUMNS, solves_seconds
+from gigagp.inference.grid.objective import GridObjective, choose_grid
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.grid.settings import GridSettings
+from gigagp.inference.grid.spacing import axis_gap
 from gigagp.inference.grid.streamed import stream
 from gigagp.inference.grid.sum_grid import check_terms
+from gigagp.kernels.additive import components
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
+from gigagp.operators.grid.statistics import RegularGrid
+from gigagp.operators.grid.statistics.interpolation import interpolation_named
+from gigagp.runtime.machine import MULTIPLICATION
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Grid(GridSettings, Inference):
         Preconditioner of the solves. ``"auto"`` is ``"circulant"`` where rows are everywhere. If at least 7 % of the
         nodes have no rows of their own, a short trial decides between it and ``"vecchia"``
         (`gigagp.inference.grid.preconditioners.nodes`); if as many have no rows within a cell, also ``"holes"``
-        (`gigagp.inference.grid.preconditioners.holes`) and ``"long_waves"``
+        (`gigagp.inference.grid.whitened_system`) and ``"long_waves"``
         (`gigagp.inference.grid.preconditioners.long_waves`). If a lengthscale is much longer than the grid, every
         choice except ``"vecchia"`` and ``"none"`` means ``"long_waves"``.
     n_probes : int, default 16
@@ -168,3 +174,27 @@ class Grid(GridSettings, Inference):
         """Return a one-line description for users."""
         size = self.size if isinstance(self.size, str | int) else " x ".join(map(str, self.size))
         return f"grid (size {size}, {self.interpolation}, preconditioner {self.preconditioner})"
+
+
+# What a grid is expected to cost and to lose, for the choice of ``inference="auto"`` ----------------------------------
+
+
+def forecast(settings: GridSettings, subject: Subject) -> Forecast | None:
+    """Return the cost of a grid that suits a model, and its density; None for sums of grids and constant inputs.
+
+    The variance that interpolation leaves out between the nodes is added to that of every prediction.
+    """
+    table, model = subject.table, subject.model
+    lower, upper = table.X.double().amin(0).cpu().tolist(), table.X.double().amax(0).cpu().tolist()
+    if not all(a < b for a, b in zip(lower, upper, strict=True)):
+        return None
+    grid = choose_grid(settings, lower, upper, table.n_rows, table.budget, model)
+    if not isinstance(grid, RegularGrid):
+        return None
+    d, scheme = grid.n_inputs, interpolation_named(settings.interpolation)
+    kernel = components(model.kernel, range(d))[0][0].kernel
+    gap = sum(max(axis_gap(kernel, axis, d, cell, scheme), 0.0) for axis, cell in enumerate(grid.spacing))
+    once = MULTIPLICATION * table.n_rows * scheme.width ** (2 * d)
+    seconds = once + solves_seconds(d, grid.size)
+    nll = subject.exact_nll + 0.5 * math.log1p(gap / subject.exact_variance)
+    return subject.with_nll(seconds, grid.statistics_bytes + 8.0 * 2**d * grid.size * COLUMNS, nll)

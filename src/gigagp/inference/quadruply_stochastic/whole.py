@@ -11,16 +11,21 @@ from torch import Tensor
 from gigagp.errors import FitWarning, warn
 from gigagp.inference.contract.least_noise import at_least_noise, with_least_noise
 from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.trend import coefficient_root
 from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.batches import HeldBatches
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence
-from gigagp.inference.quadruply_stochastic.few_rows import FewRowsFit, fit_few_rows
-from gigagp.inference.quadruply_stochastic.latent import Sites, learned_basis
+from gigagp.inference.quadruply_stochastic.latent import (
+    Sites,
+    bent_solve,
+    best_latent,
+    learned_basis,
+    newton_target,
+)
 from gigagp.inference.quadruply_stochastic.newton import Point, Start, WeightSearch
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
 from gigagp.inference.quadruply_stochastic.problem import WeightProblem
-from gigagp.inference.quadruply_stochastic.relevance import RelevantWeights, relevant_weights
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.quadruply_stochastic.subset_posterior import rows_of_covariance
@@ -31,6 +36,7 @@ from gigagp.model.model import Model
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.subset_first import SubsetFirst
+from gigagp.products.dense import cholesky
 from gigagp.runtime.machine import MULTIPLICATION, slowness
 
 #: Gain in nats an observation that ends a search: while hyperparameters move, and for the weights that are kept, whose
@@ -317,3 +323,167 @@ class WholeObjective(WeightObjective):
         for kind in (Start, Sites):
             if kind._fields[0] in tensors:
                 self._start = kind(**{name: tensors.pop(name) for name in kind._fields})
+
+
+# The best Gaussian distribution of the weights where there are fewer rows than basis functions ------------------------
+
+
+#: Largest number that the data may multiply a prior precision by: the posterior covariance is a difference, whose
+#: relative error is this number times the rounding of float64.
+_MOST_INFORMATION = 1e9
+
+
+class FewRowsFit(NamedTuple):
+    """The best distribution of the weights; see `WeightSearch`.
+
+    Attributes
+    ----------
+    mean : Tensor of shape (m, t)
+    trend : Tensor of shape (p, t)
+    curvature : Tensor of shape (n,)
+    root : Tensor of shape (m, m)
+        Lower factor of the covariance.
+    open_trend : OpenTrend
+    sites : Sites
+        Where a search at a model nearby starts.
+    value : float
+        The bound.
+    promised : float
+        Gain in nats that another Newton step promises.
+    """
+
+    mean: Tensor
+    trend: Tensor
+    curvature: Tensor
+    root: Tensor
+    open_trend: OpenTrend
+    sites: Sites
+    value: float
+    promised: float
+
+    def to_start(self) -> Sites:
+        """Return the point as a start."""
+        return self.sites
+
+
+def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) -> FewRowsFit | None:
+    """Return the maximum of a search, found among distributions of the n latent values: O(n^3) a step, O(m^3) once.
+
+    The bound depends on the weights through the latent values alone, whose prior covariance is ``K = Phi S^-1 Phi'``.
+    The weights that represent their best distribution have the mean ``S^-1 Phi' alpha`` and the precision
+    ``S + Phi' W Phi``. When to use: for a full root and a diagonal S, where n is less than m.
+
+    Parameters
+    ----------
+    search : WeightSearch
+    start : Sites or None
+        The result at a model nearby.
+    tolerance : float
+        Gain in nats an observation that ends the search.
+
+    Returns
+    -------
+    FewRowsFit or None
+        None if the rows say so much that the covariance would lose digits.
+    """
+    scaled = search.Phi / search.S.sqrt()
+    K = scaled @ scaled.T
+    basis, rows = search.mean_basis, (search.noise, search.targets, search.likelihood, search.nodes)
+    best = best_latent(K, basis, *rows, start, tolerance)
+    root = best.curvature.sqrt()
+    if float(1 + (best.curvature * K.diagonal()).sum()) > _MOST_INFORMATION:
+        return None
+    sites = best.sites(K, basis, best.fit.bend)
+    target, _, _ = newton_target(K, basis, sites)
+    promised = 0.5 * float(((best.fit.slope - best.alpha) * (K @ (target - best.alpha))).sum())
+    half = torch.linalg.solve_triangular(best.factor, root[:, None] * scaled, upper=False)
+    covariance = half.T @ half  # S^1/2 P^-1 S^1/2 = I - half' half, by the Woodbury identity
+    covariance.neg_().diagonal().add_(1.0)
+    prior = search.S.rsqrt()[:, None]
+    weights_root = cholesky(covariance, "the posterior covariance of the weights", overwrite=True).mul_(prior)
+    solved = bent_solve(best.factor, root, basis)
+    open_trend = OpenTrend(coefficient_root(basis.T @ solved), prior * (scaled.T @ solved))
+    mean = prior * (scaled.T @ best.alpha)
+    return FewRowsFit(mean, best.coefficients, best.curvature, weights_root, open_trend, sites, best.value, promised)
+
+
+# The relevance vector machine on all rows and functions: precisions that grow until their functions leave -------------
+
+
+#: Most updates of the precisions, and the change of their logarithms that ends them.
+_UPDATES, _CHANGE = 2000, 1e-3
+#: Precision, in units of the threshold, beyond which a function is taken out for good, and the lowest threshold there:
+#: a lower threshold drops more functions of the same optimum, and does not move the optimum.
+_FAR, _THRESHOLD = 100.0, 1e4
+#: Precisions stay above this, so that the posterior precision has a factor.
+_LEAST = 1e-8
+
+
+class RelevantWeights(NamedTuple):
+    """The best weights under prior precisions that are learned.
+
+    Attributes
+    ----------
+    point : Point
+        Of the functions that are kept.
+    kept : Tensor of shape (k,), int64
+    precision : Tensor of shape (m,)
+        Of all functions.
+    open_trend : OpenTrend
+        With a solution for every function: zero where it was left out.
+    promised : float
+        Gain in nats that the last Newton step promised.
+    """
+
+    point: Point
+    kept: Tensor
+    precision: Tensor
+    open_trend: OpenTrend
+    promised: float
+
+
+def relevant_weights(
+    search: WeightSearch, prior_variance: float, threshold: float, tolerance: float
+) -> RelevantWeights:
+    """Return the weights of a relevance vector machine: precisions by MacKay's update.
+
+    ``s_i = (1 - s_i Sigma_ii) / mu_i^2`` has the fixed points of ``s_i = 1 / E w_i^2`` and gets there in a tenth of the
+    steps. Precisions of functions that are not needed reach infinity in a few (Tipping 2001, eq. 16).
+
+    Parameters
+    ----------
+    search : WeightSearch
+        With the features of all functions; its prior precision is not used.
+    prior_variance : float
+        Of the function at the start.
+    threshold : float
+        Precision above which a weight is dropped from the model.
+    tolerance : float
+        Gain in nats an observation that ends each search.
+    """
+    Phi, m = search.Phi, search.Phi.shape[1]
+    precision = Phi.new_full((m,), float(Phi.square().sum()) / len(Phi) / prior_variance)
+    kept = torch.arange(m, device=Phi.device)
+    far = _FAR * max(threshold, _THRESHOLD)
+    start = search.start(None)
+
+    def of_kept() -> WeightSearch:
+        return replace(search, Phi=Phi[:, kept], S=precision[kept])
+
+    for _ in range(_UPDATES):
+        found, _ = of_kept().maximise(start, tolerance)
+        variance = found.root.square().sum(1)
+        known = (1 - precision[kept] * variance).clamp_min(1e-12)
+        updated = (known / found.mean.square().mean(1).clamp_min(1e-300)).clamp_min(_LEAST)
+        change = float((updated.clamp_max(far).log() - precision[kept].log()).abs().max())
+        precision[kept] = updated.clamp_max(far)
+        left = updated < far
+        if not bool(left.any()):
+            left[updated.argmin()] = True
+        kept, start = kept[left], found.to_start(left)
+        if change < _CHANGE and bool(left.all()):
+            break
+    found, promised = of_kept().maximise(start, tolerance)
+    solutions = Phi.new_zeros(m, found.open_trend.solutions.shape[1])
+    solutions[kept] = found.open_trend.solutions
+    return RelevantWeights(found, kept, precision, replace(found.open_trend, solutions=solutions), promised)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gigagp.settings.fields import Count, Settings, ShareBelowOne
 
-#: Choice of the initial inducing points; see `gigagp.inference.sparse_variational.start`.
+#: Choice of the initial inducing points; see `gigagp.inference.sparse_variational.objective`.
 StartRule = Literal["kmeans++", "greedy", "random"]
 
 
