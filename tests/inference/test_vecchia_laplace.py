@@ -18,6 +18,7 @@ from gigagp.inference.vecchia.mode import Curvature
 from gigagp.model.likelihoods import Laplace, Likelihood, Logistic, Poisson, Probit, StudentT
 from gigagp.model.means import LinearMean
 from gigagp.optimization.space import ParameterSpace
+from gigagp.settings.custom import Custom
 from helpers import draw_targets, generator, points, relative_error
 from vecchia_cases import NEW, clumps, gradients, killed_at_write, model_of, objective_of, tables
 
@@ -250,6 +251,19 @@ def test_classes_are_learned_and_saved(classes, tmp_path):
     )
     assert again.log_marginal_likelihood() == gp.log_marginal_likelihood()
     assert "Laplace approximation" in gp.latent_.describe()
+
+
+def test_files_of_latent_values_without_an_independent_part():
+    X = points(30, 2)
+    y = torch.poisson(torch.exp(X[:, 0]), generator=generator())
+    method = inference.Vecchia(n_neighbors=8)
+    gp = GPRegressor(kernels.Matern(2.5, [1.0, 1.0]), method, optimizer=None, mean="zero", likelihood="poisson")
+    tensors, header = gp.fit(X.numpy(), y.numpy())._to_state()
+    (name,) = [name for name in tensors if name.endswith("noise")]
+    earlier = GPRegressor._from_state({key: one for key, one in tensors.items() if key != name}, header, Custom())
+    assert earlier.posterior_.latent.noise.eq(0).all()
+    difference = earlier.predict_latent(X.numpy()) - gp.predict_latent(X.numpy())
+    assert 0 < np.abs(difference).max() < 1e-7  # the part is 1e-10 of the variance
 
 
 def test_learning_climbs_to_the_optimum():

@@ -250,6 +250,8 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
             "root": Field("n r"),
             "explained": Field("n p", "float64"),
         }
+        if "noise" not in tensors:  # files of the time when latent values had no independent part
+            tensors = tensors | {"noise": torch.zeros(len(tensors["X"]), dtype=torch.float64)}
         check_tensors(tensors, fields, saved.sizes)
         given = tensors["X"], tensors["Y"], saved.model.mean, saved.budget
         table = TrainingTable(*given, drawn_from=header.get("drawn_from"))
