@@ -65,6 +65,7 @@ def mark_full(items: Iterable[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and any(map(item.get_closest_marker, ("pairs", "each", "few"))):
             tests[item.nodeid.partition("[")[0]].append(item)
     for name, found in tests.items():
+        found.sort(key=lambda item: tuple(item.callspec.indices.values()))  # random orders have the same cases
         few, seed = found[0].get_closest_marker("few"), f"{SEED} {name}"
         if few is not None:
             chosen = random.Random(seed).sample(range(len(found)), min(*few.args, len(found)))

@@ -89,6 +89,7 @@ def test_the_maximum_is_found():
 # The loop -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("acquisition", ["logei", "thompson"])
 @pytest.mark.parametrize("maximize", [False, True])
 def test_the_optimum_is_found_in_the_units_of_the_box(acquisition, maximize):
@@ -189,6 +190,7 @@ def test_a_failure_by_chance_hides_no_optimum(monkeypatch):
     assert error() > 0.01
 
 
+@pytest.mark.slow
 def test_a_region_where_all_trials_fail_is_left(monkeypatch):
     """The best point is beside the region, and the values fall towards it."""
 
@@ -239,6 +241,7 @@ def test_odd_values_and_duplicates(values):
     assert len(np.unique(search.X, axis=0)) == 3 + 3
 
 
+@pytest.mark.slow
 def test_other_regressors():
     for how in (inference.Vecchia(), inference.SparseVariational(10), "auto"):
         given = GPRegressor(kernels.Matern(1.5), how, noise_variance=1e-4)

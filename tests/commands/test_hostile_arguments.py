@@ -43,6 +43,7 @@ def ended(code, error):
     return code == 2 and len(lines) == 1 and lines[0].startswith("gigagp: ")
 
 
+@pytest.mark.slow
 def test_hostile_values_of_options_end_in_one_line(run, csv, tmp_path, monkeypatch, stand_in):
     monkeypatch.chdir(tmp_path)
     assert run("fit", csv, "--target", "y", "--out", "m.gp")[0] == 0

@@ -29,6 +29,7 @@ def table(tmp_path):
     return path
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("target", "likelihood"),
     [("count", "poisson"), ("class", "logistic"), ("class", "probit"), ("wrong", "laplace"), ("wrong", "student-t")],

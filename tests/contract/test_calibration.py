@@ -16,7 +16,7 @@ from gigagp import actions, inference
 LEVEL = 1e-4
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # truths are drawn from few functions
 @pytest.mark.parametrize("system", [one for one in SYSTEMS if one.name not in NO_PRIOR], ids=repr)
 def test_the_truth_ranks_evenly(system):
@@ -25,7 +25,7 @@ def test_the_truth_ranks_evenly(system):
     assert found.p_values(8)["all"] > LEVEL, (found.p_values(8), found.spread)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", LIKELIHOODS[1:])
 def test_laplace_approximations(likelihood):
     """The truth ranks as it does in dense Laplace approximations, which neighbours are with as many as there are rows.

@@ -45,7 +45,7 @@ def fitted(case: str, **options):
     return GPRegressor(kernels.Matern(), method, optimizer).fit(X, Y, **options)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES)
 def test_every_inference_scores_validation_rows_and_learns_nothing_from_them(case):
     plain, scored = fitted(case), fitted(case, validation=(X_NEW, Y_NEW))

@@ -178,7 +178,7 @@ def test_the_sums_of_weights_are_needed_with_weights(tmp_path):
     assert isinstance(outcome(tmp_path / "m", kind, extra, header), ModelFileError)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_wrong_dtype_shape_and_nan_of_every_tensor_is_an_error(states, tmp_path, name):
     kind, tensors, header = states[name]
@@ -251,7 +251,7 @@ def changed_tensors(tensors, chance):
 CASES = int(os.environ.get("GIGAGP_HOSTILE_CASES", "40"))
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_whatever_is_changed_is_one_error_or_a_sound_model(states, tmp_path, name):
     chance, errors = random.Random(name), 0

@@ -44,7 +44,7 @@ def error(gp):
     return np.sqrt(np.mean((gp.predict(NEW) - truth(NEW)) ** 2))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "method",
     [

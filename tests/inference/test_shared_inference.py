@@ -213,6 +213,7 @@ def test_half_of_the_rows_have_other_sums(found):
     assert abs(value - float(found[2][0]["one collapsed bound"])) > 1.0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_fits_are_those_without_processes(found, name):
     for key, value in answers(name, distributed=False).items():

@@ -130,6 +130,7 @@ def test_the_information_is_that_of_the_row_noise():
     assert float(own.fisher(space, vector, probes)[-1, -1]) == pytest.approx(exact, rel=0.05)
 
 
+@pytest.mark.slow
 def test_beside_a_gibbs_sampler():
     """The mean is right and the standard deviation a little small, as of all such bounds."""
     n, df, squared_scale = 30, 3.0, 0.04

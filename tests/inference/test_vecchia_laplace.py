@@ -136,7 +136,7 @@ def test_variances_from_draws(monkeypatch):
 # Against dense algebra; `tests/contract` has all cells with as many neighbours as rows --------------------------------
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @tables
 @pytest.mark.parametrize("likelihood", [Logistic(), Poisson(), Laplace()], ids=lambda one: one.name)
 def test_few_neighbours_are_close_to_all(table, likelihood):

@@ -93,6 +93,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("name", "likelihood", "rows", "n", "d"), CASES)
 def test_all_rows_as_neighbours_are_dense_algebra(name, likelihood, rows, n, d):
     kernel, covariance = KERNELS[name](d)
@@ -119,6 +120,7 @@ def test_the_nugget_is_no_part_of_the_answer_where_all_rows_are_neighbours(monke
     assert np.abs(answers[0][1] / answers[1][1] - 1).max() > 1e-5
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dense_rows", [10**6, 0], ids=["dense", "draws"])
 @pytest.mark.parametrize(
     ("name", "rows"), [("rbf", "even"), ("wide rbf", "gap"), ("rational quadratic", "even"), ("sum", "gap")]

@@ -284,6 +284,7 @@ print(type(gp.kernel_.parts[0]).__name__, gp.engine_)
 """
 
 
+@pytest.mark.slow
 def test_a_new_kernel_of_the_package_is_its_class_and_its_export(tmp_path):
     """In a process of its own, because the package would keep the class."""
     environment = {**os.environ, "PYTHONPATH": str(Path(gigagp.__file__).parents[1])}

@@ -57,6 +57,7 @@ def within(gp, bounds=None):
     return True
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "optimizer",
     [

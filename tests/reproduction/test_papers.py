@@ -112,6 +112,7 @@ def test_failures_are_run_again_only_when_asked(tmp_path, log, monkeypatch, caps
     assert log()[3:] == ["made--fails 0"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_keeps_what_is_done_and_resumes(tmp_path, log):
     code = (
         "from benchmarks.papers import runner; from pathlib import Path;"

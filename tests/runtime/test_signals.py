@@ -96,7 +96,7 @@ def start(tmp_path):
             process.kill()
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exact", "iterative", "sparse", "quadruply"])
 def test_at_a_random_time(start, name):
     process = start(name)
@@ -153,7 +153,7 @@ print(gp.predict(X[:3]).tobytes().hex())
 """
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exact", "sampled"])
 def test_sigterm_writes_the_checkpoint_first(tmp_path, kind):
     """The next write would be a minute away; the same call must then end with the same bits."""
@@ -223,6 +223,7 @@ def table(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_the_command_line_saves_what_it_has(table, tmp_path):
     """Check one line on standard error, nothing on standard output, a model, and the exit code of Ctrl-C."""
     command = [sys.executable, "-m", "gigagp", "fit", str(table), "--target", "y", "--out", str(tmp_path / "m.gp")]

@@ -68,7 +68,7 @@ def killed(monkeypatch: pytest.MonkeyPatch, steps: int, *arguments: str, **optio
             fit(*arguments, **options)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -194,7 +194,7 @@ def test_classes(tmp_path):
         gigagp.report(model, X[200:], np.full(100, "other"))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [["a"], ["a", "b"]])
 def test_three_classes_are_shown_together(columns):
     X = pd.DataFrame(RNG.uniform(0, 6, (150, 2)), columns=["a", "b"])

@@ -152,7 +152,7 @@ def test_new_samples_of_a_sum_have_the_posterior_covariance() -> None:
     assert not (np.abs(draws @ draws.T / 1000 - 1.5 * found.covariance) < 5 * error).all()
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("preconditioner", ["auto", "circulant", "holes", "long_waves", "vecchia"])
 @pytest.mark.parametrize("known", [False, True], ids=["", "row noise"])
 def test_slopes_on_one_grid(known: bool, preconditioner: str) -> None:

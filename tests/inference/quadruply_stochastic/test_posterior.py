@@ -308,6 +308,7 @@ def test_float32_and_several_targets():
     assert gp.posterior_.weights.mean.dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_relevance_vectors():
     """T15: a noisy sinc keeps a few of its rows."""
     rng = np.random.default_rng(0)

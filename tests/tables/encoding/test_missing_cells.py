@@ -45,7 +45,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # of few features
 @pytest.mark.parametrize("method", METHODS, ids=lambda one: type(one).__name__)
 def test_error_bars_of_complete_and_of_other_rows(method):
