@@ -9,12 +9,12 @@ import torch
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, bound_terms, exact_weights
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import Model
 from gigagp.optimization import LBFGS, Adam, SparseAdaGrad, SparseAdam, SparseSGD, sparse_ascent
 from helpers import generator, new_trace, points
 from inference.quadruply_stochastic.reference import sampled
+from weight_bounds import best_chevron, bound_terms, exact_weights
 
 
 def sine(n=300, noise=0.1, seed=0):

@@ -10,10 +10,10 @@ from gigagp.errors import InvalidInputError
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.quadruply_stochastic.bases import FourierBasis, InducingBasis, ReorderedBasis
 from gigagp.inference.quadruply_stochastic.bases.reordered import most_informed
-from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, bound_terms, exact_weights
 from gigagp.kernels import RBF
 from gigagp.optimization import SparseAdam
 from helpers import draw_targets, generator, points
+from weight_bounds import best_chevron, bound_terms, exact_weights
 
 X = points(40, 2)
 KERNEL = RBF([0.8, 1.4], 1.3).bind(2)

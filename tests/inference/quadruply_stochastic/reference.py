@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import torch
 
-from gigagp.inference.quadruply_stochastic.closed_form import BoundTerms
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.estimators.terms import SampledRows
 from gigagp.inference.quadruply_stochastic.whole import WholeObjective
+from weight_bounds import BoundTerms
 
 
 def sampled(objective):

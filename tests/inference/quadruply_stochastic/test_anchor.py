@@ -12,7 +12,6 @@ from gigagp.errors import MemoryBudgetError
 from gigagp.inference import QuadruplyStochastic
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic import anchor
-from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, bound_terms, chevron_of, exact_weights
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.estimators.terms import (
     Origin,
@@ -21,12 +20,14 @@ from gigagp.inference.quadruply_stochastic.estimators.terms import (
     mean_term,
     prior_term,
 )
+from gigagp.inference.quadruply_stochastic.newton import chevron_of
 from gigagp.model.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import Model
 from gigagp.optimization.sparse_ascent import SparseRun
 from helpers import draw_targets, generator, killed_before, new_trace, points, within_standard_errors
 from inference.quadruply_stochastic.reference import pairs, sampled, small
+from weight_bounds import best_chevron, bound_terms, exact_weights
 
 KERNEL = kernels.RBF([0.8, 0.8], 1.3).bind(2)
 

@@ -7,13 +7,6 @@ import itertools
 import pytest
 import torch
 
-from gigagp.inference.quadruply_stochastic.closed_form import (
-    best_chevron,
-    best_scale,
-    bound_terms,
-    exact_weights,
-    log_evidence,
-)
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.estimators.terms import (
     column_terms,
@@ -23,6 +16,7 @@ from gigagp.inference.quadruply_stochastic.estimators.terms import (
 )
 from helpers import generator
 from inference.quadruply_stochastic.reference import Instance, pairs, samples, small, tiny
+from weight_bounds import best_chevron, best_scale, bound_terms, exact_weights, log_evidence
 
 WHOLE = "all rows and functions"
 

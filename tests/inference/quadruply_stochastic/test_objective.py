@@ -12,7 +12,6 @@ from gigagp import kernels
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.quadruply_stochastic.closed_form import best_scale, bound_terms
 from gigagp.inference.quadruply_stochastic.controls import support_weights
 from gigagp.inference.quadruply_stochastic.estimators.control_variate import Coefficient
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
@@ -21,6 +20,7 @@ from gigagp.model.means import ConstantMean, ZeroMean
 from gigagp.model.model import Model
 from helpers import draw_targets, generator, largest_tensor, points, within_standard_errors
 from inference.quadruply_stochastic.reference import pairs, sampled, samples
+from weight_bounds import best_scale, bound_terms
 
 KERNEL = (kernels.RBF([0.8], 1.3) + kernels.White(0.05)).bind(1)
 X = points(6, 1)

@@ -15,7 +15,6 @@ from gigagp.estimators import checkpoint
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic import posterior as posterior_module
-from gigagp.inference.quadruply_stochastic.closed_form import exact_weights, log_evidence
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.kernels import RBF
 from gigagp.model.likelihoods import Gaussian
@@ -23,6 +22,7 @@ from gigagp.model.means import ConstantMean, ZeroMean
 from gigagp.model.model import Model
 from helpers import dense_posterior, draw_targets, generator, largest_tensor, points, within_standard_errors
 from inference.quadruply_stochastic.reference import sampled
+from weight_bounds import exact_weights, log_evidence
 
 X, NEW = points(40, 2), points(30, 2, seed=1)
 KERNEL = RBF([0.8, 1.4], 1.3).bind(2)

@@ -12,7 +12,6 @@ from gigagp.estimators import checkpoint
 from gigagp.inference import Exact, Inference, QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic import whole
-from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, exact_weights, log_evidence
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
 from gigagp.inference.quadruply_stochastic.whole import WholeObjective
@@ -20,6 +19,7 @@ from gigagp.model.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probi
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import Model
 from helpers import draw_targets, generator, new_trace, points
+from weight_bounds import best_chevron, exact_weights, log_evidence
 
 X = points(30, 2)
 KERNEL = kernels.RBF([0.9, 1.4], 1.7).bind(2)

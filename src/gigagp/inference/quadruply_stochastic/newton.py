@@ -8,14 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.inference.quadruply_stochastic.closed_form import chevron_of
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence, times
 from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, expected_fit
 from gigagp.inference.quadruply_stochastic.latent import least_squares
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.model.likelihoods import Gaussian, Likelihood
 from gigagp.operators.base import LinearOperator
-from gigagp.products.dense import cholesky
+from gigagp.products.dense import cholesky, triangular_inverse
 from gigagp.solvers.krylov import Recurrence
 
 #: Most steps at one model.
@@ -224,3 +223,25 @@ class _NegativeHessian(LinearOperator):
         weights, trend = vectors[: Phi.shape[1]], vectors[Phi.shape[1] :]
         weighed = self._bend * (Phi @ weights + basis @ trend)
         return torch.cat([Phi.T @ weighed + times(S, weights), basis.T @ weighed])
+
+
+def chevron_of(precision: Tensor, n_columns: int) -> Tensor:
+    """Return the best root for a posterior precision: the first columns are dense, the others diagonal.
+
+    The loss separates over columns. A dense column equals that of the exact root; a diagonal one is Proposition 1's.
+
+    Parameters
+    ----------
+    precision : Tensor of shape (m, m)
+        ``Phi' W Phi + S``.
+    n_columns : int
+    """
+    m = len(precision)
+    root = torch.diag(precision.diagonal().rsqrt())
+    if n_columns:
+        # P in reversed order has a lower factor; put back in order that is P = U U' with U upper triangular, and the
+        # lower factor of the inverse of P is U'^-1.
+        reversed_factor = cholesky(precision.flip(0, 1), "the posterior precision of the weights")
+        exact = triangular_inverse(reversed_factor).T.flip(0, 1)
+        root[:, : min(n_columns, m)] = exact[:, : min(n_columns, m)]
+    return root

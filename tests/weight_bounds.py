@@ -1,4 +1,4 @@
-"""The quantities that the estimators estimate, by dense algebra: for small models, and for tests.
+"""The quantities that the estimators of quadruply stochastic inference estimate, by dense algebra.
 
 All in float64, O(n m^2 + m^3). Symbols of Evans and Nair 2020: ``y ~ N(Phi w, noise I)``, ``w ~ N(0, S^-1)``,
 variational posterior ``N(mu, C C')`` with a lower triangular root C.
@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.products.dense import cholesky, triangular_inverse
+from gigagp.inference.quadruply_stochastic.newton import chevron_of
+from gigagp.products.dense import cholesky
 
 
 class BoundTerms(NamedTuple):
@@ -77,25 +78,3 @@ def best_scale(gram_diagonal: Tensor, prior_diagonal: Tensor, noise: float | Ten
 def best_chevron(Phi: Tensor, S: Tensor, noise: float, n_columns: int) -> Tensor:
     """Return the best root whose first columns are dense and whose others are diagonal, for a Gaussian likelihood."""
     return chevron_of(Phi.T @ Phi / noise + S, n_columns)
-
-
-def chevron_of(precision: Tensor, n_columns: int) -> Tensor:
-    """Return the best root for a posterior precision: the first columns are dense, the others diagonal.
-
-    The loss separates over columns. A dense column equals that of the exact root; a diagonal one is Proposition 1's.
-
-    Parameters
-    ----------
-    precision : Tensor of shape (m, m)
-        ``Phi' W Phi + S``.
-    n_columns : int
-    """
-    m = len(precision)
-    root = torch.diag(precision.diagonal().rsqrt())
-    if n_columns:
-        # P in reversed order has a lower factor; put back in order that is P = U U' with U upper triangular, and the
-        # lower factor of the inverse of P is U'^-1.
-        reversed_factor = cholesky(precision.flip(0, 1), "the posterior precision of the weights")
-        exact = triangular_inverse(reversed_factor).T.flip(0, 1)
-        root[:, : min(n_columns, m)] = exact[:, : min(n_columns, m)]
-    return root
