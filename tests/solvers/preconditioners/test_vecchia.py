@@ -10,7 +10,7 @@ from gigagp import GPRegressor, inference
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.kernels import RBF, Matern, White
 from gigagp.operators import DenseMatrix, KernelMatrix
-from gigagp.operators.mixed_precision import RoundedMatrix
+from gigagp.operators.kernel_matrix import RoundedMatrix
 from gigagp.solvers import ConjugateGradients, Status
 from gigagp.solvers.preconditioners import Reuse
 from gigagp.solvers.preconditioners.vecchia import SparsePlusLowRank, Vecchia
