@@ -69,7 +69,7 @@ def test_other_rows_on_one_process_end_both_with_one_message(tmp_path):
     ]
     messages = [process.communicate(timeout=120)[1] for process in running]
     assert [process.returncode for process in running] == [2, 2]
-    assert messages[0].startswith("gigagp: process 1 of 2 has not the same y as process 0")
+    assert messages[0].startswith("gigagp: process 1 of 2 has a different y than process 0")
     assert messages[0].count("\n") == 1
     assert messages[1] == ""
     assert not out.exists()

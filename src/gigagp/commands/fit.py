@@ -281,7 +281,7 @@ class _Problem:
     found: pa.Table | None
 
     def with_rows(self, rows: int | None, seed: int) -> _Problem:
-        """Return the problem with so many random rows."""
+        """Return the problem with this many random rows."""
         if self.found is None:
             return self
         found = choose_rows(self.found, rows, seed)

@@ -1,4 +1,4 @@
-"""The ritual of every fit: check arguments, scale rows, choose the inference, learn, solve for the posterior.
+"""The steps of every fit: check arguments, scale rows, choose the inference, learn, solve for the posterior.
 
 Rows that are held (`fit_rows`) and rows that are streamed (`fit_source`) differ in how their objective is made; the
 steps before and after that are shared. No function here changes an estimator: a fit returns its result.
@@ -204,7 +204,7 @@ def fit_rows(
 
 @contextmanager
 def _afterwards(history: History) -> Iterator[None]:
-    """Let a first Ctrl-C end the block, which comes after a fit, and not lose the fit; a second one ends all."""
+    """Let a first Ctrl-C end only the block, which follows a fit, so that the fit is kept; a second one ends both."""
     is_first = history.interrupted in ("", "time budget")
     with interruptible(handles=is_first and processes.current() is None) as interruption:
         interruption.keep()

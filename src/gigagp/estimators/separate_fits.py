@@ -31,7 +31,7 @@ def fit_outputs(
 ) -> list[Any]:
     """Return a fitted copy of an estimator for each output, as a fit of that output alone leaves it.
 
-    All have the seed of the estimator, so that targets that are alike get models that are alike; what is drawn from
+    All have the seed of the estimator, so that equal targets get equal models; what is drawn from
     these afterwards has random numbers of its own (`gigagp.estimators.answers.outputs.by_output`). Each output gets an
     equal share of the memory budget, because all models are kept, and of what is left of a time budget.
 

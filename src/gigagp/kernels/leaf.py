@@ -146,7 +146,7 @@ class Leaf(OfInputs, Kernel):
         return bound
 
     def _n_values(self, n_active: int) -> int:
-        """Return how many values a hyperparameter of so many active inputs has; each group of inputs has one."""
+        """Return how many values a hyperparameter of this many active inputs has; each group of inputs has one."""
         return n_active if self._groups is None else max(self._groups) + 1
 
     def _for_inputs(self, label: str, name: str, value: Tensor, n_active: int) -> Tensor:

@@ -180,7 +180,7 @@ class LocalPredictor:
         return 0.5 * (found + found.mT)
 
     def blocks(self, X: Tensor, columns: int) -> tuple[Tensor, ...]:
-        """Return points that are predicted together from so many columns of values."""
+        """Return points that are predicted together from this many columns of values."""
         columns += X.shape[1] + 4
         return X.split(max(1, min(_POINTS, self._budget // (32 * self.n_neighbours * columns))))
 

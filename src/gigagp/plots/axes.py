@@ -59,7 +59,7 @@ def dress(matplotlib_axis: Any, axis: Axis) -> None:
 
 
 def thinned(places: np.ndarray, most: int) -> tuple[np.ndarray, str]:
-    """Return at most so many of the places, drawn at random, and words about what was left out."""
+    """Return at most this many of the places, drawn at random, and words about what was left out."""
     if len(places) <= most:
         return places, ""
     kept = np.random.default_rng(0).choice(places, most, replace=False)

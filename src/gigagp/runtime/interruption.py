@@ -139,7 +139,7 @@ def seconds_left() -> float:
 
 
 def reserve(seconds: float, *, at_least: bool = False) -> None:
-    """Keep so many seconds before the deadline for what follows the learning; ``at_least`` keeps more, if there is."""
+    """Keep this many seconds before the deadline for what follows the learning; ``at_least`` keeps more."""
     interruption = _current.get()
     if interruption is not None:
         interruption.reserve = max(seconds, interruption.reserve) if at_least else seconds
@@ -147,7 +147,7 @@ def reserve(seconds: float, *, at_least: bool = False) -> None:
 
 @contextmanager
 def ending_earlier(seconds: float) -> Iterator[None]:
-    """Move the deadline of the fit in this thread forward by so many seconds during a block."""
+    """Move the deadline of the fit in this thread forward by this many seconds during a block."""
     interruption = _current.get() or Interruption()
     interruption.deadline -= seconds
     try:

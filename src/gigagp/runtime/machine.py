@@ -25,12 +25,12 @@ _ENTRY, _ENTRY_OF_INPUT = 1.1e-9, 2e-11
 
 
 def entries_seconds(n_entries: float, n_inputs: int) -> float:
-    """Return the nominal seconds of products with some twenty columns that take so many kernel entries."""
+    """Return the nominal seconds of products with some twenty columns that take this many kernel entries."""
     return (_ENTRY + n_inputs * _ENTRY_OF_INPUT) * n_entries
 
 
 def transform_seconds(n_points: float) -> float:
-    """Return the nominal seconds of a fast Fourier transform of so many points."""
+    """Return the nominal seconds of a fast Fourier transform of this many points."""
     return _TRANSFORM * n_points * math.log2(max(n_points, 2.0))
 
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from gigagp.errors import GigaGPError, InvalidInputError, ProcessFailedError
 
 #: Most parts of the rows of a result, and the fewest rows of a part. Where a row has a known number of kernel entries,
-#: a part has at least so many of them, about 8 ms: each part of a product compiles the kernel anew, in half of one.
+#: a part has at least this many of them, about 8 ms: each part of a product compiles the kernel anew, in half of one.
 _ROW_PARTS, _PART_ROWS, _PART_ENTRIES = 64, 256, 2**22
 #: Fewest numbers of all rows for which a sum over rows is shared, the fewest rows of one of its terms, and most terms.
 _SUM_NUMBERS, _SUM_ROWS, _SUM_TERMS = 2**17, 32, 64
@@ -194,7 +194,7 @@ class Processes:
             for name, value in everywhere[0].items():
                 if theirs.get(name) != value:
                     msg = (
-                        f"process {rank} of {self.count} has not the same {name} as process 0: "
+                        f"process {rank} of {self.count} has a different {name} than process 0: "
                         f"{theirs.get(name)}, not {value}. A distributed fit runs the same program on the same rows."
                     )
                     raise InvalidInputError(msg)
@@ -327,7 +327,7 @@ def joined(distributed: bool) -> Iterator[None]:
 
 
 def row_edges(n: int, entries: int | None = None) -> list[int]:
-    """Return the bounds of the parts of n rows, with so many kernel entries each if these are known.
+    """Return the bounds of the parts of n rows, with this many kernel entries each if these are known.
 
     They do not depend on the processes. The number of parts is a power of two.
     """

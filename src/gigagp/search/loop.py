@@ -22,7 +22,7 @@ from gigagp.settings.fields import Count, checks_arguments
 from gigagp.settings.random import RandomState, generator_from
 from gigagp.tables import intake
 
-#: Hyperparameters are learned again once the told rows have grown by this share, or when a value surprises by so many
+#: Hyperparameters are learned again once the told rows have grown by this share, or when a value surprises by this many
 #: deviations; and without regard to the earlier ones once the rows have grown by this factor.
 _GROWTH, _SURPRISE, _ANEW = 0.1, 4.0, 2.0
 #: Best rows around which candidates are gathered.

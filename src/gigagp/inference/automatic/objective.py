@@ -453,7 +453,7 @@ class LocalScores(NamedTuple):
     def of(
         cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int, n_rows: int = SCORED_ROWS
     ) -> LocalScores:
-        """Return the scores of so many rows at a model, whose coefficients of the mean come from the same rows."""
+        """Return the scores of this many rows at a model, whose coefficients of the mean come from the same rows."""
         n = table.n_rows
         pool = pool_of(model, table)
         drawn = torch.randperm(n, generator=torch.Generator().manual_seed(3))[:n_rows].to(table.X.device)

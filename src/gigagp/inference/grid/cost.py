@@ -21,7 +21,7 @@ def solves_seconds(n_inputs: int, n_nodes: float) -> float:
 
 
 def nodes_within(n_inputs: int, seconds: float) -> float:
-    """Return the largest number of nodes whose solves take so many nominal seconds, at least 500."""
+    """Return the largest number of nodes whose solves take this many nominal seconds, at least 500."""
     if seconds == math.inf:
         return math.inf
     few, many = float(_FEWEST), 1e10

@@ -17,7 +17,7 @@ from gigagp.solvers.lanczos import lanczos
 from gigagp.solvers.preconditioners.base import factor_with_jitter
 from gigagp.solvers.preconditioners.pivoting import greedy
 
-#: The Krylov spaces of so many random vectors, one after the other, have to add nothing before no further one begins.
+#: The Krylov spaces of this many random vectors, one after the other, have to add nothing before no further one begins.
 _STARTS = 3
 #: Nodes times squared rows up to which rows are few, in units of the cube of the largest number of nodes of a dense
 #: factor, and n x m arrays in the computation.

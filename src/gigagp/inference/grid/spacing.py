@@ -79,7 +79,7 @@ def _scales(kernel: Kernel, n_inputs: int) -> Iterator[tuple[Leaf, dict[int, flo
 
 
 def is_resolved(kernel: Kernel, extents: Sequence[float], n_nodes: int) -> bool:
-    """Whether a grid of so many nodes has at least two cells for each lengthscale of every term, at its finest.
+    """Whether a grid of this many nodes has at least two cells for each lengthscale of every term, at its finest.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ from gigagp.solvers.lanczos import log_determinant
 _SOLVE_COLUMNS = 256
 #: Rows whose neighbours are found at once.
 _BLOCK_ROWS = 4096
-#: Neighbours of a point: the cube root of this many times the rows, at most so many. ``m^3 / 3`` operations are then
+#: Neighbours of a point: the cube root of this many times the rows, at most this many. ``m^3 / 3`` operations are then
 #: about those of a product with the kernel between the point and all rows.
 _ROWS_FOR_CUBE, _MOST_NEIGHBOURS = 150, 200
 #: Points at which the error of variances is measured.

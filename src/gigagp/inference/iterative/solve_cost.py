@@ -49,10 +49,10 @@ def expected_products(table: TrainingTable) -> float:
 
 
 def products_seconds(table: TrainingTable, products: float) -> float:
-    """Return the seconds of so many products with the kernel matrix."""
+    """Return the seconds of this many products with the kernel matrix."""
     return products * entries_seconds(float(table.n_rows) ** 2, table.n_inputs)
 
 
 def solves_seconds(table: TrainingTable, products: float) -> float:
-    """Return the seconds of the solves of a guided fit, each of so many products with the kernel matrix."""
+    """Return the seconds of the solves of a guided fit, each of this many products with the kernel matrix."""
     return _SOLVES * products_seconds(table, products)

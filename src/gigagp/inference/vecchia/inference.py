@@ -59,7 +59,7 @@ class Vecchia(Inference):
     learning_rows : int or None, default None
         Random rows whose densities estimate the likelihood in learning, each given neighbours among all rows. So a step
         costs the same for any number of rows. None is 10,000, and in the end as many as cost about a second: 555,000
-        with 30 neighbours. Targets that are not Gaussian are learned from so many rows alone, half of them random and
+        with 30 neighbours. Targets that are not Gaussian are learned from this many rows alone, half of them random and
         half in dense clusters; None is 20,000. Final answers use all rows.
 
     Notes

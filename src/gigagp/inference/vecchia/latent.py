@@ -27,7 +27,7 @@ _SIMILAR = 0.25
 
 
 def is_dense(n: int) -> bool:
-    """Whether the systems of so many rows are dense."""
+    """Whether the systems of this many rows are dense."""
     return n <= DENSE_ROWS
 
 

@@ -74,7 +74,7 @@ class _Block:
         self.tree = NeighbourTree(self.points)
 
     def add_to(self, nearest: _Nearest, points: Tensor, places: Tensor, together: int) -> None:
-        """Add the neighbours of rows with given points and places, of so many at a time."""
+        """Add the neighbours of rows with given points and places, of this many at a time."""
         for rows in torch.arange(len(points)).split(together):
             outside = (self.low - points[rows]).clamp_min(0).maximum(points[rows] - self.high)
             # A little less than the distance of the box: sums round.

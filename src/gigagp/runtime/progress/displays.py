@@ -37,7 +37,7 @@ class _Display(Meter):
     job : str
         What the work is.
     patience : float, default 0
-        Nothing is shown before so many seconds have passed, unless a forecast says that the work will take longer.
+        Nothing is shown before this many seconds have passed, unless a forecast says that the work will take longer.
     clock : callable
         Returns the time in seconds; replaced in tests.
     """
@@ -110,7 +110,7 @@ class _Display(Meter):
         self._show(fields)
 
     def reached(self, done: int, **fields: object) -> None:
-        """Show that so many steps are done."""
+        """Show that this many steps are done."""
         self.tracker.reached(done)
         self._show(fields)
 
@@ -155,7 +155,7 @@ class _Display(Meter):
             self._finish(tracker.summary(self._outcome))
 
     def _wake(self, seconds: float) -> None:
-        """Show the state after so many seconds, because a single long product reports nothing."""
+        """Show the state after this many seconds, because a single long product reports nothing."""
         self._timer = threading.Timer(seconds, self._woken)
         self._timer.daemon = True
         self._timer.start()

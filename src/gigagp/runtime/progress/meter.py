@@ -58,7 +58,7 @@ class Meter(ABC):
         self.start(total, title)
 
     def reached(self, done: int, **fields: object) -> None:
-        """Report that so many steps are done; for steps of unequal size, such as chunks of rows."""
+        """Report that this many steps are done; for steps of unequal size, such as chunks of rows."""
         self.step(done=f"{done:,}", **fields)
 
     def within(self, share: float) -> None:

@@ -227,7 +227,7 @@ class Dates(Column):
         return self.at(np.full(n, self.fill))
 
     def at(self, days: np.ndarray) -> pa.Array:
-        """Return the dates so many days after the earliest, shape (n,)."""
+        """Return the dates this many days after the earliest, shape (n,)."""
         return pa.array(np.round((self.origin + days * SECONDS_A_DAY) * 1e6).astype(np.int64)).cast(pa.timestamp("us"))
 
     def _day(self, days: float) -> str:

@@ -26,7 +26,7 @@ from gigagp.products.extension import native as _native
 from gigagp.settings.indexed_random import random_bits
 from gigagp.tables.rows.hashes import ROWS_A_THREAD, row_hashes, threads_for
 
-#: Rows are sorted by cell in blocks: so many rows per cell, within bounds (the largest block takes up to 200 MB).
+#: Rows are sorted by cell in blocks: this many rows per cell, within bounds (the largest block takes up to 200 MB).
 _ROWS_A_CELL, _LEAST_ROWS, _MOST_ROWS = 32, 2**18, 2**22
 #: Number of bytes from which large pages are requested.
 _LARGE = 2**24

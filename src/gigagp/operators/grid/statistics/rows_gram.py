@@ -42,7 +42,7 @@ class RowsGram:
 
     @staticmethod
     def forecast(grid: RegularGrid, n_rows: int) -> int:
-        """Return the bytes of the stored weights of so many rows."""
+        """Return the bytes of the stored weights of this many rows."""
         return _WEIGHT_BYTES * n_rows * grid.scheme.width**grid.n_inputs
 
     @property
