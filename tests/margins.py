@@ -50,7 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     ApproxScalar = type(pytest.approx(1.0))
 
-    for owner, name in ((np.testing, "assert_allclose"), (np, "allclose"), (torch, "allclose")):
+    watched = (np.testing, "assert_allclose"), (np, "allclose"), (torch, "allclose"), (torch.testing, "assert_close")
+    for owner, name in watched:
         setattr(owner, name, _watched(getattr(owner, name)))
     relative_error, equal = helpers.relative_error, ApproxScalar.__eq__
     helpers.relative_error = lambda found, expected: _Error(relative_error(found, expected))
@@ -90,12 +91,16 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
         given = signature.bind(*arguments, **named)
         given.apply_defaults()
         got, expected, *_ = given.arguments.values()
-        rtol, atol = given.arguments["rtol"], given.arguments["atol"]
-        a, b = (np.asarray(one.detach() if hasattr(one, "detach") else one) for one in (got, expected))
-        if a.dtype.kind == "f" and b.dtype.kind == "f":
-            with np.errstate(all="ignore"):
-                shares = np.abs(a - b) / (atol + rtol * np.abs(b))
-            _note(float(np.max(shares, where=np.isfinite(shares), initial=0.0)), 1.0, max(rtol, atol))
+        several = isinstance(got, (tuple, list)) and any(hasattr(one, "detach") for one in got)
+        for pair in zip(got, expected, strict=False) if several else [(got, expected)]:
+            a, b = (np.asarray(one.detach().cpu().to_dense() if hasattr(one, "detach") else one) for one in pair)
+            if a.dtype.kind == "f" and b.dtype.kind == "f":
+                rtol, atol = given.arguments["rtol"], given.arguments["atol"]
+                if rtol is None:  # what torch.testing takes
+                    rtol, atol = (1.3e-6, 1e-5) if "float32" in (a.dtype.name, b.dtype.name) else (1e-7, 1e-7)
+                with np.errstate(all="ignore"):
+                    shares = np.abs(a - b) / (atol + rtol * np.abs(b))
+                _note(float(np.max(shares, where=np.isfinite(shares), initial=0.0)), 1.0, max(rtol, atol))
         return function(*arguments, **named)
 
     return watched
