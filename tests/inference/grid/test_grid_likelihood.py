@@ -131,8 +131,10 @@ def test_every_way_of_solving_is_the_dense_one(preconditioner: str) -> None:
     kernel = GridKernel(model.kernel, plane.grid)
     kernel = GridKernel(model.kernel, plane.grid, kernel.fitting_torus(1e-9))
     choice = {"factorised": "none", "long waves": "auto"}.get(preconditioner, preconditioner)
-    # 1e-10 is at the level of rounding for the factorised systems: 7e-13 of their right-hand sides
-    settings = SolveSettings(1e-9, 1e-9, 2000, choice)
+    # An iteration more or less changes the errors several times: solves end well below what is compared. For the
+    # factorised systems 1e-10 is at the level of rounding: 7e-13 of their right-hand sides.
+    tolerance = 1e-9 if preconditioner in ("factorised", "long waves") else 1e-10
+    settings = SolveSettings(tolerance, tolerance, 2000, choice)
     system: GridSystem = iterative_system(kernel, plane.statistics, 0.04, settings)
     assert isinstance(system, WhitenedGridSystem)
     assert kernel.root_error < 1e-9
