@@ -166,7 +166,8 @@ def of_targets(gp: GPRegressor, cell: Problem, found: Dense, of_mean: float, of_
 
     mean, std = gp.predict(new, return_std=True)
     again, covariance = gp.predict(new, return_cov=True)
-    np.testing.assert_allclose(again, mean, rtol=1e-6, atol=1e-9)
+    # the same sums of some hundred terms, with other blocks of points
+    np.testing.assert_allclose(again, mean, rtol=max(1e-6, 64 * cell.eps), atol=1e-9)
     own = gp.predict(new, return_std=True, include_noise=True)[1]
     return [
         close("mean", mean, 0),
