@@ -15,7 +15,7 @@ from gigagp.inference.random_features.sums import count_columns, pull_back, requ
 from gigagp.kernels.features import nested_columns
 from gigagp.model.means import LinearMean, ZeroMean
 from gigagp.model.model import Model
-from helpers import all_kernels, generator, largest_tensor, points
+from helpers import all_kernels, close, generator, largest_tensor, points
 
 X, Y = points(60, 4, seed=1) * 0.6, points(60, 2, seed=2)
 NOISES = {"one": torch.tensor(0.2).double(), "each": torch.linspace(0.05, 0.6, 60).double()}
@@ -71,7 +71,7 @@ def test_one_pass_holds_every_smaller_number_of_frequencies(count):
     fewer = sum_rows(model, draw.first(count), table)
     taken = sum_rows(model, draw, table).take(*nested_columns(kernel, draw, count))
     for left, right in zip(vars(taken).values(), vars(fewer).values(), strict=True):
-        assert torch.allclose(left, right, rtol=1e-11, atol=1e-11)
+        close(left, right, condition=1e4)  # the largest phase, of Matern 3/2
 
 
 def test_the_derivative_of_a_part_is_the_part_of_the_derivative():

@@ -14,7 +14,7 @@ from gigagp import kernels
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import RBF, Constant, FeatureDraw, Linear, Matern, Periodic, RationalQuadratic, White
 from gigagp.kernels.features import nested_columns
-from helpers import DTYPES, all_kernels, generator, points
+from helpers import DTYPES, all_kernels, close, generator, points
 
 ALL = all_kernels()
 
@@ -161,6 +161,10 @@ def test_the_rational_quadratic_is_differentiable_in_alpha(alpha, law):
     assert float(slope) == pytest.approx(float(difference), rel=1e-5, abs=1e-6 * float(weights.norm()))
 
 
+#: Bounds of the phases of a dozen frequencies with heavy tails, whose rounding is that of a feature.
+PHASES = {"matern12": 1e9, "nested": 1e7, "sphere": 1e5}
+
+
 @pytest.mark.parametrize("name", [name for name in ALL if name != "white"])
 def test_one_table_of_features_holds_those_of_fewer_frequencies(name):
     kernel, X = ALL[name], points(5, 4)
@@ -169,8 +173,7 @@ def test_one_table_of_features_holds_those_of_fewer_frequencies(name):
     for count in (1, 5, 12):
         columns, factors = nested_columns(kernel, draw, count)
         fewer = kernel.features(X, draw.first(count))
-        # phases of a hundred million, which Matern-1/2 has, round in another order
-        assert torch.allclose(whole[:, columns] * factors, fewer, rtol=1e-12, atol=1e-6 if "12" in name else 1e-12)
+        close(whole[:, columns] * factors, fewer, condition=PHASES.get(name, 1e4))
     if whole.shape[1] > 24:  # the control: exact columns do not carry the factor
         columns, factors = nested_columns(kernel, draw, 5)
         assert not torch.allclose(whole[:, columns] * (12 / 5) ** 0.5, kernel.features(X, draw.first(5)))

@@ -7,7 +7,7 @@ import torch
 
 from gigagp import kernels
 from gigagp.model.prior_samples import PriorSamples
-from helpers import all_kernels, generator, largest_tensor, points, within_standard_errors
+from helpers import all_kernels, close, generator, largest_tensor, points, within_standard_errors
 
 ALL = {name: kernel for name, kernel in all_kernels().items() if name != "white"}
 X = points(7, 4)
@@ -46,7 +46,7 @@ def test_they_are_features_times_weights(name, n_samples):
         # a phase of 1e9, as Matern 1/2 has, is known to 1e-7
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-6 * (1 + float(other.abs().max())))
     one = samples.evaluate(kernel, X[:1], BUDGET)
-    torch.testing.assert_close(one, found[0][:1])
+    torch.testing.assert_close(one, found[0][:1], rtol=0, atol=1e-6 * (1 + float(one.abs().max())))
 
 
 def test_samples_are_independent_given_the_features():
@@ -60,7 +60,7 @@ def test_blocks_change_nothing_and_keep_to_the_budget():
     whole = samples.evaluate(kernel, many, BUDGET)
     with largest_tensor() as spy:
         blocks = samples.evaluate(kernel, many, 2**20)
-    torch.testing.assert_close(blocks, whole, rtol=1e-12, atol=1e-12)
+    close(blocks, whole, condition=1e8)  # the largest phase, of Matern 1/2
     assert spy.elements * 8 <= 2**20
 
 
