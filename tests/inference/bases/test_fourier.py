@@ -8,7 +8,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.inference.quadruply_stochastic.bases import FourierBasis
 from gigagp.kernels import RBF, Constant, Leaf, Linear, Matern, Periodic, RationalQuadratic, White
-from helpers import all_kernels, autograd_gradient, generator, largest_tensor, points, within_standard_errors
+from helpers import all_kernels, autograd_gradient, close, generator, largest_tensor, points, within_standard_errors
 
 X = points(6, 4)
 KERNELS = {name: kernel for name, kernel in all_kernels().items() if name != "white"}
@@ -40,7 +40,7 @@ def test_a_column_is_the_same_in_every_block(name):
     basis = FourierBasis.fitting(KERNELS[name], 240, 3)
     whole = basis.columns(X, everything(basis))
     index = torch.tensor([17, 2, 2, basis.size - 1, 0, 100])
-    torch.testing.assert_close(basis.columns(X, index), whole[:, index], rtol=1e-12, atol=1e-14)
+    close(basis.columns(X, index), whole[:, index], condition=500)  # phases of places on the sphere are up to 500
     other = FourierBasis.fitting(KERNELS[name], 240, 4).columns(X, index)
     assert name == "constant" or not torch.allclose(other, whole[:, index])
 
