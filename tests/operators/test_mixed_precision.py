@@ -6,6 +6,7 @@ import gc
 import warnings
 import weakref
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,7 +70,8 @@ def test_conjugate_gradients_reach_float64_tolerances(storage):
     assert found[True].iterations <= 2 * found[False].iterations
     assert found[True].setup_epochs <= 12  # one float64 product each time the residual has fallen thirtyfold
     H, b = system(mixed=False, storage=storage, dtype=torch.float32)
-    assert solver.solve(H, b).status is Status.STAGNATED  # float32 alone does not reach it
+    patient = replace(solver, max_epochs=3000)  # when it gives up depends on rounding
+    assert patient.solve(H, b).status is Status.STAGNATED  # float32 alone does not reach it
 
 
 @pytest.mark.parametrize(
