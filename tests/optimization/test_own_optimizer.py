@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -169,7 +170,8 @@ def wavy(optimizer, **settings):
 )
 def test_more_starts_never_end_lower(one):
     values = [wavy(Restarts(one, k)).log_marginal_likelihood().value for k in (0, 1, 3)]
-    assert values == sorted(values)
+    # likelihoods of ends at one optimum differ by rounding: 1e-16 of their terms times the condition, some hundreds
+    assert all(after > before - 1e-9 for before, after in itertools.pairwise(values))
     assert values[0] == wavy(one).log_marginal_likelihood().value
     assert values[-1] > values[0] + 1  # the start led to a poor optimum
 
