@@ -113,7 +113,7 @@ def test_solves_are_those_of_dense_algebra(name: str, noise: float) -> None:
     q = problem.W.T @ exact
     slope = problem.kernel.gradient(q, q)["lengthscale"]
     errors = []
-    for tolerance in (0.1, 1e-7):
+    for tolerance in (0.1, 1e-8):  # an iteration more or less changes the errors several times
         system = problem.system(tolerance)
         solved = system.solve(cross)
         assert solved.solution is not None
