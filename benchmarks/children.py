@@ -47,14 +47,14 @@ def measure(
     """
     where, results = commit(src), []
     if path is not None and path.exists():
-        results = json.loads(path.read_text())["rows"]
+        results = json.loads(path.read_text(encoding="utf-8"))["rows"]
     for named, arguments in cells:
         key = {"commit": where, **named}
         row = {**key, **printed(script, arguments, src)}
         results = [one for one in results if any(one[name] != key[name] for name in key)] + [row]
         print(row, flush=True)
         if path is not None:
-            path.write_text(json.dumps({"rows": results}, indent=1) + "\n")
+            path.write_text(json.dumps({"rows": results}, indent=1) + "\n", encoding="utf-8")
 
 
 def run_tables(

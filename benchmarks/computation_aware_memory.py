@@ -79,7 +79,9 @@ def main() -> None:
         )
         results.append(found)
         if arguments.json is not None:
-            arguments.json.write_text(json.dumps({"version": __version__, "sizes": results}, indent=1))
+            arguments.json.write_text(
+                json.dumps({"version": __version__, "sizes": results}, indent=1), encoding="utf-8"
+            )
 
 
 if __name__ == "__main__":

@@ -249,7 +249,7 @@ def main() -> None:
         results.append(result)
         if arguments.json is not None:
             payload = {"settings": {**common, "training_rows": n, "version": __version__}, "rows": results}
-            arguments.json.write_text(json.dumps(payload, indent=1))
+            arguments.json.write_text(json.dumps(payload, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", SolverWarning)
     X, y, X_test, y_test = read_split(arguments.data, arguments.table, 0, arguments.rows)
-    tuned = json.loads((arguments.data / "uci/tuned-matern32-hyperparameters.json").read_text())
+    tuned = json.loads((arguments.data / "uci/tuned-matern32-hyperparameters.json").read_text(encoding="utf-8"))
     scales = next(one for one in tuned if one["dataset"] == arguments.table and one["split"] == 0)
     kernel = kernels.Matern(1.5, scales["length_scale"], scales["signal_scale"] ** 2).bind(X.shape[1])
     noise = torch.tensor(scales["noise_scale"] ** 2, dtype=torch.float64)
@@ -86,7 +86,7 @@ def main() -> None:
         results.append(row)
         if arguments.json is not None:
             settings = {"table": arguments.table, "rows": len(y), "budget": arguments.budget, "version": __version__}
-            arguments.json.write_text(json.dumps({"settings": settings, "rows": results}, indent=1))
+            arguments.json.write_text(json.dumps({"settings": settings, "rows": results}, indent=1), encoding="utf-8")
 
     if arguments.exact:
         started = time.process_time()

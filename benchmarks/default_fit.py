@@ -113,7 +113,7 @@ def main() -> None:
         ratio = pair["sklearn"]["cpu_seconds"] / pair["gigagp"]["cpu_seconds"]
         print(f"{table:10s} scikit-learn on half the rows takes {ratio:.1f} times the CPU seconds", flush=True)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(results, indent=1))
+        arguments.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

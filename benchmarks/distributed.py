@@ -104,7 +104,7 @@ def work(arguments: argparse.Namespace) -> None:
     dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=count, timeout=timedelta(minutes=30))
     with processes.joined(True):
         found = measure(arguments.rows, arguments.inputs, arguments.jobs)
-    (folder / str(rank)).write_text(json.dumps(found))
+    (folder / str(rank)).write_text(json.dumps(found), encoding="utf-8")
     dist.destroy_process_group()
 
 
@@ -117,7 +117,7 @@ def together(count: int, arguments: argparse.Namespace) -> dict[str, dict[str, f
         running = [subprocess.Popen([*command, str(rank)]) for rank in range(count)]
         if any([one.wait() for one in running]):
             sys.exit("a process failed")
-        results = [json.loads((Path(folder) / str(rank)).read_text()) for rank in range(count)]
+        results = [json.loads((Path(folder) / str(rank)).read_text(encoding="utf-8")) for rank in range(count)]
     return {name: {key: max(one[name][key] for one in results) for key in results[0][name]} for name in results[0]}
 
 

@@ -240,7 +240,7 @@ def main() -> None:
         return
     results: list[dict[str, Any]] = []
     if arguments.judge or (arguments.resume and arguments.json.exists()):
-        results = json.loads(arguments.json.read_text())["rows"]
+        results = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
     if arguments.judge:
         print(json.dumps({"commit": commit(), **judge(results, arguments.picture)}, indent=1))
         return

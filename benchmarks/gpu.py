@@ -362,7 +362,7 @@ def main() -> None:
     if arguments.json is not None:
         settings = {"device": device, "smoke": arguments.smoke, "sizes": sizes, "torch": torch.__version__}
         result = {"commit": commit(), "card": card, "settings": settings, "parity": len(parity), **found}
-        arguments.json.write_text(json.dumps(result, indent=1))
+        arguments.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
     if missed or failed:
         sys.exit(1)
 

@@ -197,7 +197,7 @@ def main() -> None:
         "cases": cases,
     }
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(result, indent=1))
+    arguments.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
     print(f"\nwritten to {arguments.json}")
 
 

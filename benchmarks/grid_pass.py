@@ -218,7 +218,7 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
     found = stream(arguments) if arguments.stream else compare(arguments)
     if arguments.out:
-        arguments.out.write_text(json.dumps(found, indent=1))
+        arguments.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -407,7 +407,7 @@ def main() -> None:
     rows = run(arguments)
     if arguments.json:
         settings = {name: str(value) for name, value in vars(arguments).items() if name not in ("json", "data")}
-        arguments.json.write_text(json.dumps({"settings": settings, "rows": rows}, indent=1))
+        arguments.json.write_text(json.dumps({"settings": settings, "rows": rows}, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def main() -> None:
         print(f"{name:18s} {median:7.3f} s   {median / medians['torch']:5.2f} x import torch")
     if arguments.json:
         arguments.json.write_text(
-            json.dumps({"repeats": arguments.repeats, "median_seconds": medians}, indent=2) + "\n"
+            json.dumps({"repeats": arguments.repeats, "median_seconds": medians}, indent=2) + "\n", encoding="utf-8"
         )
 
 

@@ -188,7 +188,7 @@ def main() -> None:
             )
         if arguments.json is not None:
             report = {"commit": commit(), "splits": arguments.splits, "summary": summary(tables), "tables": tables}
-            arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+            arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(summary(tables), indent=1))
 
 

@@ -107,7 +107,7 @@ def known_rows(path: Path, settings: dict) -> dict[tuple[str, str, str], dict]:
     """Return the rows of an earlier run with the same settings, which may be incomplete."""
     if path is None or not path.exists():
         return {}
-    payload = json.loads(path.read_text())
+    payload = json.loads(path.read_text(encoding="utf-8"))
     if payload["settings"] != settings:
         raise SystemExit(f"{path} was made with other settings: {payload['settings']}")
     return {(row["solver"], row["estimator"], row["start"]): row for row in payload["rows"]}
@@ -199,7 +199,7 @@ def main() -> None:
             own = {(row["solver"], row["estimator"], row["start"]) for row in results}
             earlier = [row for key, row in known.items() if key not in own]
             payload = {"settings": described, "rows": earlier + results}
-            arguments.json.write_text(json.dumps(payload, indent=1))
+            arguments.json.write_text(json.dumps(payload, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

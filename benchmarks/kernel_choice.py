@@ -152,7 +152,7 @@ def main() -> None:
     torch.set_num_threads(1)
     at = commit()
     known = arguments.json is not None and arguments.json.exists()
-    fits = json.loads(arguments.json.read_text())["fits"] if known else []
+    fits = json.loads(arguments.json.read_text(encoding="utf-8"))["fits"] if known else []
     for table in arguments.tables:
         X, y = read(arguments.data, table)
         for rows in arguments.rows:
@@ -171,7 +171,7 @@ def main() -> None:
                 print(f"{table:14s} {rows:5d} {seed}  {shown}", flush=True)
         if arguments.json is not None:
             fits.sort(key=lambda one: (one["rows"], one["table"], one["seed"]))
-            arguments.json.write_text(json.dumps({"summary": summary(fits), "fits": fits}, indent=1))
+            arguments.json.write_text(json.dumps({"summary": summary(fits), "fits": fits}, indent=1), encoding="utf-8")
     for one in summary(fits):
         print(json.dumps(one), file=sys.stdout)
 

@@ -409,7 +409,7 @@ def main() -> None:
             benchmark.run(case)
             if arguments.json is not None:
                 kept = {"absent": benchmark.absent, "failed": benchmark.failed, "cases": benchmark.records}
-                arguments.json.write_text(json.dumps({"settings": settings, **kept}, indent=1))
+                arguments.json.write_text(json.dumps({"settings": settings, **kept}, indent=1), encoding="utf-8")
     for failure in benchmark.failed:
         print(f"FAILED: {failure}")
     sys.exit(1 if benchmark.failed else 0)

@@ -110,7 +110,7 @@ def report(result: dict[str, object], table: str, results: list[dict[str, object
     )
     results.append(result)
     if path is not None:
-        path.write_text(json.dumps(results, indent=1))
+        path.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 def main() -> None:

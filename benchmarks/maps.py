@@ -149,4 +149,4 @@ def write(path: Path | None, settings: dict[str, object], rows: list[dict[str, o
     if path is None:
         return
     kept = {name: str(value) for name, value in settings.items() if name not in ("json", "data")}
-    path.write_text(json.dumps({"commit": commit(), "settings": kept, "rows": rows}, indent=1) + "\n")
+    path.write_text(json.dumps({"commit": commit(), "settings": kept, "rows": rows}, indent=1) + "\n", encoding="utf-8")

@@ -66,7 +66,9 @@ def main() -> None:
             flush=True,
         )
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"version": __version__, "rows": len(y), "fits": results}, indent=1))
+        arguments.json.write_text(
+            json.dumps({"version": __version__, "rows": len(y), "fits": results}, indent=1), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

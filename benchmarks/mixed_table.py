@@ -172,7 +172,7 @@ def main() -> None:
                 f"{wall:.1f} s, {cpu:.1f} CPU s"
             )
     if arguments.json:
-        arguments.json.write_text(json.dumps({"commit": commit(), "rows": results}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({"commit": commit(), "rows": results}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

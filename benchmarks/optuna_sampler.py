@@ -80,7 +80,7 @@ def main() -> None:
             print(json.dumps(one), flush=True)
     record = {"commit": commit(), "optuna": optuna.__version__, "summary": summary, "runs": runs}
     if options.json is not None:
-        options.json.write_text(json.dumps(record, indent=1))
+        options.json.write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

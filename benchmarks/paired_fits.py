@@ -171,7 +171,7 @@ def main() -> None:
         )
         if options.json:  # write after every case, so that an interrupted run keeps its results
             found = {"commits": commits, "runs": options.runs, "results": results}
-            options.json.write_text(json.dumps(found, indent=1))
+            options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

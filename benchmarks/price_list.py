@@ -82,13 +82,13 @@ class Price:
 
 def measured(job: str, processes: int) -> dict[str, float]:
     """Return the figures of a job in one of the processes; 0 processes: without others."""
-    rows = json.loads((RESULTS / "distributed.json").read_text())["rows"]
+    rows = json.loads((RESULTS / "distributed.json").read_text(encoding="utf-8"))["rows"]
     return next(one for one in rows if one["job"] == job and one["processes"] == processes)
 
 
 def settings() -> int:
     """Return the rows of the measurements."""
-    return int(json.loads((RESULTS / "distributed.json").read_text())["settings"]["rows"])
+    return int(json.loads((RESULTS / "distributed.json").read_text(encoding="utf-8"))["settings"]["rows"])
 
 
 def sum_bytes(numbers: float, terms: int, nodes: int) -> float:
@@ -147,7 +147,7 @@ def inducing(n: int, nodes: int) -> Price:
 
 def grid(n: int, nodes: int) -> Price:
     """Return the one pass over the files of a grid: nothing else depends on the rows."""
-    passes = json.loads((RESULTS / "grid_pass.json").read_text())
+    passes = json.loads((RESULTS / "grid_pass.json").read_text(encoding="utf-8"))
     rate = passes["rows_a_second"]["moments"] / passes["threads"]
     stencil = 7**INPUTS / 2
     received = 0.0 if nodes == 1 else 2 * 8.0 * GRID * stencil

@@ -79,7 +79,7 @@ def main() -> None:
             line.append(f"{form} {found[-1]['bias']:+.4f} +- {error:.4f}")
         print("  ".join(line), flush=True)
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1))
+        options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def write(folder: Path, n: int, files: int) -> int:
 
 def peak_bytes() -> int:
     """Return the peak memory of this process in bytes; `getrusage` would include that of its parent."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmHWM:"):
             return 1024 * int(line.split()[1])
     msg = "this needs Linux"
@@ -226,7 +226,7 @@ def main() -> None:
         print(json.dumps(found[-1]), flush=True)
     if options.out:
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
-        options.out.write_text(json.dumps({"settings": plain, "rows": found}, indent=1))
+        options.out.write_text(json.dumps({"settings": plain, "rows": found}, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

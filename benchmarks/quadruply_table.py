@@ -282,14 +282,16 @@ def read_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the rows that ``--out`` has with the same settings."""
     if options.out is None or not options.out.exists():
         return []
-    kept = json.loads(options.out.read_text())
+    kept = json.loads(options.out.read_text(encoding="utf-8"))
     return kept["rows"] if kept["settings"] == json.loads(json.dumps(plain_settings(options))) else []
 
 
 def write_rows(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Write settings and rows to ``--out``, where it is given."""
     if options.out:
-        options.out.write_text(json.dumps({"settings": plain_settings(options), "rows": rows}, indent=1) + "\n")
+        options.out.write_text(
+            json.dumps({"settings": plain_settings(options), "rows": rows}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 def relevance_of(way: str, steps: int, n: int = 500) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Log:
     """The clock, memory and residuals of a solve by conjugate gradients, written after each iteration."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.rows = path, json.loads(path.read_text()) if path.exists() else []
+        self.path, self.rows = path, json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         self._start, self._step = time.monotonic(), krylov.Recurrence.step
         self.sizes: torch.Tensor | None = None
 
@@ -77,7 +77,7 @@ class Log:
             "relative_residuals": norms.tolist(),
         }
         self.rows.append(row)
-        self.path.write_text(json.dumps(self.rows))
+        self.path.write_text(json.dumps(self.rows), encoding="utf-8")
         print(f"{row['seconds']:7.0f} s  {norms[0]:.4g}  {norms[1:].max():.4g}  {row['peak_gib']:.2f} GiB", flush=True)
 
 
@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.answer == "neighbours":
         gp.save(folder / "neighbours.gp")
     np.savez(folder / f"{arguments.answer}.npz", mean=mean, std=std)
-    (folder / f"{arguments.answer}.json").write_text(json.dumps(found, default=str))
+    (folder / f"{arguments.answer}.json").write_text(json.dumps(found, default=str), encoding="utf-8")
     print(json.dumps(found, indent=1, default=str))
 
 
@@ -151,7 +151,7 @@ def compare(arguments: argparse.Namespace) -> None:
         path = folder / f"{answer}.json"
         if not path.exists():
             continue
-        told, kept = json.loads(path.read_text()), np.load(path.with_suffix(".npz"))
+        told, kept = json.loads(path.read_text(encoding="utf-8")), np.load(path.with_suffix(".npz"))
         whole = np.sqrt(kept["std"] ** 2 + told["noise_variance"])
         found: dict[str, object] = {"answer": answer, **told, **scores(data.y_test, kept["mean"], whole, data.size)}
         parts: list[dict[str, object]] = []
@@ -169,7 +169,7 @@ def compare(arguments: argparse.Namespace) -> None:
             )
         found["beside_exact"] = parts
         if answer == "exact":
-            found["log"] = json.loads((folder / "exact.log.json").read_text())
+            found["log"] = json.loads((folder / "exact.log.json").read_text(encoding="utf-8"))
         rows.append(found)
         print(f"{answer:10} {line(found)}")
         for one in parts:

@@ -198,7 +198,7 @@ def figure(path: Path, out: Path) -> None:
 def read(path: Path) -> dict[str, Any]:
     """Return the record so far."""
     if path.exists():
-        found: dict[str, Any] = json.loads(path.read_text())
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
     return {"curves": [], "large": []}
 
@@ -208,7 +208,7 @@ def write(path: Path, record: dict[str, Any]) -> None:
     settings = {"batch": BATCH, "samples": SAMPLES, "starts": STARTS, "raw": RAW, "iterations": ITERATIONS}
     record = {**record, "commit": commit(), "settings": settings, "summary": summaries(record)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".part").write_text(json.dumps(record, indent=1))
+    path.with_suffix(".part").write_text(json.dumps(record, indent=1), encoding="utf-8")
     path.with_suffix(".part").replace(path)
 
 

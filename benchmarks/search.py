@@ -69,7 +69,7 @@ def main() -> None:
     record = {"commit": commit(), "steps": [run("logei"), run("thompson")]}
     print(json.dumps(record, indent=1))
     if options.json is not None:
-        options.json.write_text(json.dumps(record, indent=1))
+        options.json.write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -216,11 +216,11 @@ def main() -> None:
         found = {"version": __version__, "commit": where, "settings": settings, "bins": BINS, "seconds": seconds}
         found |= {"ranks": rows, "never_overconfident": aware, "learned": learned}
         if options.only:
-            found = merged(json.loads(options.json.read_text()), rows, where)
+            found = merged(json.loads(options.json.read_text(encoding="utf-8")), rows, where)
             if learned:
                 found["learned"] = [{**row, "commit": where} for row in learned]
             rows = found["ranks"]
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if options.plot:
         plot(rows, options.plot)
 

@@ -102,7 +102,9 @@ def main() -> None:
         seconds = " ".join(f"{rows[place]['fit_cpu_s']:12.3f} s" for rows in found.values())
         print(f"{one['task']:16s} {one['rows']:5d} {seconds}")
     if options.json is not None:
-        options.json.write_text(json.dumps({"commits": commits, "runs": options.runs, "results": found}, indent=1))
+        options.json.write_text(
+            json.dumps({"commits": commits, "runs": options.runs, "results": found}, indent=1), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

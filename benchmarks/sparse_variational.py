@@ -134,7 +134,9 @@ def main() -> None:
         print("" if name != "SGPR step" else f"values {their_value:.6g} and {own_value:.6g}")
         found.append(row | {"values": [their_value, own_value]})
     if given.json:
-        given.json.write_text(json.dumps({"settings": {**vars(given), "json": str(given.json)}, "rows": found}))
+        given.json.write_text(
+            json.dumps({"settings": {**vars(given), "json": str(given.json)}, "rows": found}), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     known: dict[str, Any] = {}
     if options.json is not None and options.json.exists():
-        known = {one["case"]: one for one in json.loads(options.json.read_text())["cases"]}
+        known = {one["case"]: one for one in json.loads(options.json.read_text(encoding="utf-8"))["cases"]}
     optimizers = {"default": Auto(), "one start": Auto(rougher_starts=False)}
     found = []
     for name, X, y in cases(options.data, tuple(options.rows)):
@@ -182,7 +182,8 @@ def main() -> None:
                         "totals": totals(found, optimizers),
                         "cases": found,
                     }
-                )
+                ),
+                encoding="utf-8",
             )
     for word, total in totals(found, optimizers).items():
         print(f"{word}: {total}")

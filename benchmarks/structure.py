@@ -90,7 +90,7 @@ def imports_of(name: str, source: str, modules: Mapping[str, Any]) -> Iterator[I
 def all_imports(src: Path) -> list[Import]:
     """Return every import of the package's own modules."""
     files = module_files(src)
-    return [one for name, path in files.items() for one in imports_of(name, path.read_text(), files)]
+    return [one for name, path in files.items() for one in imports_of(name, path.read_text(encoding="utf-8"), files)]
 
 
 def layers_of(page: str) -> dict[str, int]:
@@ -270,17 +270,17 @@ def walk(src: Path, make: str, fit: str, rows: int, stop: bool) -> dict[str, int
 def measured(src: Path, page: str) -> dict[str, Any]:
     """Return all figures."""
     files, imports, layers = module_files(src), all_imports(src), layers_of(page)
-    lengths = {name: len(path.read_text().splitlines()) for name, path in files.items()}
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in files.items()}
     groups = circles(imports)
     return {
         "files": len(files),
         "lines": sum(lengths.values()),
-        "lines_of_code": sum(code_lines(path.read_text()) for path in files.values()),
+        "lines_of_code": sum(code_lines(path.read_text(encoding="utf-8")) for path in files.values()),
         "loose_modules": sum(path.parent == src / PACKAGE for path in files.values()),
         "folders": sum(path.parent.parent == src / PACKAGE and path.name == "__init__.py" for path in files.values()),
         "floors": len(set(layers.values())),
         "small_files_with_one_user": [name for name in with_one_user(imports) if lengths[name] <= SMALL],
-        "ambient_variables": sum(path.read_text().count("] = ContextVar(") for path in files.values()),
+        "ambient_variables": sum(path.read_text(encoding="utf-8").count("] = ContextVar(") for path in files.values()),
         "classes_behind_the_regressor": ancestors(src),
         "modules_not_on_the_map": not_on_the_map(files, layers),
         "upward_imports": len(upward(imports, layers)),
@@ -337,7 +337,7 @@ def main() -> None:
     parser.add_argument("--mermaid", action="store_true", help="print only the diagram of docs/architecture.md")
     parser.add_argument("--arrows", action="store_true", help="list every import from the same or a higher layer")
     arguments = parser.parse_args()
-    page = (arguments.src.parent / "docs" / "architecture.md").read_text()
+    page = (arguments.src.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     if arguments.mermaid:
         print(picture(all_imports(arguments.src), layers_of(page)))
         return
@@ -347,7 +347,7 @@ def main() -> None:
     figures = {"commit": commit_of(arguments.src), **measured(arguments.src, page)}
     print(json.dumps(figures, indent=1))
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

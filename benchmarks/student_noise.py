@@ -72,7 +72,7 @@ def scores(kind: str, X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: 
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit, print and keep every cell that was asked for."""
-    results = json.loads(arguments.out.read_text())["fits"] if arguments.out.exists() else []
+    results = json.loads(arguments.out.read_text(encoding="utf-8"))["fits"] if arguments.out.exists() else []
     for table in arguments.tables:
         for split in arguments.splits:
             data = read(arguments.data, table, arguments.rows, split)
@@ -133,12 +133,14 @@ def counts(fits: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def write(path: Path, fits: list[dict[str, Any]]) -> None:
     """Write the fits and what is made of them, as far as each has one with Gaussian noise beside it."""
-    path.write_text(json.dumps({"summary": counts(fits), "tables": by_table(fits), "fits": fits}, indent=1) + "\n")
+    path.write_text(
+        json.dumps({"summary": counts(fits), "tables": by_table(fits), "fits": fits}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def summary(arguments: argparse.Namespace) -> None:
     """Print means over splits for each table, and wins and losses."""
-    fits = json.loads(arguments.out.read_text())["fits"]
+    fits = json.loads(arguments.out.read_text(encoding="utf-8"))["fits"]
     write(arguments.out, fits)
     for one in (*by_table(fits), *counts(fits)):
         print(

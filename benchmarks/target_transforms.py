@@ -77,7 +77,7 @@ def scores(kind: str, X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: 
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit, print and keep every cell that was asked for."""
-    results = json.loads(arguments.out.read_text())["fits"] if arguments.out.exists() else []
+    results = json.loads(arguments.out.read_text(encoding="utf-8"))["fits"] if arguments.out.exists() else []
     for table in arguments.tables:
         for split in arguments.splits:
             X, y, X_test, y_test = read(arguments.data, table, arguments.rows, split)
@@ -134,12 +134,12 @@ def write(path: Path, fits: list[dict[str, Any]]) -> None:
     """Write the fits and the counts made of them."""
     rows = sorted({one["rows"] for one in fits if one["kind"] == "none"})
     summaries = [one for size in rows for one in counts(fits, size)]
-    path.write_text(json.dumps({"summary": summaries, "fits": fits}, indent=1) + "\n")
+    path.write_text(json.dumps({"summary": summaries, "fits": fits}, indent=1) + "\n", encoding="utf-8")
 
 
 def summary(arguments: argparse.Namespace) -> None:
     """Print means over splits for each table, and wins and losses against no transform."""
-    results = json.loads(arguments.out.read_text())["fits"]
+    results = json.loads(arguments.out.read_text(encoding="utf-8"))["fits"]
     write(arguments.out, results)
     for rows in sorted({one["rows"] for one in results}):
         print(f"{rows} rows: NLL (RMSE) and coverage of the 50 and 95 % intervals, means over splits")

@@ -98,7 +98,9 @@ def main() -> None:
             f"{row['gradient_difference']:.2g}"
         )
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"rows": len(X), "load": load, "variants": rows}, indent=1))
+        arguments.json.write_text(
+            json.dumps({"rows": len(X), "load": load, "variants": rows}, indent=1), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

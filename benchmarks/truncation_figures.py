@@ -64,7 +64,7 @@ def draw_all(folder: Path, results: list[dict], data: Path, table: str, n_rows: 
         "bias": bias_against_length(3 * n_draws),
         "recovery": recovered_lengthscales(steps),
     }
-    (folder / "figures.json").write_text(json.dumps(numbers, indent=1))
+    (folder / "figures.json").write_text(json.dumps(numbers, indent=1), encoding="utf-8")
     draw_terms(numbers["terms"], folder / "loss_against_length.png")
     draw_bias(numbers["bias"], folder / "bias_against_length.png")
     draw_recovery(numbers["recovery"], folder / "lengthscale_recovery.png")

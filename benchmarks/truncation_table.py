@@ -312,7 +312,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     kept: list[dict] = []
     if options.resume and options.json is not None and options.json.exists():
-        kept = json.loads(options.json.read_text())["rows"]
+        kept = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
     results: list[dict] = []
     for table in options.tables:
         for seed in options.seeds:

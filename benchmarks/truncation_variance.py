@@ -122,7 +122,9 @@ def main() -> None:
                 numbers = {"iterations": iterations, "seconds": seconds, "inflation": inflation, "work": work}
                 records.append({"preconditioner": which, "estimator": name, "law": repr(law), "bias": bias, **numbers})
     if options.json:
-        options.json.write_text(json.dumps({"settings": vars(options) | {"data": ""}, "rows": records}, default=str))
+        options.json.write_text(
+            json.dumps({"settings": vars(options) | {"data": ""}, "rows": records}, default=str), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

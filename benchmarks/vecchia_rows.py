@@ -122,9 +122,11 @@ def main() -> None:
                 )
     if given.json is not None:
         new = {(one["job"], one["rows"]) for one in found}
-        known = json.loads(given.json.read_text())["jobs"] if given.json.exists() else []
+        known = json.loads(given.json.read_text(encoding="utf-8"))["jobs"] if given.json.exists() else []
         kept = [one for one in known if (one["job"], one["rows"]) not in new]
-        given.json.write_text(json.dumps({"command": " ".join(sys.argv), "jobs": kept + found}, indent=1) + "\n")
+        given.json.write_text(
+            json.dumps({"command": " ".join(sys.argv), "jobs": kept + found}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Fault:
 
 def faults() -> dict[str, Fault]:
     """Return all faults by their names."""
-    entries = tomllib.loads(LIST.read_text())
+    entries = tomllib.loads(LIST.read_text(encoding="utf-8"))
     mutations = [Fault(**entry) for entry in entries["mutation"]]
     plants = [Fault(name, tests) for name, tests in entries["plants"].items()]
     return {fault.name: fault for fault in mutations + plants}
@@ -87,7 +87,9 @@ def main() -> int:
             rows.append({"fault": name, **clone.try_fault(known[name], first_alone=options.first)})
             print("{fault}: {killed_by} ({seconds} s)".format(**rows[-1]), flush=True)
             if options.out is not None:
-                options.out.write_text(json.dumps({"commit": clone.commit, "rows": rows}, indent=1) + "\n")
+                options.out.write_text(
+                    json.dumps({"commit": clone.commit, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+                )
         killers = {row["killed_by"] for row in rows if ".py::" in (row["killed_by"] or "")}
         if killers and (unsound := clone.first_failure(["-n", "0", "-m", "", *sorted(killers)])):
             raise SystemExit(f"{unsound} fails without any fault")
@@ -110,15 +112,17 @@ class Clone:
     def try_fault(self, fault: Fault, *, first_alone: bool = False) -> dict[str, Any]:
         """Return the test that finds a fault, None if there is none, and whether it is among the first tests."""
         changed = self.folder / (fault.file or "planted.py")
-        before = changed.read_text() if fault.file else ""
+        before = changed.read_text(encoding="utf-8") if fault.file else ""
         if fault.file and before.count(fault.text) != 1:
             raise SystemExit(f"{fault.name}: its text must occur once in {fault.file}; got {before.count(fault.text)}")
-        changed.write_text(before.replace(fault.text, fault.replacement) if fault.file else PLANT.format(fault.name))
+        changed.write_text(
+            before.replace(fault.text, fault.replacement) if fault.file else PLANT.format(fault.name), encoding="utf-8"
+        )
         plugin, began, stage = [] if fault.file else ["-p", "planted"], time.monotonic(), "first"
         killer = self.first_failure([*plugin, "-x", "-n", "0", *fault.tests])
         if killer is None and not first_alone:
             stage, killer = "suite", self.first_failure([*plugin, "-n", "2", "--maxfail=1", *NOT_A_TEST])
-        changed.write_text(before)
+        changed.write_text(before, encoding="utf-8")
         seconds = round(time.monotonic() - began)
         return {"killed_by": killer, "stage": stage if killer else "survived", "seconds": seconds}
 

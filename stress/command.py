@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         example = next(one for one in results if one.is_failure and one.cause == cause and one.area == area)
         print(f"{count:6,} x {area}, {outcome}: {cause}\n         {example.reproduction(options.plant)}")
     if options.json is not None:
-        options.json.write_text(json.dumps([result.to_dict() for result in results]))
+        options.json.write_text(json.dumps([result.to_dict() for result in results]), encoding="utf-8")
     return int(any(result.is_failure for result in results))
 
 

@@ -45,10 +45,10 @@ def make_folder(folder: Path, n_rows: int = 90) -> Path:
     for name, map_ in make_maps().items():
         (folder / name).parent.mkdir(exist_ok=True)
         map_.to_parquet(folder / name, index=False)
-    (folder / "load.py").write_text(_LOAD)
+    (folder / "load.py").write_text(_LOAD, encoding="utf-8")
     tuned = {"split": 0, "length_scale": [0.8, 1.5, 2.0, 2.0], "signal_scale": 1.2, "noise_scale": 0.2}
     text = json.dumps([{"dataset": name, **tuned} for name in TABLES])
-    (folder / "uci" / "tuned-matern32-hyperparameters.json").write_text(text)
+    (folder / "uci" / "tuned-matern32-hyperparameters.json").write_text(text, encoding="utf-8")
     return folder
 
 

@@ -11,9 +11,9 @@ from benchmarks.papers.experiment import Cell, Column, Experiment, Paper, Publis
 def compute(cell: Cell) -> dict[str, object]:
     log = os.environ.get("MADE_PAPER_LOG")
     if log:
-        with Path(log).open("a") as file:
+        with Path(log).open("a", encoding="utf-8") as file:
             file.write(f"{cell.row.key} {cell.split}\n")
-        Path(log).with_suffix(".pid").write_text(str(os.getpid()))
+        Path(log).with_suffix(".pid").write_text(str(os.getpid()), encoding="utf-8")
     what = cell.settings.get("what", "number")
     if what == "error":
         raise ValueError("a made error")

@@ -70,7 +70,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if name and _lines:
         path = Path(name)
         worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-        path.with_name(f"{path.stem}{worker}{path.suffix}").write_text("".join(sorted(_lines, reverse=True)))
+        path.with_name(f"{path.stem}{worker}{path.suffix}").write_text(
+            "".join(sorted(_lines, reverse=True)), encoding="utf-8"
+        )
 
 
 @pytest.hookimpl(wrapper=True)

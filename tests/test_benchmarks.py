@@ -101,7 +101,7 @@ def missing_names(source: str) -> list[str]:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_benchmark_imports_only_what_the_package_has(script):
-    assert missing_names(script.read_text()) == []
+    assert missing_names(script.read_text(encoding="utf-8")) == []
 
 
 def test_names_that_are_gone_are_found():
@@ -152,6 +152,6 @@ def test_a_benchmark_runs(name, data_folder, tmp_path, monkeypatch):
     assert written or ".json" not in RUNS[name]
     assert any(tmp_path.iterdir()) or "OUT" not in RUNS[name]
     for path in written:
-        found = numbers_in(json.loads(path.read_text()))
+        found = numbers_in(json.loads(path.read_text(encoding="utf-8")))
         assert found
         assert all(map(math.isfinite, found))

@@ -44,8 +44,8 @@ def made(tmp_path, monkeypatch):
         {"method": "x", "error": 0.2499, "first": 1.5, "second": 0.5},
         {"method": "y", "error": 0.126, "share": "yes", "part": 0.5},
     ]
-    (tmp_path / "made.json").write_text(json.dumps({"rows": rows, "note": "of 12 and 1,300"}))
-    (tmp_path / "other.json").write_text("[0.001, 0.002, 0.006]")
+    (tmp_path / "made.json").write_text(json.dumps({"rows": rows, "note": "of 12 and 1,300"}), encoding="utf-8")
+    (tmp_path / "other.json").write_text("[0.001, 0.002, 0.006]", encoding="utf-8")
     monkeypatch.setattr(documented_numbers, "RESULTS", tmp_path)
 
 
@@ -89,7 +89,7 @@ def test_a_number_without_a_source_is_found(made):
 
 
 def test_a_comment_that_names_everything_is_refused(made, tmp_path):
-    (tmp_path / "long.json").write_text(json.dumps(list(range(1000))))
+    (tmp_path / "long.json").write_text(json.dumps(list(range(1000))), encoding="utf-8")
     said = documented_numbers.check("It takes 12 s.\n\n<!-- numbers: long.json -->\n")
     assert said == ["line 1: row 1 may be any of 1000 numbers"]
 

@@ -65,7 +65,7 @@ def test_the_launcher_of_slurm_is_a_script():
 
 def test_the_launcher_of_kubernetes_starts_the_command():
     yaml = pytest.importorskip("yaml")
-    job = yaml.safe_load((EXAMPLES / "kubernetes.yaml").read_text())
+    job = yaml.safe_load((EXAMPLES / "kubernetes.yaml").read_text(encoding="utf-8"))
     replicas = job["spec"]["pytorchReplicaSpecs"]
     assert replicas["Master"]["replicas"] == 1
     assert replicas["Master"]["template"] == replicas["Worker"]["template"]
@@ -77,7 +77,7 @@ def test_the_launcher_of_kubernetes_starts_the_command():
 @pytest.mark.parametrize("name", ["slurm.sbatch", "kubernetes.yaml"])
 def test_launchers_use_options_that_the_command_has(name):
     """The words of ``gigagp fit`` that begin with dashes, in both files."""
-    command = re.split(r"gigagp,? fit", (EXAMPLES / name).read_text())[-1]
+    command = re.split(r"gigagp,? fit", (EXAMPLES / name).read_text(encoding="utf-8"))[-1]
     options = set(re.findall(r"--[a-z]+", command))
     assert options == {"--target", "--inference", "--distributed", "--checkpoint", "--out"}
     found = CliRunner().invoke(app, ["fit", "--help"], env={"COLUMNS": "300", "TERM": "dumb"}).output
@@ -85,7 +85,7 @@ def test_launchers_use_options_that_the_command_has(name):
 
 
 def test_the_trainer_of_ray(tmp_path):
-    source = (EXAMPLES / "ray_train.py").read_text()
+    source = (EXAMPLES / "ray_train.py").read_text(encoding="utf-8")
     compile(source, "ray_train.py", "exec")
     pytest.importorskip("ray.train", reason="Ray is not installed")
     out = tmp_path / "model.gp"

@@ -16,20 +16,20 @@ from stress.plants import PLANTS
 import gigagp
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 #: Names that differ between the registries.
 CONDA = {"torch": "pytorch"}
 
 
 def test_the_version_is_everywhere_the_same():
     for name in ("CITATION.cff", "packaging/conda/recipe.yaml"):
-        found = re.search(r"^ *version: (\d\S*)$", (ROOT / name).read_text(), re.MULTILINE)
+        found = re.search(r"^ *version: (\d\S*)$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
         assert found is not None, name
         assert found.group(1) == gigagp.__version__, name
 
 
 def test_the_conda_recipe_has_the_dependencies():
-    text = (ROOT / "packaging/conda/recipe.yaml").read_text()
+    text = (ROOT / "packaging/conda/recipe.yaml").read_text(encoding="utf-8")
     run = re.search(r"^  run:\n((?:    - .*\n)+)", text, re.MULTILINE).group(1)
     found = {line.removeprefix("    - ").replace(" ", "") for line in run.splitlines()}
     wanted = set()
@@ -40,15 +40,15 @@ def test_the_conda_recipe_has_the_dependencies():
 
 
 def test_the_citation_names_the_papers():
-    text = (ROOT / "CITATION.cff").read_text()
-    papers = re.findall(r"arxiv\.org/abs/([\d.]+)", (ROOT / "docs/papers.md").read_text())
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    papers = re.findall(r"arxiv\.org/abs/([\d.]+)", (ROOT / "docs/papers.md").read_text(encoding="utf-8"))
     assert len(set(papers)) == 5
     assert [paper for paper in papers if paper not in text] == []
 
 
 @pytest.mark.parametrize("name", ["summary", "license"])
 def test_the_conda_recipe_describes_the_package(name):
-    text = (ROOT / "packaging/conda/recipe.yaml").read_text()
+    text = (ROOT / "packaging/conda/recipe.yaml").read_text(encoding="utf-8")
     wanted = {"summary": PROJECT["description"], "license": PROJECT["license"]}[name]
     assert f"  {name}: {wanted}\n" in text
 
@@ -63,10 +63,10 @@ def test_the_wheel_has_no_sources_of_the_engine(tmp_path):
 
 
 def test_every_planted_fault_is_somewhere():
-    faults = tomllib.loads((ROOT / "packaging/mutations.toml").read_text())
+    faults = tomllib.loads((ROOT / "packaging/mutations.toml").read_text(encoding="utf-8"))
     mutations = faults["mutation"]
     for one in mutations:
-        before = (ROOT / one["file"]).read_text()
+        before = (ROOT / one["file"]).read_text(encoding="utf-8")
         after = before.replace(one["text"], one["replacement"])
         assert before.count(one["text"]) == 1, one["name"]
         assert ast.dump(ast.parse(after)) != ast.dump(ast.parse(before)), one["name"]

@@ -65,10 +65,12 @@ def test_of_all(a, b, c): ...
 
 
 def test_the_default_run_and_the_full_one_are_all_cases(tmp_path):
-    (tmp_path / "test_example.py").write_text(EXAMPLE)
+    (tmp_path / "test_example.py").write_text(EXAMPLE, encoding="utf-8")
     root = Path(__file__).parents[1]
-    (tmp_path / "conftest.py").write_text((root / "tests" / "conftest.py").read_text())
-    (tmp_path / "pyproject.toml").write_text((root / "pyproject.toml").read_text())
+    (tmp_path / "conftest.py").write_text(
+        (root / "tests" / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    (tmp_path / "pyproject.toml").write_text((root / "pyproject.toml").read_text(encoding="utf-8"), encoding="utf-8")
 
     class Names:
         def pytest_collection_finish(self, session):

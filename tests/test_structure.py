@@ -23,7 +23,7 @@ SRC = ROOT / "src"
 
 @pytest.fixture(scope="module")
 def layers() -> dict[str, int]:
-    return layers_of((ROOT / "docs" / "architecture.md").read_text())
+    return layers_of((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_the_map_has_every_module_and_no_other(layers):
 
 
 def test_the_picture_is_of_these_imports(layers, imports):
-    assert picture(imports, layers) in (ROOT / "docs" / "architecture.md").read_text()
+    assert picture(imports, layers) in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     without = [one for one in imports if one.target.partition(".kernels")[1] == ""]
     assert picture(without, layers) != picture(imports, layers)
 
@@ -54,7 +54,9 @@ def test_no_circle_has_more_than_two_files(imports):
 
 def test_no_test_limits_its_own_process():
     """pytest would have the limit too when it writes results; `stress.faults.limited_files` ends with its block."""
-    calls = {path.name: calls_of(path.read_text(), "setrlimit") for path in (ROOT / "tests").rglob("*.py")}
+    calls = {
+        path.name: calls_of(path.read_text(encoding="utf-8"), "setrlimit") for path in (ROOT / "tests").rglob("*.py")
+    }
     assert [name for name, lines in calls.items() if lines] == []
 
 
@@ -118,7 +120,7 @@ NAMELESS = re.compile(r"^( *)(?:Parameters|Attributes|Returns|Yields|Raises|Warn
 
 
 def test_what_docstrings_describe_has_a_name():
-    assert [name for name, path in module_files(SRC).items() if NAMELESS.search(path.read_text())] == []
+    assert [name for name, path in module_files(SRC).items() if NAMELESS.search(path.read_text(encoding="utf-8"))] == []
     named = "    Parameters\n    ----------\n    count : int\n        How many.\n"
     assert NAMELESS.search(named) is None
     assert NAMELESS.search(named.replace("    count : int\n", "")) is not None

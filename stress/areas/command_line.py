@@ -167,7 +167,7 @@ def _write_files(draw: Draw, folder: Path) -> None:
         draw.note("a strange line")
     (folder / "table.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     np.save(folder / "table.npy", np.column_stack([X, y]))
-    (folder / "table.txt").write_text("not a table")
+    (folder / "table.txt").write_text("not a table", encoding="utf-8")
     fitted.model("named").save(folder / "fitted.gp")
 
 

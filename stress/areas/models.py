@@ -52,7 +52,7 @@ def run(draw: Draw) -> str:
 def limited_memory(size: int) -> Iterator[None]:
     """Let this process use at most ``size`` further bytes."""
     before = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    used = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + size, before[1]))
     try:
         yield

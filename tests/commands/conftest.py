@@ -126,5 +126,5 @@ def csv(tmp_path):
     y = 1 + 2 * a - b + 0.1 * rng.normal(size=40)
     path = tmp_path / "table.csv"
     rows = "\n".join(f"{row[0]:.6f},{row[1]:.6f},{row[2]:.6f}" for row in np.column_stack([a, b, y]))
-    path.write_text(f"a,b,y\n{rows}\n")
+    path.write_text(f"a,b,y\n{rows}\n", encoding="utf-8")
     return path

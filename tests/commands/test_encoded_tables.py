@@ -29,7 +29,7 @@ def content(n: int = 60) -> list[list[str]]:
 @pytest.fixture
 def mixed(tmp_path):
     path = tmp_path / "mixed.csv"
-    path.write_text("\n".join(",".join(row) for row in content()) + "\n")
+    path.write_text("\n".join(",".join(row) for row in content()) + "\n", encoding="utf-8")
     return path
 
 
@@ -86,7 +86,7 @@ def test_kept_columns_must_exist_and_not_repeat(run, refused, mixed, tmp_path):
 def test_unseen_categories_warn_on_one_line(run, mixed, tmp_path):
     model = tmp_path / "m.gp"
     assert run("fit", mixed, *OPTIONS, "-o", model)[0] == 0
-    (tmp_path / "new.csv").write_text("id,city,x,day\n1,Lima,0.5,2020-03-01\n")
+    (tmp_path / "new.csv").write_text("id,city,x,day\n1,Lima,0.5,2020-03-01\n", encoding="utf-8")
     code, _, error = run("predict", model, tmp_path / "new.csv", "-o", tmp_path / "p.csv")
     assert code == 0
     assert error.count("\n") == 1
@@ -126,11 +126,11 @@ def test_other_ways_to_write_the_same_table(name, mixed, tmp_path):
 
 
 def test_blanks_within_names_do_not_separate(tmp_path):
-    (tmp_path / "one.csv").write_text("wind speed\n3.5\n4.5\n")
+    (tmp_path / "one.csv").write_text("wind speed\n3.5\n4.5\n", encoding="utf-8")
     assert read_columns(tmp_path / "one.csv").column_names == ["wind speed"]
-    (tmp_path / "two.csv").write_text("wind speed,y\n3.5,1\n")
+    (tmp_path / "two.csv").write_text("wind speed,y\n3.5,1\n", encoding="utf-8")
     assert read_columns(tmp_path / "two.csv").column_names == ["wind speed", "y"]
-    (tmp_path / "three.txt").write_text('a "the b"\n1.5 "x y"\n2.5 z\n')
+    (tmp_path / "three.txt").write_text('a "the b"\n1.5 "x y"\n2.5 z\n', encoding="utf-8")
     assert read_columns(tmp_path / "three.txt").to_pydict() == {"a": [1.5, 2.5], "the b": ["x y", "z"]}
 
 
@@ -142,7 +142,7 @@ def test_wrong_marks_are_refused(decimal, comment):
 
 def test_the_command_takes_the_marks(run, tmp_path):
     path, model = tmp_path / "t.csv", tmp_path / "m.gp"
-    path.write_text("# a table\n" + "\n".join(";".join(row).replace(".", ",") for row in content()))
+    path.write_text("# a table\n" + "\n".join(";".join(row).replace(".", ",") for row in content()), encoding="utf-8")
     marks = ("--decimal", ",", "--comment", "#")
     assert run("fit", path, *OPTIONS, *marks, "-o", model)[0] == 0
     code, text, error = run("evaluate", model, path, *marks, "--json")

@@ -89,7 +89,7 @@ def test_what_the_estimator_refuses_is_one_line(refused, awkward, tmp_path, argu
 
 
 def test_a_constant_target_is_an_answer_or_one_line(run, tmp_path):
-    (tmp_path / "t.csv").write_text("a,y\n" + "".join(f"{i},3\n" for i in range(10)))
+    (tmp_path / "t.csv").write_text("a,y\n" + "".join(f"{i},3\n" for i in range(10)), encoding="utf-8")
     code, _, error = run("fit", tmp_path / "t.csv", "--target", "y", "-o", tmp_path / "m.gp", "-q")
     if code == 2:
         assert error.count("\n") == 1
@@ -103,7 +103,7 @@ def test_a_checkpoint_is_used_and_removed(run, tmp_path):
     table, file = tmp_path / "table.csv", tmp_path / "fit.checkpoint"
     rows = np.random.default_rng(0).normal(size=(40, 2))
     np.savetxt(table, np.c_[rows, rows.sum(1)], delimiter=",", header="a,b,y", comments="")
-    file.write_text("not a checkpoint")
+    file.write_text("not a checkpoint", encoding="utf-8")
     arguments = ("fit", table, "--target", "y", "-o", tmp_path / "m.gp", "--checkpoint", file, "-q")
     code, _, error = run(*arguments)
     assert code == 2

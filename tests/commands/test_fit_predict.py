@@ -121,7 +121,7 @@ def test_a_model_of_a_bare_array_takes_the_columns_in_order(stand_in, run, refus
     X = np.random.default_rng(0).normal(size=(20, 2))
     with pytest.warns(SolverWarning):
         persistence.save(stand_in().fit(X, X[:, 0]), tmp_path / "m.gp")
-    (tmp_path / "new.csv").write_text("p,q,r\n1,2,3\n")
+    (tmp_path / "new.csv").write_text("p,q,r\n1,2,3\n", encoding="utf-8")
     assert "2 inputs, got 3 columns" in refused("predict", tmp_path / "m.gp", tmp_path / "new.csv")
     arguments = ("predict", tmp_path / "m.gp", tmp_path / "new.csv", "--columns", "q,p", "-o", tmp_path / "p.csv")
     assert run(*arguments)[0] == 0
@@ -186,18 +186,18 @@ def test_evaluate_adds_the_noise_of_each_row(run, refused, tmp_path):
 )
 def test_bad_input_to_fit_is_one_line(refused, tmp_path, monkeypatch, content, extra, message):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.csv").write_text(content)
+    (tmp_path / "t.csv").write_text(content, encoding="utf-8")
     target = () if "--target" in extra else ("--target", "y")
     assert message in refused("fit", "t.csv", *target, *extra)
     assert not (tmp_path / "model.gp").exists()
 
 
 def test_bad_input_to_predict_is_one_line(refused, model, csv, tmp_path):
-    (tmp_path / "short.csv").write_text("a\n1\n")
+    (tmp_path / "short.csv").write_text("a\n1\n", encoding="utf-8")
     assert "no column 'b'" in refused("predict", model, tmp_path / "short.csv")
-    (tmp_path / "text.csv").write_text("a,b\n1,x\n")
+    (tmp_path / "text.csv").write_text("a,b\n1,x\n", encoding="utf-8")
     assert "column 'b', row 1" in refused("predict", model, tmp_path / "text.csv")
-    (tmp_path / "none.csv").write_text("a,b\n")
+    (tmp_path / "none.csv").write_text("a,b\n", encoding="utf-8")
     assert "has no rows" in refused("predict", model, tmp_path / "none.csv")
     assert "ending '.xlsx'" in refused("predict", model, csv, "--out", tmp_path / "p.xlsx")
     assert "--samples must not be negative" in refused("predict", model, csv, "--samples=-1")

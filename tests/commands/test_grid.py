@@ -132,7 +132,7 @@ def test_a_csv_file_without_a_header(run, tmp_path):
 
 def test_plots(run, refused, model, tmp_path):
     assert run("plot", model, "--out", tmp_path / "map.svg", "--resolution", 10)[1] == f"Drew {tmp_path / 'map.svg'}.\n"
-    assert "<!-- y: mean -->" in (tmp_path / "map.svg").read_text()
+    assert "<!-- y: mean -->" in (tmp_path / "map.svg").read_text(encoding="utf-8")
     assert run("plot", model, "-o", tmp_path / "map.png", "--resolution", 10, "--lower", "0.5,1", "--upper=2,2")[0] == 0
     for arguments, message in (
         (("--at", "1"), "only for maps of three inputs"),

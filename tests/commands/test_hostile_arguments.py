@@ -121,7 +121,7 @@ def test_closed_standard_output_is_no_error(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_behind_standard_output_is_one_line():
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         command = started(["--version"], stdout=full)
         assert ended(2, error := command.communicate()[1]), error
     assert command.returncode == 2
@@ -171,7 +171,7 @@ def test_an_interrupt_while_arguments_are_parsed_is_not_lost():
 def test_cells_of_any_length_and_damaged_headers_are_one_line(refused, run, tmp_path):
     table = tmp_path / "t.csv"
     rows = "".join(f"{k},{'x' * 140_000},{k % 3}\n" for k in range(5))
-    table.write_text(f"a,note,y\n{rows}")
+    table.write_text(f"a,note,y\n{rows}", encoding="utf-8")
     options = ("--target", "y", "--optimizer", "none", "--quiet", "--out", tmp_path / "m.gp")
     assert run("fit", table, "--columns", "a", *options)[0] == 0
     assert "column 'note', row 1" in refused("fit", table, "--strict", *options)

@@ -15,7 +15,7 @@ def files(tmp_path_factory):
     days = np.datetime64("2020-01-01") + np.arange(160)
     for name, part in (("train", slice(0, None, 2)), ("test", slice(1, None, 2))):
         rows = [f"{day},{np.sin(k / 9) + 0.1 * rng.normal():.4f}" for k, day in enumerate(days)][part]
-        (folder / f"{name}.csv").write_text("day,height\n" + "\n".join(rows) + "\n")
+        (folder / f"{name}.csv").write_text("day,height\n" + "\n".join(rows) + "\n", encoding="utf-8")
     return folder
 
 
@@ -25,12 +25,12 @@ def test_fit_report_and_plot(run, refused, files):
     assert run(*fit)[0] == 0
     code, text, error = run("report", model, files / "test.csv", "--out", out, "-q", "--title", "Tides & days")
     assert (code, text, error) == (0, f"Wrote {out}.\n", "")
-    page = out.read_text()
+    page = out.read_text(encoding="utf-8")
     assert "<h1>Tides &amp; days</h1>" in page
     assert "predicts height from 1 input: day" in page
     code, text, _ = run("plot", model, "-o", files / "p.svg", "--upper", "2020-08-01", "--data", files / "test.csv")
     assert code == 0
-    drawn = (files / "p.svg").read_text()
+    drawn = (files / "p.svg").read_text(encoding="utf-8")
     for words in ("beyond the data: mean", "data", "height", "day"):
         assert f"<!-- {words} -->" in drawn
     assert "must be a file that ends in .html" in refused("report", model, files / "test.csv", "--out", files / "p.pdf")
@@ -48,14 +48,14 @@ def test_classes_are_drawn_with_their_labels(run, refused, tmp_path):
         X = rng.uniform(0, 6, (80, 2))
         label = np.where(X[:, 0] + 0.3 * rng.normal(size=80) > 3, "wet", "dry")
         lines = [f"{a:.4f},{b:.4f},{one}" for (a, b), one in zip(X, label, strict=True)]
-        (tmp_path / f"{name}.csv").write_text("a,b,soil\n" + "\n".join(lines) + "\n")
+        (tmp_path / f"{name}.csv").write_text("a,b,soil\n" + "\n".join(lines) + "\n", encoding="utf-8")
     model, drawn, test = tmp_path / "m.gp", tmp_path / "p.svg", tmp_path / "test.csv"
     fit = ("fit", tmp_path / "train.csv", "--target", "soil", "--likelihood", "logistic", "-q", "--out", model)
     assert run(*fit)[0] == 0
     assert run("plot", model, "-o", drawn, "--data", test, "--resolution", 8)[0] == 0
-    text = drawn.read_text()
+    text = drawn.read_text(encoding="utf-8")
     for words in ("probability of soil = wet", "dry", "wet", "standard deviation of the probability"):
         assert f"<!-- {words} -->" in text
     assert "include_noise of a picture must be False" in refused("plot", model, "-o", drawn, "--include-noise")
     assert run("report", model, test, "--out", tmp_path / "page.html", "-q")[0] == 0
-    assert "probability of soil = wet" in (tmp_path / "page.html").read_text()
+    assert "probability of soil = wet" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -129,14 +129,14 @@ def test_a_killed_pass_resumes_to_the_same_bits(system, tmp_path):
     folder.mkdir()
     for place, rows in enumerate(np.array_split(np.concatenate([cell.table.X, cell.Y], 1), 3)):
         text = "\n".join(",".join(repr(float(one)) for one in row) for row in rows)
-        (folder / f"part{place}.csv").write_text("a,b,y\n" + text + "\n")
+        (folder / f"part{place}.csv").write_text("a,b,y\n" + text + "\n", encoding="utf-8")
     whole = system.estimator(cell).fit_table(folder, "y")
     last = folder / "part2.csv"
-    sound = last.read_text()
-    last.write_text(sound.replace("\n", "\nspoilt,", 2))
+    sound = last.read_text(encoding="utf-8")
+    last.write_text(sound.replace("\n", "\nspoilt,", 2), encoding="utf-8")
     with pytest.raises(InvalidInputError, match="part2"):
         system.estimator(cell).fit_table(folder, "y", checkpoint=path)
-    last.write_text(sound)
+    last.write_text(sound, encoding="utf-8")
     resumed = system.estimator(cell).fit_table(folder, "y", checkpoint=path)
     assert not path.exists()
     assert differing(everything(whole, cell.table.new), everything(resumed, cell.table.new)) == []

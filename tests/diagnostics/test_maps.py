@@ -72,7 +72,7 @@ def test_a_classifier_shows_its_probabilities(tmp_path):
     point = np.array([[found.axes[0][1], found.axes[1][2]]])
     assert found.mean[0, 1, 2] == pytest.approx(gp.predict_proba(point)[0, 1], rel=1e-6)
     diagnostics.plot_map(gp, tmp_path / "map.svg", resolution=4)
-    assert "<!-- probability of True -->" in (tmp_path / "map.svg").read_text()
+    assert "<!-- probability of True -->" in (tmp_path / "map.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.few(3)

@@ -31,7 +31,7 @@ def test_a_plot_is_a_file(tmp_path, ending):
 
 def test_a_plot_says_what_it_shows(tmp_path):
     diagnostics.plot_bias({"one": report(), "other": report(bias=3.0)}, tmp_path / "two.svg")
-    text = (tmp_path / "two.svg").read_text()
+    text = (tmp_path / "two.svg").read_text(encoding="utf-8")
     for word in ("number 2", "one", "other", "50 draws, 100 rows"):
         assert f"<!-- {word} -->" in text
 

@@ -143,7 +143,7 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path, monkeypatch, change):
 
 def test_bad_checkpoints_and_seeds_are_refused(tmp_path):
     path = tmp_path / "fit.checkpoint"
-    path.write_text("not a checkpoint")
+    path.write_text("not a checkpoint", encoding="utf-8")
     with pytest.raises(ModelFileError):
         estimator("warm").fit(X, y, checkpoint=path)
     with pytest.raises(InvalidInputError, match="random_state of GPRegressor must be an int"):

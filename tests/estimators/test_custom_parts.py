@@ -165,11 +165,11 @@ class Holding(Mean):
 )
 def test_what_could_not_come_back_is_refused_before_anything_is_written(tmp_path, settings, match):
     path = tmp_path / "m"
-    path.write_text("what was there")
+    path.write_text("what was there", encoding="utf-8")
     gp = GPRegressor(optimizer=None, **settings).fit(X, Y)
     with pytest.raises(InvalidInputError, match=match):
         gp.save(path)
-    assert path.read_text() == "what was there"
+    assert path.read_text(encoding="utf-8") == "what was there"
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -449,7 +449,9 @@ def test_the_candidates_of_one_input():
 )
 def test_the_command_line(options, kernel, rule, tmp_path):
     table = tmp_path / "t.csv"
-    table.write_text("a,b,y\n" + "\n".join(f"{a},{b},{c}" for (a, b), c in zip(X[:40], Y[:40], strict=True)))
+    table.write_text(
+        "a,b,y\n" + "\n".join(f"{a},{b},{c}" for (a, b), c in zip(X[:40], Y[:40], strict=True)), encoding="utf-8"
+    )
     out = str(tmp_path / "m.gp")
     result = CliRunner().invoke(app.app, ["fit", str(table), "--target", "y", "-o", out, "-q", *options])
     assert result.exit_code == 0, result.output

@@ -148,14 +148,14 @@ def test_every_classifier_has_a_picture(tmp_path, columns, labels):
     gp = fitted(frame, labels)
     gp.plot(path=tmp_path / "a.svg", resolution=6)
     gp.plot(frame, labels, path=tmp_path / "b.svg", resolution=6)
-    text = (tmp_path / "a.svg").read_text()
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert "latent" not in text
     if len(set(labels)) == 3 and len(columns) <= 3:
         ax = gp.plot(resolution=6).axes[0]
         named = words(ax) if len(columns) == 1 else [one.get_text() for one in ax.texts]
         assert set(named) >= set("abc" if len(columns) == 1 else "ac")  # b may be the most probable one nowhere
         gp.plot(path=tmp_path / "c.svg", target=2, resolution=6)
-        assert "probability of c" in (tmp_path / "c.svg").read_text()
+        assert "probability of c" in (tmp_path / "c.svg").read_text(encoding="utf-8")
     with pytest.raises(InvalidInputError, match="include_noise of a picture must be False"):
         gp.plot(include_noise=True)
 

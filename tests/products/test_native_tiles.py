@@ -125,7 +125,7 @@ from pathlib import Path
 from gigagp.kernels import Matern
 from gigagp.products import LowRankWeights, NativeTiles
 def kilobytes(field):
-    return int(re.search(field + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+    return int(re.search(field + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))[1])
 def run(method, n):
     X, V = torch.randn(n, 3), torch.randn(n, 9)
     X[0] += 1e7 if method == "far" else 0.0  # entries are computed in float64

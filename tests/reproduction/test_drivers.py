@@ -18,10 +18,10 @@ def folder(tmp_path, monkeypatch):
     module = types.ModuleType("load")
     module.uci = lambda name, split=0, scale=True: made_table(60, split)
     monkeypatch.setitem(sys.modules, "load", module)
-    (tmp_path / "load.py").write_text("")
+    (tmp_path / "load.py").write_text("", encoding="utf-8")
     (tmp_path / "uci").mkdir()
     scales = {"dataset": "pol", "split": 0, "length_scale": [1.0] * 3, "signal_scale": 1.0, "noise_scale": 0.1}
-    (tmp_path / "uci" / "tuned-matern32-hyperparameters.json").write_text(json.dumps([scales]))
+    (tmp_path / "uci" / "tuned-matern32-hyperparameters.json").write_text(json.dumps([scales]), encoding="utf-8")
     monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path
 
@@ -45,7 +45,7 @@ def test_a_driver_writes_its_rows(name, arguments, count, folder, monkeypatch, c
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # solves that stop early are what a few steps leave
         importlib.import_module(f"benchmarks.{name}").main()
-    rows = json.loads(out.read_text())["rows"]
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
     assert len(rows) == count
     assert all(0 < row["rmse"] < 3 for row in rows)
     assert len(capsys.readouterr().out.splitlines()) >= count

@@ -24,7 +24,7 @@ MODULE = ["made_paper"]
 def log(tmp_path, monkeypatch):
     path = tmp_path / "log"
     monkeypatch.setenv("MADE_PAPER_LOG", str(path))
-    return lambda: path.read_text().splitlines() if path.exists() else []
+    return lambda: path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 def run(results, **options):
@@ -33,7 +33,7 @@ def run(results, **options):
 
 
 def kept(results):
-    return {path.stem: json.loads(path.read_text()) for path in results.rglob("*.json")}
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in results.rglob("*.json")}
 
 
 def test_a_record_says_what_made_it(tmp_path):
@@ -79,7 +79,7 @@ def test_resume_runs_only_what_is_missing_or_has_other_settings(tmp_path, log, m
     path = records.path_of(tmp_path, "made", made_paper.NAPS, "quick", made_paper.NAPS.rows[2], 0)
     path.unlink()
     other = records.path_of(tmp_path, "made", made_paper.NAPS, "quick", made_paper.NAPS.rows[5], 0)
-    other.write_text(other.read_text().replace('"rows": 12', '"rows": 13', 1))
+    other.write_text(other.read_text(encoding="utf-8").replace('"rows": 12', '"rows": 13', 1), encoding="utf-8")
     run(tmp_path, resume=True)
     assert log()[8:] == ["nap-2 0", "nap-5 0"]
     run(tmp_path)
@@ -146,10 +146,10 @@ def test_a_cell_ends_with_the_process_that_waits_for_it(tmp_path, monkeypatch):
     written = tmp_path / "cells.pid"
 
     def runs() -> bool:
-        return Path(f"/proc/{written.read_text()}").exists()
+        return Path(f"/proc/{written.read_text(encoding='utf-8')}").exists()
 
     try:
-        until(lambda: written.exists() and written.read_text() and runs())
+        until(lambda: written.exists() and written.read_text(encoding="utf-8") and runs())
     finally:
         process.kill()
         process.wait()
@@ -229,7 +229,7 @@ def test_documents_and_figures_are_written(tmp_path):
     pytest.importorskip("matplotlib")
     runner.run(MODULE, "smoke", None, tmp_path, apart=False, say=lambda _: None)
     pages.write(MODULE, tmp_path, tmp_path / "docs")
-    text = (tmp_path / "docs" / "papers" / "made.md").read_text()
+    text = (tmp_path / "docs" / "papers" / "made.md").read_text(encoding="utf-8")
     for name in ("table-1", "figure-1"):
         assert (tmp_path / "docs" / "papers" / "made" / f"{name}.png").stat().st_size > 1000
         assert f"(made/{name}.png)" in text

@@ -19,17 +19,17 @@ from gigagp.storage.files import check_folder, replacing
 
 def test_the_new_file_replaces_the_old(tmp_path):
     path = tmp_path / "f.txt"
-    path.write_text("old")
+    path.write_text("old", encoding="utf-8")
     with replacing(path) as file:
         file.write(b"new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
+        assert path.read_text(encoding="utf-8") == "old"
+    assert path.read_text(encoding="utf-8") == "new"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_exception_keeps_the_old_file(tmp_path):
     path = tmp_path / "f.txt"
-    path.write_text("old")
+    path.write_text("old", encoding="utf-8")
 
     def write_half():
         with replacing(path) as file:
@@ -38,13 +38,13 @@ def test_an_exception_keeps_the_old_file(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         write_half()
-    assert path.read_text() == "old"
+    assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_killed_process_keeps_the_old_file(tmp_path):
     path = tmp_path / "f.txt"
-    path.write_text("old")
+    path.write_text("old", encoding="utf-8")
     code = (
         "import os, signal, sys\nfrom gigagp.storage.files import replacing\n"
         "with replacing(sys.argv[1]) as file:\n"
@@ -53,7 +53,7 @@ def test_a_killed_process_keeps_the_old_file(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(gigagp.__file__).parents[1])}
     result = subprocess.run([sys.executable, "-c", code, str(path)], env=environment, check=False)
     assert result.returncode != 0
-    assert path.read_text() == "old"
+    assert path.read_text(encoding="utf-8") == "old"
     if hasattr(os, "O_TMPFILE"):
         assert list(tmp_path.iterdir()) == [path]
 
@@ -63,15 +63,15 @@ def test_temporary_files_of_dead_writers_are_removed_and_those_of_living_ones_st
     path, other = tmp_path / "f.txt", tmp_path / "g.txt"
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)  # as on systems without nameless files
     for number in range(3):
-        (tmp_path / f".f.txt.writing-{number}").write_text("half")
-    (tmp_path / ".g.txt.writing-0").write_text("of another file")
+        (tmp_path / f".f.txt.writing-{number}").write_text("half", encoding="utf-8")
+    (tmp_path / ".g.txt.writing-0").write_text("of another file", encoding="utf-8")
     with replacing(path) as file:
         file.write(b"new")
         assert len(list(tmp_path.glob(".f.txt.writing-*"))) == 1
         with replacing(path) as second:  # another writer of the same file must not remove this one
             second.write(b"second")
         assert len(list(tmp_path.glob(".f.txt.writing-*"))) == 1
-    assert path.read_text() == "new"
+    assert path.read_text(encoding="utf-8") == "new"
     assert sorted(tmp_path.iterdir()) == [tmp_path / ".g.txt.writing-0", path]
     with replacing(other) as file:
         file.write(b"new")
@@ -79,12 +79,12 @@ def test_temporary_files_of_dead_writers_are_removed_and_those_of_living_ones_st
 
 
 def test_a_link_stays_a_link(tmp_path):
-    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "real.txt").write_text("old", encoding="utf-8")
     (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
     with replacing(tmp_path / "link.txt") as file:
         file.write(b"new")
     assert (tmp_path / "link.txt").is_symlink()
-    assert (tmp_path / "real.txt").read_text() == "new"
+    assert (tmp_path / "real.txt").read_text(encoding="utf-8") == "new"
 
 
 def test_a_folder_is_refused(tmp_path):
@@ -98,7 +98,7 @@ def test_a_new_file_honours_the_umask_and_an_old_one_keeps_its_mode(tmp_path, mo
         monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     for mask in (0o022, 0o027, 0o002, 0o077):
         path, old = tmp_path / f"new-{mask}", tmp_path / f"old-{mask}"
-        old.write_text("old")
+        old.write_text("old", encoding="utf-8")
         old.chmod(0o640)
         before = os.umask(mask)
         try:
@@ -151,7 +151,7 @@ def test_a_link_to_nothing_makes_the_file_that_it_names(tmp_path):
     with replacing(tmp_path / "link") as file:
         file.write(b"new")
     assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_text() == "new"
+    assert (tmp_path / "real").read_text(encoding="utf-8") == "new"
 
 
 def test_kills_at_any_moment_leave_nothing_behind(tmp_path):

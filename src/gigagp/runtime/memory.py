@@ -27,15 +27,15 @@ def free_bytes(device: torch.device | str = "cpu") -> int:
     meminfo = Path("/proc/meminfo")
     free = 4 * 2**30  # nothing is known: assume a modest laptop
     if meminfo.exists():
-        match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
+        match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="utf-8"))
         if match:
             free = int(match.group(1)) * 1024
     elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     limit = Path("/sys/fs/cgroup/memory.max")  # a container may allow less than the machine has
     used = Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
-        free = min(free, max(int(limit.read_text()) - int(used.read_text()), 0))
+    if limit.exists() and used.exists() and limit.read_text(encoding="utf-8").strip().isdigit():
+        free = min(free, max(int(limit.read_text(encoding="utf-8")) - int(used.read_text(encoding="utf-8")), 0))
     return free
 
 

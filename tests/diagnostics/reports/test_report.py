@@ -184,7 +184,7 @@ def test_classes(tmp_path):
     text = gigagp.report(model, X[200:], labels[200:], tmp_path / "page.html")
     accuracy = model.score(X[200:], labels[200:])
     assert f"Of 100 test rows {100 * accuracy:.1f} % get the right class" in text
-    assert (tmp_path / "page.html").read_text() == text
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == text
     for words in ("True and predicted classes", "Probability, with a line where it is one half, with the test rows"):
         assert words in text
     assert "latent" not in text
@@ -274,7 +274,7 @@ def test_a_browser_shows_it_without_an_error_or_a_request(page, tmp_path, width)
         "document.title = JSON.stringify({wide, broken, asked, images: document.images.length}); });</script>"
     )
     file = tmp_path / "page.html"
-    file.write_text(re.sub(r"<meta http-equiv[^>]*>", "", page).replace("</body>", probe + "</body>"))
+    file.write_text(re.sub(r"<meta http-equiv[^>]*>", "", page).replace("</body>", probe + "</body>"), encoding="utf-8")
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     flags += f"--disable-component-update --disable-sync --enable-logging=stderr --window-size={width},900 --dump-dom"
     command = [BROWSER, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", file.as_uri()]

@@ -44,7 +44,7 @@ def work(rank: int, folder: str) -> None:
     try:  # a damaged file in the share of one process raises in both, so that neither waits for the other
         fit(place, distributed=True, name="bad")
     except GigaGPError as error:
-        (place / f"refused{rank}").write_text(str(error))
+        (place / f"refused{rank}").write_text(str(error), encoding="utf-8")
     dist.destroy_process_group()
 
 
@@ -81,7 +81,7 @@ def test_two_processes_end_with_the_model_of_one(tmp_path: Path) -> None:
     )
     half.fit_table(tmp_path / "p" / "part-0.parquet", "y", ["x", "z"])
     assert np.abs(half.predict(NEW) - expected[0]).max() > 1e-3  # a control: the result from one share alone
-    own, others = ((tmp_path / f"refused{rank}").read_text() for rank in (1, 0))
+    own, others = ((tmp_path / f"refused{rank}").read_text(encoding="utf-8") for rank in (1, 0))
     assert "part-3.parquet" in own
     assert others == f"process 1 of 2: {own}"
 

@@ -32,7 +32,7 @@ def work(rank: int, folder: str) -> None:
     try:  # probes of another seed on one of them: refused on both, so none waits for the other
         GridStatistics.from_rows(GRID, *rows(), 4, seed=rank).all_reduce()
     except InvalidInputError as error:
-        Path(f"{folder}/refused{rank}").write_text(str(error))
+        Path(f"{folder}/refused{rank}").write_text(str(error), encoding="utf-8")
     dist.destroy_process_group()
 
 
@@ -56,7 +56,7 @@ def test_two_processes_make_the_whole(tmp_path):
         assert (found.gram.values - whole.gram.values).abs().max() < 1e-12
         for name in ("cross", "probes", "probe_squares", "target_squares", "cell_counts", "input_low", "input_high"):
             torch.testing.assert_close(getattr(found, name), getattr(whole, name), rtol=1e-13, atol=1e-12, msg=name)
-        assert "same grid" in (tmp_path / f"refused{rank}").read_text()
+        assert "same grid" in (tmp_path / f"refused{rank}").read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -174,19 +174,19 @@ def test_damaged_binary_files_are_read_or_refused(tmp_path, name):
 def folder_of_parts(path: Path) -> Path:
     (path / "deep").mkdir(parents=True)
     for place, name in enumerate(("one.csv", "two.csv", "deep/three.csv")):
-        (path / name).write_text(f"a,y\n{place},1\n{place + 10},2\n")
+        (path / name).write_text(f"a,y\n{place},1\n{place + 10},2\n", encoding="utf-8")
     return path
 
 
 def test_a_folder_with_a_part_that_cannot_be_reached_is_refused(tmp_path):
     folder = folder_of_parts(tmp_path / "t")
     np.testing.assert_array_equal(read_columns(folder)["a"].to_numpy(), [2, 12, 0, 10, 1, 11])
-    (folder / "_temporary.csv").write_text("not,a part\n")
+    (folder / "_temporary.csv").write_text("not,a part\n", encoding="utf-8")
     (folder / "more").symlink_to(tmp_path / "other")
     with pytest.raises(InvalidInputError, match="more is a link to nothing"):
         read_columns(folder)
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "four.csv").write_text("a,y\n3,1\n")
+    (tmp_path / "other" / "four.csv").write_text("a,y\n3,1\n", encoding="utf-8")
     assert len(table_files(folder)) == 4  # links to folders are followed
     for name in ("five.csv", "five.parquet", "deep/five.csv.gz"):
         (folder / name).symlink_to(tmp_path / "gone")
@@ -205,9 +205,9 @@ def test_a_folder_with_a_part_that_cannot_be_reached_is_refused(tmp_path):
 
 def test_parts_with_other_columns_are_refused(tmp_path):
     folder = folder_of_parts(tmp_path / "t")
-    (folder / "zz.csv").write_text("y,a\n5,6\n")  # another order is no matter
+    (folder / "zz.csv").write_text("y,a\n5,6\n", encoding="utf-8")  # another order is no matter
     assert read_columns(folder)["a"].to_pylist()[-1] == 6
-    (folder / "zz.csv").write_text("a,z\n5,6\n")
+    (folder / "zz.csv").write_text("a,z\n5,6\n", encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"zz\.csv has no column 'y'"):
         read_columns(folder)
 
@@ -249,7 +249,7 @@ def test_the_work_on_a_table_grows_with_its_columns_alone(monkeypatch):
 
 def test_a_header_longer_than_a_block_is_read_whole(tmp_path):
     names = [f"{k} {'long name' * 200}" for k in range(1000)]  # two megabytes
-    (tmp_path / "t.csv").write_text(",".join(names) + "\n" + ",".join(["1.5"] * len(names)) + "\n")
+    (tmp_path / "t.csv").write_text(",".join(names) + "\n" + ",".join(["1.5"] * len(names)) + "\n", encoding="utf-8")
     assert column_names(tmp_path / "t.csv") == names
     assert read_columns(tmp_path / "t.csv").num_columns == len(names)
 
@@ -258,7 +258,7 @@ def test_labels_of_a_file_are_texts_without_blanks(tmp_path):
     from gigagp.tables.files.labels import Labels
 
     labels = Labels()
-    (tmp_path / "t.csv").write_text("a,kind\n1, yes\n2,yes\n3,no\n")
+    (tmp_path / "t.csv").write_text("a,kind\n1, yes\n2,yes\n3,no\n", encoding="utf-8")
     tables = stream_file(tmp_path / "t.csv", ["kind"], 10, labels={"kind": labels})
     assert len({math.floor(code) for table in tables for code in table.values[:, 0]}) == 2
     labels.finish("t.csv")

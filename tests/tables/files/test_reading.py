@@ -22,7 +22,7 @@ def arrow() -> pa.Table:
 
 
 def write_csv(path):
-    path.write_text("a,b,y\n1,10,0.25\n2,20,-1.5\n3,30,1e-9\n")
+    path.write_text("a,b,y\n1,10,0.25\n2,20,-1.5\n3,30,1e-9\n", encoding="utf-8")
 
 
 def write_gz(path):
@@ -30,11 +30,11 @@ def write_gz(path):
 
 
 def write_tsv(path):
-    path.write_text("a\tb\ty\n1\t10\t0.25\n2\t20\t-1.5\n3\t30\t1e-9\n")
+    path.write_text("a\tb\ty\n1\t10\t0.25\n2\t20\t-1.5\n3\t30\t1e-9\n", encoding="utf-8")
 
 
 def write_semicolons(path):
-    path.write_text("a;b;y\r\n1;10;0.25\r\n2;20;-1.5\r\n3;30;1e-9\r\n")
+    path.write_text("a;b;y\r\n1;10;0.25\r\n2;20;-1.5\r\n3;30;1e-9\r\n", encoding="utf-8")
 
 
 def write_stream(path):
@@ -86,7 +86,7 @@ def test_bare_arrays_get_numbered_columns(tmp_path):
 
 @pytest.mark.parametrize("ending", ["t.csv", "t.txt", "t.data"])
 def test_a_csv_without_header_is_recognised(tmp_path, ending):
-    (tmp_path / ending).write_text("1,10\n\n2,-1e3\n")
+    (tmp_path / ending).write_text("1,10\n\n2,-1e3\n", encoding="utf-8")
     table = read_table(tmp_path / ending)
     assert table.names == ("column1", "column2")
     np.testing.assert_array_equal(table.values, [[1, 10], [2, -1000]])
@@ -112,16 +112,16 @@ def test_header_detection(tmp_path, text, names):
 
 def test_a_text_cell_in_the_first_row_is_not_taken_for_a_header(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("1,red\n2,blue\n")
+    path.write_text("1,red\n2,blue\n", encoding="utf-8")
     with pytest.raises(InvalidInputError, match="column 'column2', row 1: 'red' is not a number"):
         read_table(path)
 
 
 def test_header_can_be_forced(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("1,2\n3,4\n")
+    path.write_text("1,2\n3,4\n", encoding="utf-8")
     assert read_table(path, header=True).names == ("1", "2")
-    path.write_text("a,b\n3,4\n")
+    path.write_text("a,b\n3,4\n", encoding="utf-8")
     with pytest.raises(InvalidInputError, match="column 'column1', row 1: 'a' is not a number"):
         read_table(path, header=False)
 
@@ -159,7 +159,7 @@ def test_a_bad_csv_is_refused_with_the_place(tmp_path, content, message):
 
 def test_text_far_down_a_long_column_is_found(tmp_path):
     path = tmp_path / "t.csv"  # beyond the block that pyarrow looks at first
-    path.write_text("a\n" + "1\n" * 700_000 + "oops\n2\n")
+    path.write_text("a\n" + "1\n" * 700_000 + "oops\n2\n", encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"column 'a', row 700001: 'oops'"):
         read_table(path)
 

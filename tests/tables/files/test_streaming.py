@@ -30,7 +30,7 @@ def test_names_of_columns(tmp_path, frame):
     assert column_names(tmp_path / "t.npy") == ["column1", "column2", "column3"]
     assert column_names(tmp_path) == ["a", "b", "y"]  # the first file's
     assert column_names(tmp_path / "t.csv", header=False) == ["column1", "column2", "column3"]
-    (tmp_path / "twice.csv").write_text("a,a\n1,2\n")
+    (tmp_path / "twice.csv").write_text("a,a\n1,2\n", encoding="utf-8")
     with pytest.raises(InvalidInputError, match="two columns named 'a'"):
         column_names(tmp_path / "twice.csv")
     (tmp_path / "no.parquet").write_bytes(b"PAR1 something else")
@@ -57,7 +57,7 @@ def test_a_numpy_file_stays_on_the_disk(tmp_path, frame, monkeypatch, chunk_rows
 def test_a_cell_of_text_in_a_csv_file_is_named(tmp_path, monkeypatch, header):
     monkeypatch.setattr("gigagp.tables.files.streaming._CSV_BLOCK", 64)
     path = tmp_path / "t.csv"
-    path.write_text("note,a,b\n" + "x,1,2\n" * 40 + "x,1,tall\n" + "x,1,2\n")
+    path.write_text("note,a,b\n" + "x,1,2\n" * 40 + "x,1,tall\n" + "x,1,2\n", encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"t.csv: column 'b', row 41: 'tall' is not a number"):
         rows(path, ["a", "b"], header=header)
     assert len(rows(path, ["a"], header=header)) == 42
@@ -65,7 +65,7 @@ def test_a_cell_of_text_in_a_csv_file_is_named(tmp_path, monkeypatch, header):
 
 def test_a_csv_file_without_a_header(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("1,2\n3,4\n5,oops\n")
+    path.write_text("1,2\n3,4\n5,oops\n", encoding="utf-8")
     assert rows(path, ["column1"], header=False).tolist() == [[1.0], [3.0], [5.0]]
     with pytest.raises(InvalidInputError, match=r"column 'column2', row 3: 'oops'"):
         rows(path, ["column2"], header=False)
@@ -73,11 +73,11 @@ def test_a_csv_file_without_a_header(tmp_path):
 
 def test_blank_lines_are_nothing_or_an_empty_cell(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("\n\n1,2\n\n3,4\n5,6\n\n")
+    path.write_text("\n\n1,2\n\n3,4\n5,6\n\n", encoding="utf-8")
     for read in (rows, lambda path, columns, header: read_table(path, columns, header).values):
         assert read(path, ["1", "2"], header=True).tolist() == [[3.0, 4.0], [5.0, 6.0]]
         assert read(path, ["column1"], header=False).tolist() == [[1.0], [3.0], [5.0]]
-    path.write_text("a\n1\n\n3\n")  # to leave the row out would move all predictions after it
+    path.write_text("a\n1\n\n3\n", encoding="utf-8")  # to leave the row out would move all predictions after it
     for read in (rows, lambda path, columns: read_table(path, columns).values):
         with pytest.raises(InvalidInputError, match="column 'a', row 2: the cell is empty"):
             read(path, ["a"])

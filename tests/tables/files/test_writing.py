@@ -26,7 +26,7 @@ def test_npy_has_the_numbers_only(tmp_path):
 
 def test_csv_is_plain(tmp_path):
     write_table(Table(("mean", "a, b"), np.array([[0.5, 2.0]])), tmp_path / "p.csv")
-    assert (tmp_path / "p.csv").read_text() == 'mean,"a, b"\n0.5,2\n'
+    assert (tmp_path / "p.csv").read_text(encoding="utf-8") == 'mean,"a, b"\n0.5,2\n'
 
 
 @pytest.mark.parametrize("name", ["p.xlsx", "p", "absent/p.csv"])

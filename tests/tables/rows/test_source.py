@@ -106,11 +106,11 @@ def test_reading_goes_on_where_it_stopped(tmp_path):
 def test_a_number_may_begin_as_a_whole_one_in_a_csv_file(tmp_path, monkeypatch):
     monkeypatch.setattr("gigagp.tables.files.streaming._CSV_BLOCK", 64)
     path = tmp_path / "t.csv"
-    path.write_text("a;b;y\n" + "0;1;2\n" * 50 + "0.5;1.25;2.5\n" * 50)
+    path.write_text("a;b;y\n" + "0;1;2\n" * 50 + "0.5;1.25;2.5\n" * 50, encoding="utf-8")
     parts = list(stream_rows(path, ["a", "b"], ["y"]))
     assert sum(len(part.X) for part in parts) == 100
     assert parts[-1].X[-1].tolist() == [0.5, 1.25]
-    path.write_text("a,b,y\n")
+    path.write_text("a,b,y\n", encoding="utf-8")
     assert list(stream_rows(path, ["a", "b"], ["y"])) == []
 
 
