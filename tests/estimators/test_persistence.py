@@ -239,7 +239,7 @@ def test_a_file_that_is_replaced_again_and_again_is_never_half_of_two(tmp_path):
     [
         ({"version": "9" * 5000}, "Update gigagp"),
         ({"version": "²"}, "Update gigagp"),
-        ({"header": "[" * 2000 + "]" * 2000}, "header cannot be read"),
+        ({"header": "[" * 2000 + "]" * 2000}, "header (cannot be read|is not a table)"),  # Python 3.13 can read it
         ({"header": '{"a": ' * 100_000 + "1" + "}" * 100_000}, "header cannot be read"),
         ({"header": '{"a": ' + "9" * 5000 + "}"}, "header cannot be read"),
         ({"kind": "x" * 10_000}, "holds a 'xxx"),

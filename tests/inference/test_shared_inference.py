@@ -191,9 +191,17 @@ def test_the_bits_are_those_of_one_process(found, count):
 
 def test_bounds_and_gradients_are_those_without_processes(found):
     """The parts are added in another order, so that results differ by rounding errors alone."""
+    data, model = table()
+    condition = {}  # of the matrices between inducing points, which bounds and gradients are solved with
+    for method in ("collapsed", "minibatches"):
+        places = (
+            METHODS[method][0].objective(data, torch.Generator().manual_seed(1)).start(model).free["inducing_points"]
+        )
+        condition[method] = float(torch.linalg.cond(model.kernel.block(places, places).detach()))
     for name, expected in gradients().items():
         size = max(float(expected.double().abs().max()), 1.0)
-        assert float((found[2][1][name] - expected).abs().max()) < 1e-9 * size, name
+        worst = next((number for method, number in condition.items() if method in name), 1e5)
+        assert float((found[2][1][name] - expected).abs().max()) < 64 * torch.finfo(torch.float64).eps * worst * size
 
 
 def test_every_inference_shares_its_work(found):

@@ -105,7 +105,7 @@ def test_colours_are_robust():
 
 def test_more_inputs_have_dependences():
     X = RNG.normal(size=(40, 5))
-    gp = fitted(X, X[:, 2] + 0.1 * X[:, 0])
+    gp = fitted(X, X[:, 2] + 0.5 * X[:, 0], [3.0, 9.0, 2.0, 9.0, 9.0])
     figure = gp.plot(label="y", resolution=5)
     bars, *others = figure.axes
     assert [one.get_xlabel() for one in others[:2]] == ["input 3", "input 1"]
