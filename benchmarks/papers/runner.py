@@ -65,8 +65,9 @@ def compute(job: Job) -> dict[str, Any]:
             assert cell.experiment.run is not None
             outcome = {"status": "done", "numbers": records.plain(cell.experiment.run(cell))}
         except Exception as error:
+            # not printed here: a fork of the server would write to the standard error that the server was started with
             outcome = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-            traceback.print_exc()
+            outcome["traceback"] = traceback.format_exc()
     torch = sys.modules.get("torch")
     return {
         **outcome,
@@ -184,6 +185,7 @@ def run(
             }
             shared = records.twin(results, paper, cell) if resume else None
             outcome = shared or (compute_apart(job, kept["limit"]) if apart else compute(job))
+            print(outcome.pop("traceback", ""), end="", file=sys.stderr)
             record = {**named, **described, **outcome} | named
             if shared:
                 record["computed_for"] = shared["experiment"]
