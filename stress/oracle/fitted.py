@@ -52,7 +52,7 @@ def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer |
         return None
     between, cross, prior, extra = found
     noise = formulas.white(spec, rows) + model.noise_variance.double().numpy()
-    basis, new_basis = _basis(model.mean.name, rows), _basis(model.mean.name, points)
+    basis, new_basis = basis_at(model.mean.name, rows), basis_at(model.mean.name, points)
     largest = float(np.abs(rows).max(initial=0.0))
     entry = formulas.entry_error(spec, points, largest) * (unit / _UNITS[torch.float64])
     if kind == "computation-aware":  # actions may be nearly dependent
@@ -73,7 +73,8 @@ def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer |
     )
 
 
-def _basis(name: str, X: np.ndarray) -> np.ndarray:
+def basis_at(name: str, X: np.ndarray) -> np.ndarray:
+    """Return the basis functions of a mean at rows, shape (n, p)."""
     columns = {"zero": 0, "fixed": 0, "constant": 1, "linear": 1 + X.shape[1]}[name]
     return np.concatenate([np.ones((len(X), 1)), X], 1)[:, :columns]
 
