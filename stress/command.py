@@ -22,6 +22,7 @@ AREAS = {
     "races": (0.05, 60.0),
     "command_line": (0.1, 60.0),
     "likelihoods": (0.1, 60.0),
+    "transforms": (0.1, 60.0),
 }
 #: Largest number of printed failures with the same cause.
 _SHOWN = 3

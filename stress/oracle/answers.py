@@ -119,20 +119,44 @@ def points_for(gp: Any, X: np.ndarray, draw: Draw) -> np.ndarray:
     return new
 
 
-def check_against_dense(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray, draw: Draw, warned: bool) -> None:
+def check_against_dense(
+    gp: Any,
+    X: np.ndarray,
+    y: np.ndarray,
+    new: np.ndarray,
+    draw: Draw,
+    warned: bool,
+    offset: np.ndarray | None = None,
+) -> None:
+    """Compare the latent function at points with dense algebra.
+
+    Parameters
+    ----------
+    gp : GPRegressor
+    X, y : arrays
+        The rows of the fit. After a transform of the target, ``y`` is transformed; a known mean is subtracted.
+    new : array of shape (m, d)
+    draw : Draw
+    warned : bool
+        Whether the fit issued a warning, in which case nothing is compared.
+    offset : array of shape (m,), optional
+        The known mean at the points.
+    """
     kind = gp.posterior_.kind
     answer = expected(gp, X, y, new)
     if answer is None:
         draw.note("no dense answer")
         return
     draw.note(f"dense answer for {kind}, typical error {np.median(answer.variance_error):.1g}")
-    mean, std = gp.predict(new, return_std=True, variance="solve")
+    mean, std = gp.predict_latent(new, return_std=True, variance="solve")
     scaling = gp.scaling_
-    in_units = (np.asarray(mean).reshape(len(new), -1) - scaling.y_centre) / scaling.y_scale
+    known = np.zeros(len(new)) if offset is None else offset
+    in_units = (np.asarray(mean).reshape(len(new), -1) - known[:, None] - scaling.y_centre) / scaling.y_scale
     variance = (np.asarray(std).reshape(len(new), -1)[:, 0] / scaling.y_scale[0]) ** 2
     # Digits are lost when an answer is converted to the target's units and back.
     back = 8 * np.finfo(float).eps * (1 + np.abs(scaling.y_centre / scaling.y_scale).max())
     back = back + np.finfo(float).smallest_subnormal / np.abs(scaling.y_scale).min()  # tiny targets have few digits
+    back = back + 8 * np.finfo(float).eps * float(np.abs(known / scaling.y_scale.min()).max())
     off = np.abs(in_units - answer.mean)
     allowed = answer.mean_error[:, None] + back + 1e-13 * np.abs(answer.mean)
     if warned:

@@ -75,8 +75,9 @@ def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer |
 
 def basis_at(name: str, X: np.ndarray) -> np.ndarray:
     """Return the basis functions of a mean at rows, shape (n, p)."""
-    columns = {"zero": 0, "fixed": 0, "constant": 1, "linear": 1 + X.shape[1]}[name]
-    return np.concatenate([np.ones((len(X), 1)), X], 1)[:, :columns]
+    parts = {"zero": [], "fixed": [], "constant": [X[:, :0]], "linear": [X], "quadratic": [X, X**2]}[name]
+    ones = [np.ones((len(X), 1))] if parts else []
+    return np.concatenate([X[:, :0], *ones, *parts], 1)
 
 
 def _solver_error(gp: Any) -> tuple[float, float]:
