@@ -23,6 +23,8 @@ AREAS = {
     "command_line": (0.1, 60.0),
     "likelihoods": (0.1, 60.0),
     "transforms": (0.1, 60.0),
+    "outputs": (0.1, 60.0),
+    "copies": (0.1, 60.0),
 }
 #: Largest number of printed failures with the same cause.
 _SHOWN = 3

@@ -11,6 +11,7 @@ from scipy import special
 
 from stress.draw import Draw
 from stress.drawn.small import draw_places, draw_size, draw_values, points_around, smooth_values
+from stress.oracle import kernel as formulas
 from stress.oracle.answers import check_against_dense
 from stress.oracle.kriging import Answer
 from stress.oracle.latent import Latent, density_of
@@ -18,6 +19,8 @@ from stress.outcome import RIGHT, Wrong
 
 #: Relative error that searches for modes, and for the best lower bound, may leave.
 _MODE, _BOUND = 1e-6, 2e-3
+#: The same where steps are not Newton's, because second derivatives are not the curvature.
+_HEAVY = 1e-4
 #: Step of rules for expectations, in standard deviations.
 _STEP = 0.006
 #: Kernels that have random features, and those rough enough for few neighbours.
@@ -82,7 +85,7 @@ def _latent(draw: Draw, way: str) -> str:
         answer, share = problem.at_bound(density, _variance_given_trend(gp, X)), _BOUND
     else:
         problem = Latent.of(gp, X, y, new)
-        answer, share = problem.laplace(density, information), _MODE
+        answer, share = problem.laplace(density, information), _MODE if information is None else _HEAVY
     if answer is None:
         draw.note("no dense answer")
         return RIGHT
@@ -214,7 +217,8 @@ def _check_distribution(gp: Any, new: np.ndarray, f: np.ndarray, std: np.ndarray
     places, weights = _nodes(f, std)
     logs = density(given[..., None], places, np.ones(1))[0]
     wanted = special.logsumexp(logs, b=weights, axis=-1)
-    narrow = std * _STEP < 0.3 / np.sqrt(np.abs(given) + 1)  # the rule sees the density
+    # the rule sees the density, and its ends are far enough apart
+    narrow = (std * _STEP < 0.3 / np.sqrt(np.abs(given) + 1)) & (wanted > -40)
     if not np.allclose(found[narrow], wanted[narrow], rtol=1e-6, atol=1e-6):
         raise Wrong(f"log density of {gp.likelihood_.name} targets: {found!r} for {wanted!r}")
     if gp.likelihood_.name != "poisson":
@@ -258,7 +262,10 @@ def _weights(draw: Draw, way: str) -> str:
     errors = (y - gp.predict(X)) / gp.scaling_.y_scale[0]
     squares = errors**2 + _variance_given_trend(gp, X)
     right = (noise.df + 1) / (noise.df + squares / noise.squared_scale)
-    if gp.posterior_.kind == "exact" and not said and not np.abs(weights - right).max() <= 0.05:
+    has_white = formulas.white(
+        gp.posterior_.model.kernel.to_dict(), gp.scaling_.inputs(X)
+    ).any()  # has a part of errors
+    if gp.posterior_.kind == "exact" and not said and not has_white and not np.abs(weights - right).max() <= 0.05:
         raise Wrong(f"weights of rows: {weights!r} for {right!r}")
     return RIGHT
 

@@ -52,7 +52,7 @@ def _laplace_averaged(y: Array, mean: Array, std: Array, noise: Array) -> tuple[
 
 
 def _laplace(y: Array, f: Array, noise: Array) -> tuple[Array, Array, Array]:
-    """The kink is averaged over latent values with a standard deviation of a quarter of the scale."""
+    """Return them averaged over latent values with a standard deviation of a quarter of the scale: there is a kink."""
     return _laplace_averaged(y, f, np.sqrt(noise / 2) / 4, noise)
 
 
@@ -152,7 +152,7 @@ class Latent:
                 return None
             alpha, beta, f = found
             here, _, bend = density(y, f, self.noise)
-            means.append(self.new_basis @ beta + self.cross.T @ alpha)
+            means.append(self._at_points(alpha, beta))
             bends.append(bend if information is None else information(self.noise))
             value += here.sum() - 0.5 * alpha @ self.between @ alpha
         weights = np.mean(bends, 0)
@@ -163,22 +163,17 @@ class Latent:
 
     def _mode(self, y: Array, f: Array, density: Density, information: Any) -> tuple[Array, Array, Array] | None:
         """Return weights, coefficients and latent values of the mode near f, by damped Newton steps."""
-        K, H, n, p = self.between, self.basis, len(y), self.basis.shape[1]
-        H = H / np.maximum(np.linalg.norm(H, axis=0), 1e-300)
-        here, alpha, beta = -np.inf, np.zeros(n), np.zeros(p)
+        K, H = self.between, self._scaled_basis()
+        here, alpha, beta = -np.inf, np.zeros(len(y)), np.zeros(H.shape[1])
         for step in range(60):
             _, slope, bend = density(y, f, self.noise)
             weight = bend if information is None else np.maximum(bend, _LEAST * information(self.noise))
-            top = np.hstack([np.eye(n) + weight[:, None] * K, weight[:, None] * H])
-            matrix = np.vstack([top, np.hstack([H.T, np.zeros((p, p))])])
-            right = np.concatenate([slope + weight * f, np.zeros(p)])
-            try:
-                solved = np.linalg.solve(matrix, right) if p == 0 else np.linalg.lstsq(matrix, right, rcond=1e-13)[0]
-            except np.linalg.LinAlgError:
+            solved = self._step(f, slope, weight)
+            if solved is None:
                 return None
             share, done = 1.0, False
             while True:
-                a, b = (old + share * (new - old) for old, new in ((alpha, solved[:n]), (beta, solved[n:])))
+                a, b = (old + share * (new - old) for old, new in zip((alpha, beta), solved, strict=True))
                 g = K @ a + H @ b
                 value = density(y, g, self.noise)[0].sum() - 0.5 * a @ K @ a
                 if step == 0 or value >= here - 1e-12 * abs(here) or share < 1e-6:
@@ -189,8 +184,30 @@ class Latent:
             if not np.isfinite(here):
                 return None
             if done:
-                return alpha, beta / np.maximum(np.linalg.norm(self.basis, axis=0), 1e-300), f
+                return alpha, beta, f
         return None
+
+    def _scaled_basis(self) -> Array:
+        return self.basis / np.maximum(np.linalg.norm(self.basis, axis=0), 1e-300)
+
+    def _at_points(self, alpha: Array, beta: Array) -> Array:
+        size = np.maximum(np.linalg.norm(self.basis, axis=0), 1e-300)
+        return self.new_basis @ (beta / size) + self.cross.T @ alpha
+
+    def _step(self, f: Array, slope: Array, weight: Array) -> tuple[Array, Array] | None:
+        """Return weights of rows and coefficients after a full Newton step from latent values f.
+
+        The system has no inverse curvature, which may be tiny.
+        """
+        K, H, n, p = self.between, self._scaled_basis(), len(f), self.basis.shape[1]
+        top = np.hstack([np.eye(n) + weight[:, None] * K, weight[:, None] * H])
+        matrix = np.vstack([top, np.hstack([H.T, np.zeros((p, p))])])
+        right = np.concatenate([slope + weight * f, np.zeros(p)])
+        try:
+            solved = np.linalg.solve(matrix, right) if p == 0 else np.linalg.lstsq(matrix, right, rcond=1e-13)[0]
+        except np.linalg.LinAlgError:
+            return None
+        return solved[:n], solved[n:]
 
     def at_bound(self, density: Density, var: Array) -> Answer | None:
         """Return the answer whose slopes and curvatures are those expected under the package's moments at the rows.
@@ -207,8 +224,10 @@ class Latent:
             expectations(density, y, f, var, self.noise) for y, f in zip(self.targets.T, self.at_rows.T, strict=True)
         ]
         weights = np.mean([part[2] for part in parts], 0)
-        least = 1 / (_VAGUE * np.maximum(np.diag(self.between), 1e-300))
-        noise = 1 / np.maximum(weights, least)
-        pseudo = np.stack([f + noise * part[1] for f, part in zip(self.at_rows.T, parts, strict=True)], 1)
-        problem = Problem(self.between, self.cross, self.prior, noise, self.basis, self.new_basis, pseudo)
-        return solve(problem, 2.2e-16, self.entry_error)
+        means = []
+        for f, part in zip(self.at_rows.T, parts, strict=True):
+            solved = self._step(f, part[1], weights)
+            if solved is None:
+                return None
+            means.append(self._at_points(*solved))
+        return self._conditioned(weights, means)

@@ -192,3 +192,23 @@ def test_bad_targets_and_names():
             Poisson().check_targets(number([1.0, bad]))
     with pytest.raises(InvalidInputError, match="likelihood must be one of 'gaussian', 'laplace'"):
         resolve_likelihood("student")
+
+
+@pytest.mark.parametrize("likelihood", [Logistic(), Probit()], ids=lambda one: one.name)
+def test_probabilities_where_the_latent_function_is_very_uncertain(likelihood):
+    """A probability is then a step beside the spread of f, between whose nodes a rule for smooth functions falls."""
+    mean, std = (torch.tensor(one, dtype=torch.float64) for one in ([0.7, -8.0, 3.0, 20.0], [50.0, 40.0, 9.0, 3.1]))
+    f = torch.linspace(-800, 800, 3_200_001, dtype=torch.float64)  # Riemann sums along f itself
+    own = likelihood.probability(f)
+    for k in range(len(mean)):
+        density = (-0.5 * ((f - mean[k]) / std[k]).square()).softmax(0)
+        right, sign = own @ density, 2 * own - 1
+        of_mean = sign.square() @ density - (2 * right - 1).square()
+        place = mean[k : k + 1], std[k : k + 1]
+        found = likelihood.target_moments(*place, torch.zeros(1, dtype=torch.float64))
+        assert float(likelihood.mean_probability(*place)) == pytest.approx(float(right), rel=1e-9)
+        assert float(found.mean) == pytest.approx(float(2 * right - 1), abs=1e-9)
+        assert float(found.of_mean) == pytest.approx(float(of_mean), abs=1e-9)
+        assert float(found.of_target) == pytest.approx(float(4 * right * (1 - right)), abs=1e-9)
+        logs = likelihood.predictive_log_density(torch.ones(1, dtype=torch.float64), *place, torch.zeros(1).double())
+        assert float(logs) == pytest.approx(float(right.log()), abs=1e-9)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.model.likelihoods.base import NODES, Likelihood, hermite
+from gigagp.model.likelihoods.base import NODES, Likelihood, TargetMoments, hermite
+
+#: Latent standard deviation from which a probability is a step beside the spread of f. Expectations are then along f
+#: itself, from -120 to 120 in steps that see the step.
+_WIDE, _END, _NODES = 3.0, 120.0, 801
+#: Beyond so many logits more than the variance, the logistic function is an exponential wherever it matters.
+_EXPONENTIAL = 60.0
+#: Points that are integrated at once.
+_ROWS = 2048
 
 
 class _Binary(Likelihood):
@@ -31,6 +40,34 @@ class _Binary(Likelihood):
     def target_variance(self, f: Tensor, noise: Tensor) -> Tensor:
         """Return ``4 P (1 - P)``."""
         return 4 * self.probability(f) * self.probability(-f)
+
+    def target_moments(self, mean: Tensor, std: Tensor, noise: Tensor) -> TargetMoments:
+        """Return the moments by quadrature, along f itself where it is very uncertain."""
+        found = super().target_moments(mean, std, noise)
+        mean, std, _ = torch.broadcast_tensors(mean, std, noise)
+        wide = std > _WIDE
+        if not bool(wide.any()):
+            return found
+        own, rest = (self.mean_probability(side, std[wide]) for side in (mean[wide], -mean[wide]))
+        spread = 4 * self._expected(lambda f: self.probability(f) * self.probability(-f), mean[wide], std[wide])
+        parts = own - rest, (4 * own * rest - spread).clamp_min(0), 4 * own * rest
+        return TargetMoments(*(old.masked_scatter(wide, new) for old, new in zip(found, parts, strict=True)))
+
+    def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        """Return the log probability of a sign, from `mean_probability` where the function is very uncertain."""
+        found = super().predictive_log_density(y, mean, std, noise)
+        y, mean, std, _ = torch.broadcast_tensors(y, mean, std, noise)
+        probability = self.mean_probability(y * mean, std)
+        return torch.where((std > _WIDE) & (probability > 1e-280), probability.log(), found)
+
+    @staticmethod
+    def _expected(values: Callable[[Tensor], Tensor], mean: Tensor, std: Tensor) -> Tensor:
+        """Return the expectation of a function that vanishes on both sides, for means and wide deviations (m,)."""
+        places = torch.linspace(-_END, _END, _NODES, dtype=mean.dtype, device=mean.device)
+        weights = values(places) * (2 * _END / (_NODES - 1) / math.sqrt(2 * math.pi))
+        pairs = zip(mean.split(_ROWS), std.split(_ROWS), strict=True)
+        found = [torch.exp(-0.5 * ((places - m[:, None]) / s[:, None]).square()) @ weights / s for m, s in pairs]
+        return torch.cat(found)
 
     def target_quantile(self, level: float, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
         """Return -1 or 1."""
@@ -67,9 +104,22 @@ class Logistic(_Binary):
         return torch.sigmoid(f)
 
     def mean_probability(self, mean: Tensor, std: Tensor, nodes: int = NODES) -> Tensor:
-        """Return the average by quadrature."""
+        """Return the average by quadrature.
+
+        It is also the probability that a logistic variable is below f. Where f is very uncertain, the average is over
+        that variable, so that what is averaged is smooth.
+        """
+        mean, std = torch.broadcast_tensors(mean, std)
         places, weights = (one.to(mean) for one in hermite(nodes))
-        return torch.sigmoid(mean[..., None] + std[..., None] * places) @ weights
+        found = torch.sigmoid(mean[..., None] + std[..., None] * places) @ weights
+        wide = (std > _WIDE) & (mean.abs() < std.square() + _EXPONENTIAL)
+        if not bool(wide.any()):
+            return found
+        places = torch.linspace(-_END, _END, _NODES, dtype=mean.dtype, device=mean.device)
+        density = (torch.nn.functional.logsigmoid(places) + torch.nn.functional.logsigmoid(-places)).softmax(0)
+        pairs = zip(mean[wide].split(_ROWS), std[wide].split(_ROWS), strict=True)
+        parts = [torch.special.ndtr((m[:, None] - places) / s[:, None]) @ density for m, s in pairs]
+        return found.masked_scatter(wide, torch.cat(parts))
 
     def start_curvature(self, y: Tensor, noise: float) -> float:
         """Return one fourth, the largest curvature."""
