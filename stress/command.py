@@ -25,6 +25,9 @@ AREAS = {
     "transforms": (0.1, 60.0),
     "outputs": (0.1, 60.0),
     "copies": (0.1, 60.0),
+    "budgets": (0.1, 60.0),
+    "translations": (0.05, 60.0),
+    "containers": (0.1, 60.0),
 }
 #: Largest number of printed failures with the same cause.
 _SHOWN = 3

@@ -139,6 +139,130 @@ def _other_joint(put: Setter) -> None:
     put(JointPosterior, "stddev", property(lambda self: 0.99 * stddev(self)))
 
 
+def _steep_rates(put: Setter) -> None:
+    """Leave a tenth of the curvature of counts out."""
+    from gigagp.inference.vecchia import mode  # MERGED curvature, mode
+
+    of = curvature.Curvature.of.__func__
+
+    def flatter(cls: Any, likelihood: Any, *arguments: Any) -> Any:
+        found = of(cls, likelihood, *arguments)
+        return found._replace(curvature=0.9 * found.curvature) if likelihood.name == "poisson" else found
+
+    put(mode, "Curvature", type("Curvature", (curvature.Curvature,), {"of": classmethod(flatter)}))
+
+
+def _median_rates(put: Setter) -> None:
+    """Return the rate at the mean of the logarithm in place of the mean rate."""
+    from gigagp.model.likelihoods import Poisson
+
+    moments = Poisson.target_moments
+    put(
+        Poisson,
+        "target_moments",
+        lambda self, mean, std, noise: moments(self, mean, std, noise)._replace(mean=mean.exp() + 0 * std),
+    )
+
+
+def _sure_classes(put: Setter) -> None:
+    """Return the probability at the mean of the latent function, without its uncertainty."""
+    from gigagp.model.likelihoods import Logistic
+
+    put(Logistic, "mean_probability", lambda self, mean, std, nodes=0: self.probability(mean))
+
+
+def _known_trend(put: Setter) -> None:
+    """Leave the uncertainty of the slopes of a linear mean out."""
+    from gigagp.model.means import LinearMean
+
+    basis = LinearMean.basis
+    put(LinearMean, "basis", lambda self, X: basis(self, X)[:, :1] + 0 * X[:, :1])
+
+
+def _no_jacobian(put: Setter) -> None:
+    """Leave the Jacobian of a transform out of log densities."""
+    from gigagp.estimators.answers import responses
+
+    density = responses.log_density
+    put(
+        responses,
+        "log_density",
+        lambda transform, y, *moments: density(transform, y, *moments) - transform.log_derivative(y),
+    )
+
+
+def _median_of_transforms(put: Setter) -> None:
+    """Return the median in place of the mean after a transform."""
+    from gigagp.estimators.answers import responses
+
+    moments = responses.moments
+    put(
+        responses,
+        "moments",
+        lambda transform, mean, *rest: (transform.inverse(mean), *moments(transform, mean, *rest)[1:]),
+    )
+
+
+def _rounded_file(put: Setter) -> None:
+    """Write model files with the digits of float32."""
+    from gigagp.estimators.saving import persistence
+
+    save = persistence.save_state
+
+    def rounded(path: Any, kind: str, tensors: Any, header: Any) -> Any:
+        few = {name: one.float().to(one.dtype) if one.is_floating_point() else one for name, one in tensors.items()}
+        return save(path, kind, few, header)
+
+    put(persistence, "save_state", rounded)
+
+
+def _quiet_budget(put: Setter) -> None:
+    """Do not say that a time budget has ended the learning."""
+    from gigagp import GPRegressor
+
+    describe = GPRegressor.describe
+
+    def without(self: GPRegressor) -> str:
+        return "\n".join(line for line in describe(self).splitlines() if "time budget" not in line)
+
+    put(GPRegressor, "describe", without)
+
+
+def _plain_periodic(put: Setter) -> None:
+    """Translate lengthscales of periodic kernels to GPyTorch as they are."""
+    from gigagp.kernels.periodic import Periodic
+    from gigagp.kernels.translation import gpytorch
+    from gigagp.kernels.translation.numbers import Name
+
+    names = {"lengthscale": Name("lengthscale"), "period": Name("period_length")}
+    put(gpytorch, "_LEAVES", {**gpytorch._LEAVES, "PeriodicKernel": (Periodic, names)})
+
+
+def _sorted_columns(put: Setter) -> None:
+    """Read the columns of Arrow and polars tables in the order of their last rows."""
+    import pandas as pd
+
+    from gigagp.tables import intake
+
+    frame = intake._frame
+
+    def turned(values: Any) -> Any:
+        found = frame(values)
+        if found is None or isinstance(values, pd.DataFrame) or len(found[0]) < 2:
+            return found
+        return found[0], list(found[1])[::-1]
+
+    put(intake, "_frame", turned)
+
+
+def _one_scale(put: Setter) -> None:
+    """Return all outputs that share a kernel with the deviation of the first."""
+    from gigagp.model.scaling import Scaling
+
+    spreads = Scaling.spreads
+    put(Scaling, "spreads", lambda self, std: spreads(self, std)[:, :1] + 0 * spreads(self, std))
+
+
 #: From a name to the area that finds the bug, and the function that plants it.
 PLANTS: dict[str, tuple[str, Callable[[Setter], None]]] = {
     "wide-variance": ("tables", _wide_variance),
@@ -151,4 +275,15 @@ PLANTS: dict[str, tuple[str, Callable[[Setter], None]]] = {
     "ignored-arguments": ("arguments", _ignored_arguments),
     "no-checksum": ("models", _no_checksum),
     "half-files": ("kills", _half_files),
+    "steep-rates": ("likelihoods", _steep_rates),
+    "median-rates": ("likelihoods", _median_rates),
+    "sure-classes": ("likelihoods", _sure_classes),
+    "known-trend": ("transforms", _known_trend),
+    "no-jacobian": ("transforms", _no_jacobian),
+    "median-of-transforms": ("transforms", _median_of_transforms),
+    "rounded-file": ("copies", _rounded_file),
+    "quiet-budget": ("budgets", _quiet_budget),
+    "plain-periodic": ("translations", _plain_periodic),
+    "sorted-columns": ("containers", _sorted_columns),
+    "one-scale": ("outputs", _one_scale),
 }

@@ -152,7 +152,10 @@ def check_against_dense(
     scaling = gp.scaling_
     known = np.zeros(len(new)) if offset is None else offset
     in_units = (np.asarray(mean).reshape(len(new), -1) - known[:, None] - scaling.y_centre) / scaling.y_scale
-    variance = (np.asarray(std).reshape(len(new), -1)[:, 0] / scaling.y_scale[0]) ** 2
+    spreads = np.asarray(std).reshape(len(new), -1) / scaling.y_scale
+    if not np.allclose(spreads, spreads[:, :1], rtol=1e-9, atol=0):
+        raise Wrong(f"deviations of outputs that share a kernel are not alike in units of each: {spreads!r}")
+    variance = spreads[:, 0] ** 2
     # Digits are lost when an answer is converted to the target's units and back.
     back = 8 * np.finfo(float).eps * (1 + np.abs(scaling.y_centre / scaling.y_scale).max())
     back = back + np.finfo(float).smallest_subnormal / np.abs(scaling.y_scale).min()  # tiny targets have few digits

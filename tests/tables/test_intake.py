@@ -273,3 +273,16 @@ def test_chunks_of_another_width_are_refused(method):
 def test_integers_beyond_53_bits_are_rounded_to_float64_and_no_more():
     stamps = np.array([2**53 + 1, 1_700_000_000_123_456_789], dtype=np.int64)
     np.testing.assert_array_equal(intake.numbers(stamps, "X"), [2.0**53, 1_700_000_000_123_456_768.0])
+
+
+def test_the_layout_of_a_table_changes_no_bit():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(20, 4)), rng.normal(size=(20, 2))
+
+    def answers(table, targets):
+        gp = GPRegressor(kernels.Matern(1.5, 0.5), optimizer=None, outputs="shared")
+        return gp.fit(table, targets).predict(X[:5])
+
+    right = answers(X, y)
+    for table, targets in ((np.asfortranarray(X), y), (X, np.asfortranarray(y)), (scipy.sparse.csc_array(X), y)):
+        assert np.array_equal(answers(table, targets), right)

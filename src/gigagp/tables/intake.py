@@ -55,6 +55,7 @@ def numbers(
         found = np.empty((len(values), len(columns)))
         for k, part in enumerate(parts):
             found[:, k] = to_floats(_column(part), Place(name, [columns[k]], first_row))
+    found = np.asarray(found, order="C")  # sums over rows have one order, whatever the layout of the table
     return refuse_not_finite(found, place) if finite else found
 
 
