@@ -24,7 +24,7 @@ AREAS = {
     "likelihoods": (0.1, 60.0),
     "transforms": (0.1, 60.0),
     "outputs": (0.1, 60.0),
-    "copies": (0.1, 60.0),
+    "copies": (0.1, 200.0),
     "budgets": (0.1, 60.0),
     "translations": (0.05, 60.0),
     "containers": (0.1, 60.0),

@@ -10,6 +10,7 @@ import numpy as np
 from stress.draw import Draw
 from stress.drawn.settings import draw_inference
 from stress.drawn.small import draw_places, draw_size, draw_values, points_around, smooth_values
+from stress.oracle import kernel as formulas
 from stress.oracle.answers import check_against_dense
 from stress.outcome import REFUSED, RIGHT, Wrong
 
@@ -95,7 +96,8 @@ def _check_reread(gp: Any, X: np.ndarray, y: np.ndarray, draw: Draw) -> None:
     new = points_around(draw, X)
     (mean, std), (own, own_std) = (one.predict(new, return_std=True) for one in (gp, again))
     scale = float(gp.scaling_.y_scale[0]) + float(np.abs(mean).max())
-    noise = float(gp.posterior_.model.noise_variance.min())
+    white = formulas.white(gp.posterior_.model.kernel.to_dict(), gp.scaling_.inputs(X))
+    noise = float(gp.posterior_.model.noise_variance.min()) + float(white.min())
     prior = float(gp.posterior_.model.kernel.diagonal(gp.posterior_.places()).max())
     allowed = 1e-13 * len(X) * (1 + prior / noise) + 1e-10
     off = max(np.abs(mean - own).max() / scale, np.abs((std / scale) ** 2 - (own_std / scale) ** 2).max())

@@ -137,7 +137,7 @@ def _forked(model: Any, new: np.ndarray, threads: int) -> dict[str, Any]:
         torch.set_num_threads(threads)
         return answers(pickle.loads(data), new)
 
-    ending = Child(there).join(60.0)
+    ending = Child(there).join(150.0)
     ending.reraise()
     return dict(ending.value)
 
