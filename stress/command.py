@@ -28,6 +28,7 @@ AREAS = {
     "budgets": (0.1, 60.0),
     "translations": (0.05, 60.0),
     "containers": (0.1, 60.0),
+    "ends": (0.1, 100.0),
 }
 #: Largest number of printed failures with the same cause.
 _SHOWN = 3
