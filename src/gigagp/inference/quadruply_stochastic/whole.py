@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -411,8 +410,9 @@ def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) ->
 # The relevance vector machine on all rows and functions: precisions that grow until their functions leave -------------
 
 
-#: Most updates of the precisions, and the gain in nats an observation below which an update is not worth it.
-_UPDATES, _GAIN = 2000, 1e-6
+#: Most updates of the precisions, and the gain in nats an observation below which an update is not worth it, because
+#: what a hundred more would gain does not matter either; such a loss is what a function must be worth to stay.
+_UPDATES, _GAIN, _LOSS = 2000, 1e-6, 1e-4
 #: Precision, in units of the threshold, beyond which a function is taken out for good, and the lowest threshold there:
 #: a lower threshold drops more functions of the same optimum, and does not move the optimum.
 _FAR, _THRESHOLD = 100.0, 1e4
@@ -450,8 +450,8 @@ def relevant_weights(
 
     ``s_i = (1 - s_i Sigma_ii) / mu_i^2`` has the fixed points of ``s_i = 1 / E w_i^2`` and gets there in a tenth of the
     steps. Most precisions of functions that are not needed reach infinity in a few (Tipping 2001, eq. 16). Some creep
-    there by a hundredth at a time. So where updates gain next to nothing, functions without which the bound is higher
-    are taken out. They go one by one, because each of two that are alike is superfluous only beside the other.
+    there by a hundredth at a time. So where updates gain next to nothing, functions that are worth next to nothing are
+    taken out. They go one by one, because each of two that are alike is superfluous only beside the other.
 
     Parameters
     ----------
@@ -481,12 +481,12 @@ def relevant_weights(
         # The bound's slope by the logarithm of a precision is half of this for each target.
         slope, change = known - precision[kept] * squares, updated.log() - precision[kept].log()
         if 0.5 * float((slope * change).sum()) < _GAIN * len(Phi):
-            # What an infinite precision gains where the others stay (Faul and Tipping 2002, eq. 18).
-            gain = -0.5 * ((-known).log1p() + squares / variance).masked_fill(squares > known * variance, math.inf)
-            if len(kept) == 1 or not float(gain.max()) >= 0:
+            # By an infinite precision, where the others stay as they are (Faul and Tipping 2002, eq. 18).
+            loss = 0.5 * ((-known).log1p() + squares / variance)
+            if len(kept) == 1 or not float(loss.min()) < _LOSS * len(Phi):
                 break
             updated = precision[kept].clone()
-            updated[gain.argmax()] = far
+            updated[loss.argmin()] = far
         precision[kept] = updated
         left = updated < far
         if not bool(left.any()):

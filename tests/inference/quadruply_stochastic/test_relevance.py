@@ -1,0 +1,76 @@
+"""Relevance vectors: how few updates of the precisions there are, and that nothing is lost by it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gigagp.inference.quadruply_stochastic.newton import WeightSearch
+from gigagp.inference.quadruply_stochastic.whole import relevant_weights
+from gigagp.model.likelihoods import Gaussian
+
+NOISE, FAR = 0.01, 1e6
+
+
+def problem(seed: int, copies: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Return a function at every one of 40 rows, several times if wanted, and targets."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (40, 1))
+    Phi = np.exp(-2 * (X - X.T) ** 2)
+    return np.tile(Phi, copies), np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=40)
+
+
+def updated(Phi: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the functions that MacKay's updates keep, their precisions, and the updates until none moves."""
+    precision, kept = np.full(Phi.shape[1], (Phi**2).sum() / len(Phi)), np.arange(Phi.shape[1])
+    count, moving = 0, True
+    while moving:
+        used = Phi[:, kept]
+        covariance = np.linalg.inv(np.diag(precision[kept]) + used.T @ used / NOISE)
+        known = np.clip(1 - precision[kept] * covariance.diagonal(), 1e-12, None)
+        new = np.clip(known / (covariance @ used.T @ y / NOISE) ** 2, 1e-8, FAR)
+        change = np.abs(np.log(new / precision[kept])).max()
+        precision[kept] = new
+        left = new < FAR
+        kept, count, moving = kept[left], count + 1, change >= 1e-3 or not left.all()
+    return kept, precision, count
+
+
+def evidence(Phi: np.ndarray, y: np.ndarray, kept: np.ndarray, precision: np.ndarray) -> float:
+    """Return the log density of the targets, by the dense covariance."""
+    H = NOISE * np.eye(len(y)) + Phi[:, kept] @ (Phi[:, kept] / precision[kept]).T
+    return float(-0.5 * (y @ np.linalg.solve(H, y) + np.linalg.slogdet(H)[1] + len(y) * np.log(2 * np.pi)))
+
+
+def learned(Phi: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the same as `updated`, from the package."""
+    calls, maximise = [], WeightSearch.maximise
+    monkeypatch.setattr(WeightSearch, "maximise", lambda *given: calls.append(1) or maximise(*given))
+    n, m = Phi.shape
+    ones = torch.ones(n).double()
+    parts = torch.tensor(Phi), torch.ones(m).double(), NOISE * ones, torch.tensor(y)[:, None], ones[:, None][:, :0]
+    found = relevant_weights(WeightSearch(*parts, Gaussian(), None, 20), 1.0, 1e4, 1e-7)
+    return found.kept.numpy(), found.precision.numpy(), len(calls)
+
+
+@pytest.mark.parametrize("seed", [4, 6])
+def test_functions_that_creep_away_are_taken_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    Phi, y = problem(seed)
+    *wanted, many = updated(Phi, y)
+    *found, count = learned(Phi, y, monkeypatch)
+    assert many > 1000  # the control: waiting until no precision moves takes very long
+    assert count < 150
+    # The last update gained 1e-6 nats a row, and a hundred more of that size may have followed.
+    assert evidence(Phi, y, *found) == pytest.approx(evidence(Phi, y, *wanted), abs=1e-4 * len(y))
+    assert len(found[0]) <= len(wanted[0]) + 1
+    for one in range(len(found[0])):
+        assert evidence(Phi, y, np.delete(found[0], one), found[1]) < evidence(Phi, y, *found) - 1e-4 * len(y)
+
+
+def test_of_two_equal_functions_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    Phi, y = problem(4)
+    twice = problem(4, copies=2)[0]
+    *found, count = learned(twice, y, monkeypatch)
+    assert count < 300
+    assert evidence(twice, y, *found) == pytest.approx(evidence(Phi, y, *updated(Phi, y)[:2]), abs=0.1)
