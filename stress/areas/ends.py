@@ -16,8 +16,7 @@ from stress.drawn.rows import Rows, draw_rows
 from stress.drawn.settings import draw_kernel
 from stress.outcome import RIGHT, Wrong
 
-#: Largest number of rows, and the seconds of processor time that a fit of one target may take, and that its answers
-#: may.
+#: Most rows, and the seconds of processor time that a fit of one target may take, and that its answers may.
 _ROWS, LIMIT = 100, 5.0
 #: The same with an optimizer that takes as many steps as it was given, whatever they bring.
 _LIMIT_OF_STEPS = 20.0
