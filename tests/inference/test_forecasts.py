@@ -207,6 +207,50 @@ def test_learning_of_a_bound_that_does_not_begin_ends_with_neighbours(small, mon
     np.testing.assert_allclose(gp.predict(X), real.predict(X), atol=0.2)
 
 
+def test_learning_of_a_bound_that_does_not_end_ends_with_neighbours(small, monkeypatch):
+    """What the deadline cuts may be far worse than what neighbours have learned already."""
+    prefer(monkeypatch, inference.SparseVariational)
+    X, y = rows(200)
+    kind = type(inference.SparseVariational().objective(_table(X, y), torch.Generator()))
+    evaluate, seen = kind.evaluate, []
+
+    def slow(self, model):
+        seen.append(1)
+        if len(seen) == 4:
+            gigagp.runtime.interruption.reserve(1e9)
+        return evaluate(self, model)
+
+    monkeypatch.setattr(kind, "evaluate", slow)
+    gp = GPRegressor(time_budget=1e6, optimizer=QUICK).fit(X, y)
+    assert len(seen) == 4
+    assert gp.history_.interrupted == "time budget"
+    assert isinstance(gp.inference_, inference.Vecchia)
+    assert "took longer than foreseen" in gp.describe()
+    whole = GPRegressor(time_budget=1e6, optimizer=QUICK).fit(X, y)  # the control
+    assert isinstance(whole.inference_, inference.SparseVariational)
+    assert whole.history_.interrupted == ""
+
+
+def test_what_cannot_end_in_time_is_not_tried(small, monkeypatch):
+    known = subject(250, 2)
+    few = inference.SparseVariational(5)
+    assert few.forecast(known).nll is not None
+    late = few.forecast(replace(known, seconds_left=0.5 * few.forecast(known).seconds))
+    assert late.nll is None
+    assert late.seconds == few.forecast(known).seconds
+
+    def tried(*_):
+        raise AssertionError("trial solves")
+
+    monkeypatch.setattr("gigagp.inference.automatic.objective.automatic", tried)
+    monkeypatch.setattr("gigagp.inference.automatic.objective.FEWEST_PRODUCTS", 1e15)
+    X, y = rows(200)
+    gp = GPRegressor(time_budget=1e4, optimizer=QUICK).fit(X, y)
+    assert {type(one.inference) for one in gp.plan_.options} >= {inference.Vecchia, inference.Iterative}
+    with pytest.raises(AssertionError, match="trial solves"):  # the control
+        GPRegressor(optimizer=QUICK).fit(X, y)
+
+
 def test_a_killed_fit_that_ends_with_inducing_points_resumes(small, monkeypatch, tmp_path):
     prefer(monkeypatch, inference.SparseVariational)
     monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))

@@ -132,6 +132,12 @@ def check() -> None:
         raise Interrupted
 
 
+def was_cut() -> bool:
+    """Whether the fit in this thread has left learning undone, because of Ctrl-C or the deadline."""
+    interruption = _current.get()
+    return interruption is not None and interruption.cut
+
+
 def seconds_left() -> float:
     """Return the seconds until the deadline of the fit in this thread; infinity without one."""
     interruption = _current.get()

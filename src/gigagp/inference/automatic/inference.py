@@ -18,7 +18,7 @@ from gigagp.model.likelihoods import Likelihood
 from gigagp.neighbours.search import NeighbourTree
 
 #: Rows whose neighbours tell how long a search takes, the searches of a fit, and their share of its time budget.
-_TRIED_ROWS, _SEARCHES, _SHARE = 50, 10_000, 0.2
+_TRIED_ROWS, _SEARCHES, _SHARE = 50, 10_000, 0.5
 #: Rows that a time budget leaves in any case.
 _FEWEST_ROWS = 5000
 

@@ -20,7 +20,13 @@ from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.exact import EXACT_ROWS, Exact
 from gigagp.inference.iterative.iterative import Iterative, IterativeObjective
-from gigagp.inference.iterative.solve_cost import MANY_PRODUCTS, expected_products, products_slowness, solves_seconds
+from gigagp.inference.iterative.solve_cost import (
+    FEWEST_PRODUCTS,
+    MANY_PRODUCTS,
+    expected_products,
+    products_slowness,
+    solves_seconds,
+)
 from gigagp.inference.iterative.solve_records import require_solved, warn_of_unfinished
 from gigagp.inference.iterative.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.registry import registered
@@ -249,6 +255,7 @@ class AutomaticObjective(TableObjective):
             scores.gain,
             products,
             neighbours.ending.row_seconds,
+            math.inf if self._budget == math.inf else self._seconds_left() / slowness(),
         )
         local = Vecchia(neighbours.n_neighbours, width)
         options = self._options(subject, scores.nll_error, local, neighbours, ends_here=ends_here)
@@ -264,7 +271,8 @@ class AutomaticObjective(TableObjective):
             self._last_seconds = _LAST * (self.plan.chosen.seconds - spent)
         elif not isinstance(chosen, Vecchia):
             self._ending = chosen.objective(self.table, self._generator)
-        interruption.reserve(self._last_seconds)
+        # Solves that are late leave the time of the neighbours' end themselves.
+        interruption.reserve(self._last_seconds or neighbours.ending.seconds())
 
     def _options(
         self, subject: Subject, error: float, local: Vecchia, neighbours: VecchiaObjective, *, ends_here: bool
@@ -301,8 +309,14 @@ class AutomaticObjective(TableObjective):
         return method.mixes_precision if table.mixed else str(table.X.dtype).removeprefix("torch.") in can.dtypes
 
     def _products(self, model: Model) -> float:
-        """Return the products with the kernel matrix that a solve is expected to take, by trial solves."""
+        """Return the products with the kernel matrix that a solve is expected to take, by trial solves.
+
+        Where a time budget has no room for the fewest, a trial would only take time from learning.
+        """
         solving = self._solving
+        least = solves_seconds(self.table, FEWEST_PRODUCTS)
+        if self._budget < math.inf and products_slowness() * least > self._seconds_left():
+            return expected_products(self.table)
         _, solving.reuse = automatic(solving.matrix(model))
         choice = None if solving.reuse is None else solving.reuse.choice
         if choice is not None and choice.products < math.inf:
@@ -326,8 +340,10 @@ class AutomaticObjective(TableObjective):
             return self._local_posterior(model, generator, learned)
         substitute = self._substitute()
         if not isinstance(self._chosen, Iterative):
-            if substitute is not None and self._waiting is not None:  # too late for more learning
-                return self._instead(substitute, self._waiting, generator, _LATE, learned)
+            # Of learning that has not ended nobody knows whether it predicts as well as neighbours do.
+            unfinished = self._waiting is not None or interruption.was_cut()
+            if unfinished and substitute is not None and self._guided is not None:
+                return self._instead(substitute, self._guided, generator, _LATE, learned)
             ending = self._ending
             return ending.learned_posterior(model, generator) if learned else ending.posterior(model, generator)
         hurried = substitute if self._budget < math.inf else None

@@ -41,6 +41,8 @@ class Subject:
         Products with the kernel matrix that a solve is expected to take.
     row_seconds : float
         Nominal seconds in which a row is conditioned on its neighbours.
+    seconds_left : float
+        Nominal seconds that are left of a time budget: what takes longer need not be tried.
     """
 
     table: TrainingTable
@@ -51,6 +53,7 @@ class Subject:
     gain: float
     products: float
     row_seconds: float
+    seconds_left: float = math.inf
 
     @property
     def nll(self) -> float:

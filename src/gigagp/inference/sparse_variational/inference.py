@@ -114,7 +114,7 @@ def forecast(settings: SparseSettings, subject: Subject) -> Forecast:
     rows = _FIRST * n if n < _THINNED else _FIRST * _THINNED / 2 + _LAST * n
     seconds = _PRODUCTS * MULTIPLICATION * m**2 * rows
     memory = 8.0 * (12 * m**2 + 4 * m * min(n, _TRIAL_ROWS))
-    if subject.gain < _LEAST_GAIN:
+    if subject.gain < _LEAST_GAIN or seconds > subject.seconds_left:
         return Forecast(seconds, memory)
     tested = max(min(len(subject.left_out), n // 4), 1)
     differences = trials(replace(settings, learn_inducing_points=False, start="random"), subject, tested)
