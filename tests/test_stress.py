@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import signal
 
 import numpy as np
 import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sklearn_kernels
 from stress.areas import kills
+from stress.areas.ends import limited_time
 from stress.command import Schedule, table
 from stress.draw import Draw
 from stress.oracle import kernel as formulas
 from stress.oracle.kriging import Problem, solve
-from stress.outcome import HANG, LOST, REFUSED, RIGHT, TRACEBACK, WRONG, Result
+from stress.outcome import HANG, LOST, REFUSED, RIGHT, TRACEBACK, WRONG, Result, Wrong
 from stress.plants import PLANTS, plant
 from stress.pool import Job, Pool
 from stress.worker import run_case
@@ -53,6 +55,23 @@ def test_every_outcome_is_told_from_the_others() -> None:
     jobs = itertools.chain((Job("selftest", 0, case, 2.0) for case in range(8)), itertools.repeat(None))
     found = {result.case: result.outcome for result in Pool(2, warm=False).run(lambda: next(jobs))}
     assert found == {0: RIGHT, 1: REFUSED, 2: WRONG, 3: TRACEBACK, 4: HANG, 5: LOST, 6: TRACEBACK, 7: RIGHT}
+
+
+def test_what_takes_too_much_processor_time_is_found() -> None:
+    def endless() -> None:
+        try:
+            while True:
+                pass
+        except Exception:  # what takes an error for an answer cannot hide it
+            pass
+
+    before = signal.getsignal(signal.SIGPROF)
+    with pytest.raises(Wrong, match=r"fit did not end in 0\.1 s"), limited_time("fit", 0.1):
+        endless()
+    with limited_time("fit", 60.0):
+        pass
+    assert signal.getsignal(signal.SIGPROF) == before
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
 def test_a_case_is_a_function_of_seed_area_and_number() -> None:
