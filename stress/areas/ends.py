@@ -82,7 +82,9 @@ def draw_fit(draw: Draw, rows: Rows) -> tuple[Any, np.ndarray, Any]:
     likelihood = draw.weighted(likelihoods)
     if likelihood == "poisson" and rows.is_finite:
         with np.errstate(all="ignore"):
-            rate = np.exp(np.clip(y / max(1e-300, float(np.abs(y).max())) * draw.one_of([0.5, 2.0, 6.0]), -20, 20))
+            rate = np.exp(
+                np.clip(y / max(1e-300, float(np.abs(y).max(initial=0.0))) * draw.one_of([0.5, 2.0, 6.0]), -20, 20)
+            )
         y = draw.rng.poisson(rate).astype(float)
     settings = {
         "kernel": _kernel(draw, n_inputs),
