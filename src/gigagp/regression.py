@@ -268,7 +268,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
             was.
             `gigagp.runtime.interruption` has the details.
         FitWarning
-            If learning stopped before its end, or few targets lie far from all others and Gaussian noise is learned.
+            If learning stopped before its end; and, where Gaussian noise is learned, if few targets lie far from all
+            others, or left-out rows too far from their predictions (`gigagp.noise_support`).
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             self._fit(X, y, validation, checkpoint)

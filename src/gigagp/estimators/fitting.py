@@ -7,7 +7,6 @@ steps before and after that are shared. No function here changes an estimator: a
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -18,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
+from gigagp import noise_support
+from gigagp.errors import FitWarning, InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError, warn
 from gigagp.estimators.arguments import Arguments, Problem, require_same_rows
 from gigagp.estimators.checkpoint import open_checkpoint
 from gigagp.estimators.choices import kernel_rules, student_fit
@@ -26,7 +26,7 @@ from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.estimators.choices.transform_learning import learn_transform, require_transformable
 from gigagp.estimators.estimator import Estimator
 from gigagp.estimators.guard import finite_means
-from gigagp.estimators.planning import resolve_inference, resolve_streaming
+from gigagp.estimators.planning import require_time, resolve_inference, resolve_streaming
 from gigagp.estimators.start import start_model, warn_of_shares
 from gigagp.estimators.validation import refuse_validation, validation_scorer
 from gigagp.estimators.warnings import far_targets, flat_fits
@@ -49,7 +49,6 @@ from gigagp.optimization.optimizer import check_found
 from gigagp.optimization.sampled import SampledObjective
 from gigagp.optimization.trace import Trace
 from gigagp.runtime import processes, termination
-from gigagp.runtime.duration import in_words
 from gigagp.runtime.interruption import Interrupted, interruptible
 from gigagp.runtime.progress import Meter, meter_for
 from gigagp.settings.random import generator_from, spawn
@@ -57,10 +56,6 @@ from gigagp.storage.files import check_folder
 from gigagp.storage.kept_solves import kept_in
 from gigagp.tables.encoding import encoded_validation, fitted_encoder, refuse_streams
 from gigagp.tables.rows.source import RowSource
-
-#: Seconds that a posterior may take under any time budget, and how many times the budget it must be expected to take to
-#: be refused: expectations are right within such a factor.
-_ALWAYS_TIME, _FAR = 1.0, 1.5
 
 
 class Fitted(NamedTuple):
@@ -85,7 +80,9 @@ class Fitted(NamedTuple):
     choice : KernelChoice or None
         Kernels that were tried, if the kernel was not given.
     note : str
-        What ``likelihood="auto"`` has chosen, and why.
+        What ``likelihood="auto"`` has chosen, and why; or what was done to the noise (`gigagp.noise_support`).
+    doubt : str
+        What speaks against the error bars.
     """
 
     posterior: Posterior
@@ -97,6 +94,7 @@ class Fitted(NamedTuple):
     transform: TargetTransform = NoTransform()
     choice: KernelChoice | None = None
     note: str = ""
+    doubt: str = ""
 
 
 def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:
@@ -192,14 +190,20 @@ def fit_rows(
 
     warned = watches and far_targets.warns_before(Y, example)
     with meter_for(estimator.verbose, job=f"fit of {len(X):,} rows{arguments.job}") as meter:
-        fitted = _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)._replace(note=note)
+        fitted = _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)
+    fitted = fitted._replace(note="; ".join(filter(None, (note, fitted.note))))
     with _afterwards(fitted.history):
-        if watches and not warned:
-            far_targets.warn_after(problem.table, Y, fitted.posterior, example)
+        if watches and not warned and not far_targets.warn_after(problem.table, Y, fitted.posterior, example):
+            _warn_of_doubt(fitted)
         if not warned:
             some = flat_fits.evenly(len(X))
             _warn_if_flat(arguments, lambda: problem.table_of(X[some], y[some]), fitted.posterior)
     return fitted
+
+
+def _warn_of_doubt(fitted: Fitted) -> None:
+    if fitted.doubt:
+        warn(fitted.doubt, FitWarning)
 
 
 @contextmanager
@@ -251,14 +255,15 @@ def _fit_problem(
         problem = Problem.of(arguments, X, transform.forward(y))
     scaling, table = problem.scaling, problem.table()
     objective, model = student_fit.begin(arguments, inference, table, problem.model, generator)
-    _require_time(objective, inference, arguments.deadline)
+    require_time(objective, inference, arguments.deadline)
     validation = encoded_validation(fitted_encoder(estimator), validation)
     validate = None if validation is None else validation_scorer(validation, scaling, table, transform)
 
     def learn(start: Model) -> tuple[Posterior, History]:
         trace = Trace(History(), meter, validate)
         seed, deadline = spawn(generator), arguments.deadline
-        return learn_posterior(objective, start, arguments.optimizer, trace, seed, deadline), trace.history
+        found = learn_posterior(objective, start, arguments.optimizer, trace, seed, deadline)
+        return _supported(arguments, objective, found, start, trace.history).posterior, trace.history
 
     if not likelihood.is_scale_mixture and kernel_rules.averages(estimator.kernel, inference, table, checkpoint):
         mixture, history, averaged = kernel_rules.average(
@@ -273,20 +278,21 @@ def _fit_problem(
     posterior = fitted.posterior
     if not fitted.history.interrupted:
         posterior = student_fit.end(arguments, objective, posterior, generator)
-    return fitted._replace(posterior=posterior, transform=transform, choice=choice)
+    found = _supported(arguments, objective, posterior, model, fitted.history)
+    more = {"transform": transform, "choice": choice, "note": found.note, "doubt": found.doubt}
+    return fitted._replace(posterior=found.posterior, **more)
 
 
-def _require_time(objective: TableObjective, inference: Inference, deadline: float) -> None:
-    """Raise an error if a time budget is far too short for the posterior of a method."""
-    if deadline == math.inf:  # the speed of the machine need not be measured
-        return
-    needed = objective.least_seconds()
-    if needed > _FAR * max(deadline - time.monotonic(), _ALWAYS_TIME):
-        msg = (
-            f"time_budget of GPRegressor is too short for {inference.label} of {objective.n_rows:,} rows, which takes "
-            f'at least about {in_words(needed)} on this machine. Give more time, or inference="auto".'
-        )
-        raise InvalidInputError(msg)
+def _supported(
+    arguments: Arguments, objective: TableObjective, posterior: Posterior, start: Model, history: History
+) -> noise_support.Supported:
+    """Return the posterior with as much noise as left-out rows support, unless the fit was interrupted."""
+    found = noise_support.Supported(posterior)
+    if isinstance(arguments.likelihood, Gaussian) and arguments.optimizer is not None and not history.interrupted:
+        generator = torch.Generator().manual_seed(0)
+        with _afterwards(history):
+            found = noise_support.supported(objective, posterior, start, arguments.optimizer, generator)
+    return found
 
 
 def fit_source(

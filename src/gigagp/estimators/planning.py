@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Annotated, Literal, cast
 
 from gigagp.errors import InvalidInputError
 from gigagp.inference import Exact, Grid, Inference, QuadruplyStochastic, Vecchia
 from gigagp.inference.automatic import Automatic
+from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.exact.exact import EXACT_ROWS
 from gigagp.inference.registry import streaming_names
 from gigagp.model.likelihoods import Gaussian, Likelihood
+from gigagp.runtime.duration import in_words
 from gigagp.settings.fields import Words, checked
 
 #: Argument for several outputs of one estimator.
@@ -20,6 +23,10 @@ SEPARATE_OUTPUTS, SEPARATE_CELLS = 50, 20_000
 
 #: Inference argument of the estimators.
 InferenceChoice = Literal["auto"] | Annotated[Inference, Words("one of gigagp.inference")]
+
+#: Seconds that a posterior may take under any time budget, and how many times the budget it must be expected to take to
+#: be refused: expectations are right within such a factor.
+_ALWAYS_TIME, _FAR = 1.0, 1.5
 
 
 def resolve_inference(
@@ -113,3 +120,16 @@ def _checked(inference: object, likelihood: Likelihood | None) -> Inference | No
     if likelihood is not None:
         chosen.check_likelihood(likelihood)
     return chosen
+
+
+def require_time(objective: TableObjective, inference: Inference, deadline: float) -> None:
+    """Raise an error if a time budget is far too short for the posterior of a method."""
+    if deadline == math.inf:  # the speed of the machine need not be measured
+        return
+    needed = objective.least_seconds()
+    if needed > _FAR * max(deadline - time.monotonic(), _ALWAYS_TIME):
+        msg = (
+            f"time_budget of GPRegressor is too short for {inference.label} of {objective.n_rows:,} rows, which takes "
+            f'at least about {in_words(needed)} on this machine. Give more time, or inference="auto".'
+        )
+        raise InvalidInputError(msg)

@@ -149,7 +149,7 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
         if not np.isin(found, rows).all():
             rows = np.union1d(order[: len(rows) - len(found)], found)
             plain = _trial(normal, X[rows], y[rows], generator.clone_state())
-        promise = _promise(plain.standardized)
+        promise = tail_gain(plain.standardized)
         if promise < _PROMISE:
             words = f"a Student-t density of left-out errors gains {promise:.1f} nats on {len(rows):,} rows"
             return Choice(Gaussian(), f"Gaussian, auto: {words}, too few")
@@ -275,7 +275,7 @@ def _learned(objective: Any, model: Model, optimizer: object, generator: torch.G
     return posterior
 
 
-def _promise(errors: torch.Tensor) -> float:
+def tail_gain(errors: torch.Tensor) -> float:
     """Return the gain in nats of a Student-t density over a normal one for standardized errors."""
     squares = errors.square()
     scale = float(squares.mean())
