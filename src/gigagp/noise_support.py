@@ -1,8 +1,13 @@
-"""The noise variance that rows left out of a learning support: more than learned, where that is too sure.
+"""More noise than was learned, where the rows do not support so little of it.
 
-The likelihood takes less noise than there is in two ways. Rows that repeat with equal targets, because half of all
-targets are zero or few were measured, gain without a bound as the noise falls. And a kernel with lengthscales below the
-distance of the nearest rows fits as well as noise of the same size, but predicts a row's own place as if it were known.
+The likelihood takes less noise than there is in two ways, and each has a rule:
+
+1. A kernel with lengthscales below the distance of the nearest rows fits as well as noise of the same size, but
+   predicts a row's own place as if it were known. Where rows do not tell the function of a kernel from noise, its
+   variance goes to the noise (`_taken_by_noise`).
+2. Rows that repeat with equal targets, because half of all targets are zero or few were measured, gain without a bound
+   as the noise falls. Where many targets are equal, or left-out errors have heavy tails, learning begins again on three
+   quarters of the rows, four times, and the noise gets what the left-out rows support (`most_supported`).
 """
 
 from __future__ import annotations
@@ -15,30 +20,30 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import NonFiniteError, NotPositiveDefiniteError, unshown
-from gigagp.estimators.choices.student_fit import tail_gain
+from gigagp.estimators.choices.student_fit import PROMISE, tail_gain
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.model import NOISE, Model
-from gigagp.neighbours.correlated import most_correlated
+from gigagp.neighbours.correlated import Correlated, most_correlated
 from gigagp.optimization import Auto, History
 from gigagp.optimization.trace import Trace
 from gigagp.runtime.progress import NoProgress
 
-#: Fewest rows that are looked at; rows up to which they are always left out in four parts, and up to which they are
-#: where left-out rows at the learned hyperparameters have heavy tails, or many targets are equal.
-_FEWEST, _ALWAYS, _MOST, _PARTS = 10, 100, 500, 4
-#: Nats that a Student-t density of left-out errors gains where they have heavy tails, and share of equal targets.
-_HEAVY, _EQUAL = 5.0, 0.2
-#: Nats that left-out rows but the one that gains most must gain by more noise, and nats of all rows to warn of.
+#: Fewest rows that tell anything, and most from which learning begins again. Of more rows, so many are looked at.
+_FEWEST, _MOST = 10, 500
+#: Parts of the rows, each left out of one learning.
+_PARTS = 4
+#: Share of equal targets that are many.
+_EQUAL = 0.2
+#: Nats that left-out rows but the one that gains most must gain by more noise: two are the 5 % level of a test of
+#: likelihoods with one parameter. And nats of all rows to warn of: as many as Student-t noise must gain to be taken.
 _SUPPORTED, _DOUBTED = 2.0, 10.0
-#: Rows of a place have at least this correlation. A kernel is flat if most rows have less than this one with any row of
-#: another place.
-_PLACE, _FLAT = 0.95, 0.1
-#: Most similar rows of each that are looked at, and number of rows whose similar ones are.
-_SIMILAR, _LOOKED_AT = 8, 2000
-#: Noise variance over that of the kernel below which a fit is sure of the function at its rows.
-_SURE = 1.0
+#: Rows of a place have at least this correlation, with which the function differs by less than 5 % of its standard
+#: deviation. A kernel is flat if most rows have less than the second one with any row of another place.
+_PLACE, _FLAT = 0.999, 0.1
+#: Most similar rows of each that are looked at among more rows than that.
+_SIMILAR = 8
 #: The variance between places is that of a function where noise alone would have its size this rarely.
 _CHANCE = 1e-3
 #: Share of the variance of such a kernel that noise does not take, so that there is something to learn from more rows.
@@ -116,15 +121,17 @@ def supported(
 
 
 def _is_doubtful(posterior: Posterior, table: TrainingTable) -> bool:
-    """Whether rows are to be left out of a learning: the table is small, or something speaks against its noise."""
+    """Whether something speaks against the noise of few rows: equal targets, or heavy tails of left-out errors."""
     if table.n_rows > _MOST or table.drawn_from is not None:
         return False
-    if table.n_rows <= _ALWAYS:
-        return True
     equal = max(int(column.unique(return_counts=True)[1].max()) for column in table.Y.T)
+    if equal > _EQUAL * table.n_rows:
+        return True
     found = posterior.left_out()
-    errors = None if found is None else (table.Y.double() - found.mean).cpu() * found.variance.rsqrt()[:, None].cpu()
-    return equal > _EQUAL * table.n_rows or (errors is not None and tail_gain(errors.flatten()) > _HEAVY)
+    if found is None:
+        return False
+    errors = (table.Y.double() - found.mean) * found.variance.rsqrt()[:, None]
+    return tail_gain(errors.flatten().cpu()) > PROMISE
 
 
 def _left_out(table: TrainingTable, start: Model, optimizer: object) -> tuple[Tensor, Tensor]:
@@ -194,29 +201,39 @@ def _taken_by_noise(model: Model, table: TrainingTable, posterior: Posterior) ->
     kernel has hyperparameters (Akaike's criterion): repeats alone do not tell a function from noise. Rows of one place
     tell if they agree so well that noise would hardly ever show it.
     """
-    from scipy.sparse import coo_array  # here and below, so that it costs nothing to import an estimator
-    from scipy.sparse.csgraph import connected_components
-
     X = table.X.to(posterior.dtype)
-    rows = torch.arange(table.n_rows, device=X.device)[:: -(-table.n_rows // _LOOKED_AT)]
-    found = most_correlated(model.kernel, X[rows], X, min(1 + _SIMILAR, table.n_rows), posterior.budget)
+    rows = torch.arange(table.n_rows, device=X.device)[:: -(-table.n_rows // _MOST)]
+    n_similar = table.n_rows if table.n_rows <= _MOST else 1 + _SIMILAR
+    found = most_correlated(model.kernel, X[rows], X, n_similar, posterior.budget)
     others = found.rows != rows[:, None]
-    near = others & (found.correlations >= _PLACE)
-    pairs = rows[:, None].expand_as(near)[near].cpu().numpy(), found.rows[near].cpu().numpy()
-    count, place = connected_components(
-        coo_array((np.ones(len(pairs[0])), pairs), shape=(table.n_rows, table.n_rows)), directed=False
-    )
+    place = _places(table.n_rows, rows, found)
+    count = int(place.max()) + 1
     variance, smaller = float(model.kernel.diagonal(X).double().mean()), model.amplified(_LEFT)
     if smaller is None:
         return None
     taken = smaller.replace({NOISE: model.noise_variance + (1 - _LEFT) * variance})
     elsewhere = torch.where(others & (found.correlations < _PLACE), found.correlations, -1.0).amax(1)
     is_flat = float(torch.where(elsewhere < 0, 1.0, elsewhere).median()) < _FLAT
-    repeats, is_sure = count < table.n_rows, float(model.noise_variance) < _SURE * variance
+    repeats, is_sure = count < table.n_rows, float(model.noise_variance) < variance
     if not is_flat and not (repeats and is_sure and count <= _MOST and not _places_tell(model, taken, table, place)):
         return None
     values = (table.Y.double() - posterior.trend(X).double()).cpu().numpy()
     return None if repeats and _agree(place, values) else taken
+
+
+def _places(n: int, rows: Tensor, found: Correlated) -> np.ndarray:
+    """Return the number of the place of each row (n,): rows that are near its first one.
+
+    Rows that are near one another are not chained: a smooth function of many rows would be a single place.
+    """
+    place = np.full(n, -1)
+    near = (found.correlations >= _PLACE).cpu().numpy()
+    for first, similar, is_near in zip(rows.tolist(), found.rows.cpu().numpy(), near, strict=True):
+        if place[first] < 0:
+            members = similar[is_near]
+            place[members[place[members] < 0]] = first
+            place[first] = first
+    return np.unique(np.where(place < 0, np.arange(n), place), return_inverse=True)[1]
 
 
 def _places_tell(model: Model, taken: Model, table: TrainingTable, place: np.ndarray) -> bool:
@@ -235,7 +252,7 @@ def _agree(place: np.ndarray, values: np.ndarray) -> bool:
     It is the F test of the variances between and within places. Equal values are as alike as the steps tell in which
     they are given.
     """
-    from scipy.special import fdtrc
+    from scipy.special import fdtrc  # here, so that it costs nothing to import an estimator
 
     sizes = np.bincount(place)
     between, within = max(len(sizes) - 1, 1), len(place) - len(sizes)

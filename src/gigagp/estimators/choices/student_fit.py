@@ -55,8 +55,8 @@ _MARGIN = 10.0
 _STANDARD_ERRORS = 2.0
 #: ... and has at most this many degrees of freedom.
 _NORMAL_DF = 30.0
-#: Nats that a Student-t density of the left-out errors of a Gaussian fit must gain for another fit to be worth it.
-_PROMISE = 5.0
+#: Nats that a Student-t density of left-out errors gains where they have heavy tails, so that other fits are worth it.
+PROMISE = 5.0
 
 
 class Choice(NamedTuple):
@@ -150,7 +150,7 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
             rows = np.union1d(order[: len(rows) - len(found)], found)
             plain = _trial(normal, X[rows], y[rows], generator.clone_state())
         promise = tail_gain(plain.standardized)
-        if promise < _PROMISE:
+        if promise < PROMISE:
             words = f"a Student-t density of left-out errors gains {promise:.1f} nats on {len(rows):,} rows"
             return Choice(Gaussian(), f"Gaussian, auto: {words}, too few")
         robust = _trial(replace(arguments, likelihood=StudentT()), X[rows], y[rows], generator.clone_state())
