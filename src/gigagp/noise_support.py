@@ -2,30 +2,32 @@
 
 The likelihood takes less noise than there is in two ways, and each has a rule:
 
-1. A kernel with lengthscales below the distance of the nearest rows fits as well as noise of the same size, but
-   predicts a row's own place as if it were known. Where rows do not tell the function of a kernel from noise, its
-   variance goes to the noise (`_taken_by_noise`).
-2. Rows that repeat with equal targets, because half of all targets are zero or few were measured, gain without a bound
-   as the noise falls. Where many targets are equal, or left-out errors have heavy tails, learning begins again on three
-   quarters of the rows, four times, and the noise gets what the left-out rows support (`most_supported`).
+1. Few rows repeat with targets alike by chance. They decide on the noise alone, and a kernel that need not explain the
+   differences within places follows all others. Rows of one place tell the noise by their spread; if they are few, it
+   is that of learning from one row of each place. Also without repeats, a kernel that correlates no place with another
+   fits as well as noise of the same size: noise takes its variance (`_from_places`).
+2. Half of all targets are equal, few are giants, or many rows repeat: what few rows gain by little noise hides what the
+   others lose. Learning begins again on three quarters of the rows, four times, and the noise gets what the left-out
+   rows support (`most_supported`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gigagp.errors import NonFiniteError, NotPositiveDefiniteError, unshown
 from gigagp.estimators.choices.student_fit import PROMISE, tail_gain
+from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.model import NOISE, Model
-from gigagp.neighbours.correlated import Correlated, most_correlated
+from gigagp.neighbours.correlated import most_correlated
 from gigagp.optimization import Auto, History
 from gigagp.optimization.trace import Trace
 from gigagp.runtime.progress import NoProgress
@@ -34,25 +36,24 @@ from gigagp.runtime.progress import NoProgress
 _FEWEST, _MOST = 10, 500
 #: Parts of the rows, each left out of one learning.
 _PARTS = 4
-#: Share of equal targets that are many.
-_EQUAL = 0.2
-#: Nats that left-out rows but the one that gains most must gain by more noise: two are the 5 % level of a test of
-#: likelihoods with one parameter. And nats of all rows to warn of: as many as Student-t noise must gain to be taken.
-_SUPPORTED, _DOUBTED = 2.0, 10.0
-#: Rows of a place have at least this correlation, with which the function differs by less than 5 % of its standard
-#: deviation. A kernel is flat if most rows have less than the second one with any row of another place.
-_PLACE, _FLAT = 0.999, 0.1
-#: Most similar rows of each that are looked at among more rows than that.
+#: Share of equal targets, and of rows that repeat, that is large.
+_MANY = 0.2
+#: Nats that left-out rows but the one that gains most must gain by more noise: three are odds of twenty. And nats of
+#: all rows to warn of: as many as Student-t noise must gain to be taken.
+_SUPPORTED, _DOUBTED = 3.0, 10.0
+#: Rows of a place have at least this correlation. A kernel is flat if most rows have less than the second one with any
+#: row of another place.
+_PLACE, _FLAT = 1 - 1e-6, 0.1
+#: Most similar rows of each that are looked at among more rows than `_MOST`.
 _SIMILAR = 8
-#: The variance between places is that of a function where noise alone would have its size this rarely.
-_CHANCE = 1e-3
-#: Share of the variance of such a kernel that noise does not take, so that there is something to learn from more rows.
+#: Places contradict the learned noise if they tell more than so many times as much.
+_CONTRADICTS = 2.0
+#: Share of the variance of a flat kernel that noise does not take, so that there is something to learn from more rows.
 _LEFT = 0.01
 
 
-@dataclass(frozen=True)
-class Supported:
-    """The posterior with as much noise as is supported, and why it is not the learned one.
+class Supported(NamedTuple):
+    """The posterior with as much noise as is supported, and what is said of it.
 
     Attributes
     ----------
@@ -71,7 +72,7 @@ class Supported:
 def supported(
     objective: TableObjective, posterior: Posterior, start: Model, optimizer: object, generator: torch.Generator
 ) -> Supported:
-    """Return the posterior of a fit with Gaussian noise, or one with more noise where left-out rows support that.
+    """Return the posterior of a fit with Gaussian noise, or one with more noise where the rows support that.
 
     Parameters
     ----------
@@ -86,71 +87,78 @@ def supported(
     generator : torch.Generator
         Source of what a posterior draws.
     """
-    model, table = posterior.model, objective.table
-    learns = NOISE in model.learned_names() and objective.has_posteriors_near and not posterior.is_mixture
-    if not learns or table.n_rows < _FEWEST or model.student is not None:
+    learned, table = posterior.model, objective.table
+    learns = NOISE in learned.learned_names() and objective.has_posteriors_near and not posterior.is_mixture
+    if not learns or table.n_rows < _FEWEST or learned.student is not None:
         return Supported(posterior)
+    settings = replace(optimizer if isinstance(optimizer, Auto) else Auto(), polish_steps=0)
+    held = replace(table, X=table.X.double().cpu(), Y=table.Y.double().cpu())
+    doubt = ""
     try:
-        taken = _taken_by_noise(model, table, posterior)
-        if taken is not None:
-            note = "the kernel explains no more than noise does, so that its variance counts as noise"
-            return Supported(objective.posterior(taken, generator), note)
-        if not _is_doubtful(posterior, table):
-            return Supported(posterior)
-        errors, variances = _left_out(table, start, optimizer)
+        places = _Places.of(learned, held.X, posterior.budget)
+        model, note = _from_places(posterior, held, places, start, settings)
+        if _is_doubtful(posterior, held, places):
+            errors, variances = _left_out(held, start, settings)
+            more, gain, total = most_supported(errors, variances)
+            raised = learned.noise_variance + more
+            if gain > _SUPPORTED and float(raised) > float(model.noise_variance):
+                share = f"{float(more / table.target_variance):.2g} of the target's variance"
+                model, note = model.replace({NOISE: raised}), f"raised by {share}, as left-out rows support"
+            doubt = _doubt(errors, variances) if total > _DOUBTED else ""
+        if model is not learned:
+            posterior = objective.posterior(model, generator)
     except (NonFiniteError, NotPositiveDefiniteError):
         return Supported(posterior)
-    more, gain, total = most_supported(errors, variances)
-    doubt = ""
-    if total > _DOUBTED:
-        sizes = (errors.abs() * variances.rsqrt()[:, None]).amax(1)
-        doubt = (
-            f"Rows that were left out of the learning lie up to {float(sizes.max()):.2g} predicted standard deviations "
-            f"from their predictions (row {int(sizes.argmax())}, counted from 0): error bars are too small for some "
-            'rows. If few targets are wrong or tails are heavy, take likelihood="student-t"; if targets are skewed, or '
-            'many are equal, take target_transform="auto".'
-        )
-    if gain <= _SUPPORTED:
-        return Supported(posterior, "", doubt)
-    raised = model.replace({NOISE: model.noise_variance + more})
-    words = f"raised by {float(more / table.target_variance):.2g} of the target's variance, as left-out rows support"
-    return Supported(objective.posterior(raised, generator), words, doubt)
+    return Supported(posterior, note, doubt)
+
+
+def _doubt(errors: Tensor, variances: Tensor) -> str:
+    sizes = (errors.abs() * variances.rsqrt()[:, None]).amax(1)
+    return (
+        f"Rows that were left out of the learning lie up to {float(sizes.max()):.2g} predicted standard deviations "
+        f"from their predictions (row {int(sizes.argmax())}, counted from 0): error bars are too small for some rows. "
+        'If few targets are wrong or tails are heavy, take likelihood="student-t"; if targets are skewed, or many are '
+        'equal, take target_transform="auto".'
+    )
+
+
+def _learned(table: TrainingTable, start: Model, settings: Auto) -> ExactPosterior:
+    """Return the posterior of learning from the rows of a small table alone."""
+    objective = ExactObjective(table)
+    with NoProgress() as silent, unshown():
+        trace = Trace(History(), silent)
+        alone = replace(settings, subset_sizes=(table.n_rows,))
+        found = alone.run(objective, objective.start(start), trace, torch.Generator().manual_seed(0))
+    return objective.learned_posterior(found, torch.Generator())
 
 
 # Left-out rows ------------------------------------------------------------------------------------------------------
 
 
-def _is_doubtful(posterior: Posterior, table: TrainingTable) -> bool:
-    """Whether something speaks against the noise of few rows: equal targets, or heavy tails of left-out errors."""
+def _is_doubtful(posterior: Posterior, table: TrainingTable, places: _Places) -> bool:
+    """Whether something speaks against the noise: many equal targets, many repeats, heavy tails of left-out errors."""
     if table.n_rows > _MOST or table.drawn_from is not None:
         return False
     equal = max(int(column.unique(return_counts=True)[1].max()) for column in table.Y.T)
-    if equal > _EQUAL * table.n_rows:
+    if max(equal, table.n_rows - len(places.first)) > _MANY * table.n_rows:
         return True
     found = posterior.left_out()
     if found is None:
         return False
-    errors = (table.Y.double() - found.mean) * found.variance.rsqrt()[:, None]
-    return tail_gain(errors.flatten().cpu()) > PROMISE
+    errors = (table.Y - found.mean.cpu()) * found.variance.cpu().rsqrt()[:, None]
+    return tail_gain(errors.flatten()) > PROMISE
 
 
-def _left_out(table: TrainingTable, start: Model, optimizer: object) -> tuple[Tensor, Tensor]:
+def _left_out(table: TrainingTable, start: Model, settings: Auto) -> tuple[Tensor, Tensor]:
     """Return errors (n, t) and predicted variances (n,) of rows by fits to three quarters of the others.
 
     Rows left out at the learned hyperparameters do not tell: these have been learned from them too.
     """
-    settings = optimizer if isinstance(optimizer, Auto) else Auto()
-    settings = replace(settings, subset_sizes=(table.n_rows,), polish_steps=0)
-    table = replace(table, X=table.X.double().cpu(), Y=table.Y.double().cpu())
     order = torch.randperm(table.n_rows, generator=torch.Generator().manual_seed(6))
     errors, variances = torch.zeros_like(table.Y), torch.zeros(table.n_rows, dtype=torch.float64)
     for part in range(_PARTS):
         tested, others = order[part::_PARTS], order[torch.arange(len(order)) % _PARTS != part].sort().values
-        objective = ExactObjective(table.take_rows(others))
-        with NoProgress() as silent, unshown():
-            trace = Trace(History(), silent)
-            found = settings.run(objective, objective.start(start), trace, torch.Generator().manual_seed(0))
-        posterior = objective.learned_posterior(found, torch.Generator())
+        posterior = _learned(table.take_rows(others), start, settings)
         mean, variance = posterior.mean_and_variance(table.X[tested])
         errors[tested] = table.Y[tested] - mean
         variances[tested] = variance + posterior.noise_at(table.X[tested])
@@ -189,79 +197,76 @@ def most_supported(errors: Tensor, variances: Tensor) -> tuple[float, float, flo
     return float(further[best]), float(without[best]), float(gains.sum(1).max())
 
 
-# A function that noise explains as well ------------------------------------------------------------------------------
+# Rows that repeat, and kernels that correlate nothing ----------------------------------------------------------------
+
+
+def _from_places(
+    posterior: Posterior, table: TrainingTable, places: _Places, start: Model, settings: Auto
+) -> tuple[Model, str]:
+    """Return the learned model, or one with the noise that places tell if it is far more, and what was done."""
+    model, X = posterior.model, table.X
+    noise, variance = _levels(model, X)
+    within = places.noise(table.Y - posterior.trend(X.to(posterior.dtype)).double().cpu())
+    enough = _CONTRADICTS * (noise + (1 - _PLACE) * variance)
+    if within <= enough:
+        return model, ""
+    other, words = model, "learned from one row of each place, as those that repeat are too few to tell it"
+    if _FEWEST <= len(places.first) <= min(_MOST, len(X) - 1) and noise < variance:
+        other = _learned(table.take_rows(places.first), start, settings).model
+        places = _Places.of(other, X, posterior.budget)
+    if places.is_flat:
+        smaller = other.amplified(_LEFT)
+        if smaller is None:
+            return model, ""
+        moved = (1 - _LEFT) * (sum(_levels(other, X)) - other.noise_variance)
+        other = smaller.replace({NOISE: other.noise_variance + moved})
+        words = "the kernel explains no more than noise does, so that its variance counts as noise"
+    told = _levels(other, X)[0]
+    if within < told:
+        other, told = model.replace({NOISE: model.noise_variance + within - noise}), within
+        words = "raised to what rows of one place tell"
+    return (other, words) if told > enough else (model, "")
 
 
 @torch.no_grad()
-def _taken_by_noise(model: Model, table: TrainingTable, posterior: Posterior) -> Model | None:
-    """Return the model with its kernel's variance as noise, if rows do not tell one from the other; otherwise None.
-
-    Rows of different places tell if they are correlated. Where rows repeat and the function varies more than the noise,
-    one row of each place must also have a likelihood that is higher than that of noise alone by more nats than the
-    kernel has hyperparameters (Akaike's criterion): repeats alone do not tell a function from noise. Rows of one place
-    tell if they agree so well that noise would hardly ever show it.
-    """
-    X = table.X.to(posterior.dtype)
-    rows = torch.arange(table.n_rows, device=X.device)[:: -(-table.n_rows // _MOST)]
-    n_similar = table.n_rows if table.n_rows <= _MOST else 1 + _SIMILAR
-    found = most_correlated(model.kernel, X[rows], X, n_similar, posterior.budget)
-    others = found.rows != rows[:, None]
-    place = _places(table.n_rows, rows, found)
-    count = int(place.max()) + 1
-    variance, smaller = float(model.kernel.diagonal(X).double().mean()), model.amplified(_LEFT)
-    if smaller is None:
-        return None
-    taken = smaller.replace({NOISE: model.noise_variance + (1 - _LEFT) * variance})
-    elsewhere = torch.where(others & (found.correlations < _PLACE), found.correlations, -1.0).amax(1)
-    is_flat = float(torch.where(elsewhere < 0, 1.0, elsewhere).median()) < _FLAT
-    repeats, is_sure = count < table.n_rows, float(model.noise_variance) < variance
-    if not is_flat and not (repeats and is_sure and count <= _MOST and not _places_tell(model, taken, table, place)):
-        return None
-    values = (table.Y.double() - posterior.trend(X).double()).cpu().numpy()
-    return None if repeats and _agree(place, values) else taken
+def _levels(model: Model, X: Tensor) -> tuple[float, float]:
+    """Return the variances of noise and function, the means over rows X (n, d)."""
+    white = float(model.kernel.white(X).mean())
+    return float(model.noise_variance) + white, float(model.kernel.diagonal(X).mean()) - white
 
 
-def _places(n: int, rows: Tensor, found: Correlated) -> np.ndarray:
-    """Return the number of the place of each row (n,): rows that are near its first one.
+class _Places(NamedTuple):
+    """Rows by their places: the place of each row (n,), the first rows of all (k,), and whether no two correlate."""
 
-    Rows that are near one another are not chained: a smooth function of many rows would be a single place.
-    """
-    place = np.full(n, -1)
-    near = (found.correlations >= _PLACE).cpu().numpy()
-    for first, similar, is_near in zip(rows.tolist(), found.rows.cpu().numpy(), near, strict=True):
-        if place[first] < 0:
-            members = similar[is_near]
-            place[members[place[members] < 0]] = first
-            place[first] = first
-    return np.unique(np.where(place < 0, np.arange(n), place), return_inverse=True)[1]
+    number: Tensor
+    first: Tensor
+    is_flat: bool
 
+    @classmethod
+    def of(cls, model: Model, X: Tensor, budget: int) -> _Places:
+        """Return the places of rows X (n, d); among many rows, some are compared with those most similar to them."""
+        rows = torch.arange(len(X))[:: -(-len(X) // _MOST)]
+        found = most_correlated(model.kernel, X[rows], X, len(X) if len(X) <= _MOST else 1 + _SIMILAR, budget)
+        near, number = found.correlations >= _PLACE, torch.arange(len(X))
+        lowest = torch.where(near, found.rows, rows[:, None]).amin(1)
+        number[found.rows[near]] = lowest[:, None].expand_as(near)[near]
+        elsewhere = torch.where(near, -1.0, found.correlations).amax(1)
+        elsewhere = torch.where(elsewhere < 0, 1.0, elsewhere)  # nothing is known of these
+        first, number = number.unique(return_inverse=True)
+        return cls(number, first, float(elsewhere.median()) < _FLAT)
 
-def _places_tell(model: Model, taken: Model, table: TrainingTable, place: np.ndarray) -> bool:
-    """Whether one row of each place has a likelihood that noise alone would not have."""
-    first = torch.from_numpy(np.unique(place, return_index=True)[1]).sort().values
-    if len(first) < _FEWEST:
-        return True
-    objective = ExactObjective(table.take_rows(first.to(table.X.device)))
-    count = sum(model.parameters()[name].numel() for name in model.learned_names() if name != NOISE)
-    return objective.value(model) - objective.value(taken) > count
+    def noise(self, values: Tensor) -> float:
+        """Return the noise variance that values (n, t) of rows of one place tell; infinity if they are too few.
 
-
-def _agree(place: np.ndarray, values: np.ndarray) -> bool:
-    """Whether values (n, t) of rows of one place are more alike than noise leaves to chance, for some target.
-
-    It is the F test of the variances between and within places. Equal values are as alike as the steps tell in which
-    they are given.
-    """
-    from scipy.special import fdtrc  # here, so that it costs nothing to import an estimator
-
-    sizes = np.bincount(place)
-    between, within = max(len(sizes) - 1, 1), len(place) - len(sizes)
-    for column in values.T:
-        means = np.bincount(place, column) / sizes
-        gaps = np.diff(np.unique(column))
-        step = float(gaps.min()) if len(gaps) else 0.0
-        inside = float(np.square(column - means[place]).sum()) / within + step**2 / 12
-        outside = float((sizes * np.square(means - column.mean())).sum()) / between
-        if fdtrc(between, within, outside / max(inside, np.finfo(float).tiny)) < _CHANCE:
-            return True
-    return False
+        It is the variance with which m independent errors are predicted to repeat, whose sum of squares counts m - 2
+        times. Equal values are as alike as the steps tell in which targets are given.
+        """
+        t = values.shape[1]
+        sizes = self.number.bincount()[:, None].double()
+        means = torch.zeros(len(sizes), t, dtype=torch.float64).index_add_(0, self.number, values) / sizes
+        squares = (values - means[self.number]).square().sum()
+        count = len(values) - len(sizes)
+        for column in values.T:
+            steps = column.unique().diff()
+            squares += count * (float(steps.min()) if len(steps) else 0.0) ** 2 / 12
+        return float(squares) / (count * t - 2) if count * t > 2 else math.inf

@@ -193,24 +193,21 @@ def fit_rows(
         fitted = _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)
     fitted = fitted._replace(note="; ".join(filter(None, (note, fitted.note))))
     with _afterwards(fitted.history):
-        if watches and not warned and not far_targets.warn_after(problem.table, Y, fitted.posterior, example):
-            _warn_of_doubt(fitted)
+        if watches and not warned:
+            warned_of_few = far_targets.warn_after(problem.table, Y, fitted.posterior, example)
+            if fitted.doubt and not warned_of_few:
+                warn(fitted.doubt, FitWarning)
         if not warned:
             some = flat_fits.evenly(len(X))
             _warn_if_flat(arguments, lambda: problem.table_of(X[some], y[some]), fitted.posterior)
     return fitted
 
 
-def _warn_of_doubt(fitted: Fitted) -> None:
-    if fitted.doubt:
-        warn(fitted.doubt, FitWarning)
-
-
 @contextmanager
-def _afterwards(history: History) -> Iterator[None]:
-    """Let a first Ctrl-C end only the block, which follows a fit, so that the fit is kept; a second one ends both."""
+def _afterwards(history: History, deadline: float = math.inf) -> Iterator[None]:
+    """Let a first Ctrl-C, or a deadline, end only the block, which follows a fit; a second Ctrl-C ends both."""
     is_first = history.interrupted in ("", "time budget")
-    with interruptible(handles=is_first and processes.current() is None) as interruption:
+    with interruptible(deadline, handles=is_first and processes.current() is None) as interruption:
         interruption.keep()
         with suppress(Interrupted):
             yield
@@ -290,7 +287,7 @@ def _supported(
     found = noise_support.Supported(posterior)
     if isinstance(arguments.likelihood, Gaussian) and arguments.optimizer is not None and not history.interrupted:
         generator = torch.Generator().manual_seed(0)
-        with _afterwards(history):
+        with _afterwards(history, arguments.deadline):
             found = noise_support.supported(objective, posterior, start, arguments.optimizer, generator)
     return found
 
