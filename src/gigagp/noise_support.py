@@ -17,6 +17,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,6 +35,8 @@ from gigagp.runtime.progress import NoProgress
 
 #: Fewest rows that tell anything, and most from which learning begins again. Of more rows, so many are looked at.
 _FEWEST, _MOST = 10, 500
+#: Most rows among which those that repeat are looked for: among more, few do not decide on the noise.
+_LOOKED_AT = 20_000
 #: Parts of the rows, each left out of one learning.
 _PARTS = 4
 #: Share of equal targets, and of rows that repeat, that is large.
@@ -41,11 +44,8 @@ _MANY = 0.2
 #: Nats that left-out rows but the one that gains most must gain by more noise: three are odds of twenty. And nats of
 #: all rows to warn of: as many as Student-t noise must gain to be taken.
 _SUPPORTED, _DOUBTED = 3.0, 10.0
-#: Rows of a place have at least this correlation. A kernel is flat if most rows have less than the second one with any
-#: row of another place.
-_PLACE, _FLAT = 1 - 1e-6, 0.1
-#: Most similar rows of each that are looked at among more rows than `_MOST`.
-_SIMILAR = 8
+#: A kernel is flat if most rows have less than this correlation with any row of another place.
+_FLAT = 0.1
 #: Places contradict the learned noise if they tell more than so many times as much.
 _CONTRADICTS = 2.0
 #: Share of the variance of a flat kernel that noise does not take, so that there is something to learn from more rows.
@@ -89,13 +89,13 @@ def supported(
     """
     learned, table = posterior.model, objective.table
     learns = NOISE in learned.learned_names() and objective.has_posteriors_near and not posterior.is_mixture
-    if not learns or table.n_rows < _FEWEST or learned.student is not None:
+    if not learns or learned.student is not None or not _FEWEST <= table.n_rows <= _LOOKED_AT:
         return Supported(posterior)
     settings = replace(optimizer if isinstance(optimizer, Auto) else Auto(), polish_steps=0)
     held = replace(table, X=table.X.double().cpu(), Y=table.Y.double().cpu())
     doubt = ""
     try:
-        places = _Places.of(learned, held.X, posterior.budget)
+        places = _Places.of(held.X)
         model, note = _from_places(posterior, held, places, start, settings)
         if _is_doubtful(posterior, held, places):
             errors, variances = _left_out(held, start, settings)
@@ -207,14 +207,12 @@ def _from_places(
     model, X = posterior.model, table.X
     noise, variance = _levels(model, X)
     within = places.noise(table.Y - posterior.trend(X.to(posterior.dtype)).double().cpu())
-    enough = _CONTRADICTS * (noise + (1 - _PLACE) * variance)
-    if within <= enough:
+    if within <= _CONTRADICTS * noise:
         return model, ""
     other, words = model, "learned from one row of each place, as those that repeat are too few to tell it"
     if _FEWEST <= len(places.first) <= min(_MOST, len(X) - 1) and noise < variance:
         other = _learned(table.take_rows(places.first), start, settings).model
-        places = _Places.of(other, X, posterior.budget)
-    if places.is_flat:
+    if _is_flat(other, X[places.first], posterior.budget):
         smaller = other.amplified(_LEFT)
         if smaller is None:
             return model, ""
@@ -225,7 +223,7 @@ def _from_places(
     if within < told:
         other, told = model.replace({NOISE: model.noise_variance + within - noise}), within
         words = "raised to what rows of one place tell"
-    return (other, words) if told > enough else (model, "")
+    return (other, words) if told > _CONTRADICTS * noise else (model, "")
 
 
 @torch.no_grad()
@@ -235,25 +233,24 @@ def _levels(model: Model, X: Tensor) -> tuple[float, float]:
     return float(model.noise_variance) + white, float(model.kernel.diagonal(X).mean()) - white
 
 
+@torch.no_grad()
+def _is_flat(model: Model, X: Tensor, budget: int) -> bool:
+    """Whether the kernel correlates most of different rows X (n, d) with no other."""
+    some = X[:: -(-len(X) // _MOST)]
+    return float(most_correlated(model.kernel, some, X, 2, budget).correlations[:, -1].median()) < _FLAT
+
+
 class _Places(NamedTuple):
-    """Rows by their places: the place of each row (n,), the first rows of all (k,), and whether no two correlate."""
+    """Rows by their places: the number of the place of each row (n,), and one row of each place (k,)."""
 
     number: Tensor
     first: Tensor
-    is_flat: bool
 
     @classmethod
-    def of(cls, model: Model, X: Tensor, budget: int) -> _Places:
-        """Return the places of rows X (n, d); among many rows, some are compared with those most similar to them."""
-        rows = torch.arange(len(X))[:: -(-len(X) // _MOST)]
-        found = most_correlated(model.kernel, X[rows], X, len(X) if len(X) <= _MOST else 1 + _SIMILAR, budget)
-        near, number = found.correlations >= _PLACE, torch.arange(len(X))
-        lowest = torch.where(near, found.rows, rows[:, None]).amin(1)
-        number[found.rows[near]] = lowest[:, None].expand_as(near)[near]
-        elsewhere = torch.where(near, -1.0, found.correlations).amax(1)
-        elsewhere = torch.where(elsewhere < 0, 1.0, elsewhere)  # nothing is known of these
-        first, number = number.unique(return_inverse=True)
-        return cls(number, first, float(elsewhere.median()) < _FLAT)
+    def of(cls, X: Tensor) -> _Places:
+        """Return the places of rows X (n, d): those of one place are equal."""
+        _, first, number = np.unique(X.numpy(), axis=0, return_index=True, return_inverse=True)
+        return cls(torch.from_numpy(number.reshape(-1)), torch.from_numpy(np.sort(first)))
 
     def noise(self, values: Tensor) -> float:
         """Return the noise variance that values (n, t) of rows of one place tell; infinity if they are too few.

@@ -109,6 +109,12 @@ def test_functions_keep_their_noise():
         assert gp.noise_variance_ < (1.8 * noise * unit) ** 2 + 1e-5 * unit**2
 
 
+def test_near_rows_of_a_smooth_function_are_no_repeats():
+    """Two of these are .0002 apart, and had counted as one place, from which alone the noise was learned."""
+    X = np.random.default_rng(0).uniform(size=(20, 1))
+    assert not GPRegressor().fit(X, np.sin(8 * X[:, 0])).likelihood_note_
+
+
 def test_rows_of_a_smooth_function_are_no_repeats_beside_scattered_ones():
     """The control: most rows lie along a smooth function, so that each is near the next, and 30 lie far from all."""
     random = np.random.default_rng(2)
