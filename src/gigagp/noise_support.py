@@ -255,15 +255,10 @@ class _Places(NamedTuple):
     def noise(self, values: Tensor) -> float:
         """Return the noise variance that values (n, t) of rows of one place tell; infinity if they are too few.
 
-        It is the variance with which m independent errors are predicted to repeat, whose sum of squares counts m - 2
-        times. Equal values are as alike as the steps tell in which targets are given.
+        It is the variance of a new error given m independent ones with the sum of squares S, ``S / (m - 2)``.
         """
         t = values.shape[1]
         sizes = self.number.bincount()[:, None].double()
         means = torch.zeros(len(sizes), t, dtype=torch.float64).index_add_(0, self.number, values) / sizes
-        squares = (values - means[self.number]).square().sum()
-        count = len(values) - len(sizes)
-        for column in values.T:
-            steps = column.unique().diff()
-            squares += count * (float(steps.min()) if len(steps) else 0.0) ** 2 / 12
-        return float(squares) / (count * t - 2) if count * t > 2 else math.inf
+        count = t * (len(values) - len(sizes)) - 2
+        return float((values - means[self.number]).square().sum()) / count if count > 0 else math.inf

@@ -276,8 +276,8 @@ def _fit_problem(
     if not fitted.history.interrupted:
         posterior = student_fit.end(arguments, objective, posterior, generator)
     found = _supported(arguments, objective, posterior, model, fitted.history)
-    more = {"transform": transform, "choice": choice, "note": found.note, "doubt": found.doubt}
-    return fitted._replace(posterior=found.posterior, **more)
+    fitted = fitted._replace(transform=transform, choice=choice)
+    return fitted._replace(posterior=found.posterior, note=found.note, doubt=found.doubt)
 
 
 def _supported(

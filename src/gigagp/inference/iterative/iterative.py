@@ -52,7 +52,6 @@ from gigagp.solvers import Cholesky, ConjugateGradients, Solution, Start
 from gigagp.solvers.base import Solver
 from gigagp.solvers.lanczos import log_determinant
 from gigagp.solvers.preconditioners import Preconditioner, Reuse
-from gigagp.solvers.preconditioners.base import Preconditioner
 
 #: Probes of ``gradient="auto"``. In the default outer loop four were as good as exact gradients; sixteen is safe.
 _AUTO_PROBES = 16
