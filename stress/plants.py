@@ -141,15 +141,15 @@ def _other_joint(put: Setter) -> None:
 
 def _steep_rates(put: Setter) -> None:
     """Leave a tenth of the curvature of counts out."""
-    from gigagp.inference.vecchia import mode  # MERGED curvature, mode
+    from gigagp.inference.vecchia import mode
 
-    of = curvature.Curvature.of.__func__
+    of = mode.Curvature.of.__func__
 
     def flatter(cls: Any, likelihood: Any, *arguments: Any) -> Any:
         found = of(cls, likelihood, *arguments)
         return found._replace(curvature=0.9 * found.curvature) if likelihood.name == "poisson" else found
 
-    put(mode, "Curvature", type("Curvature", (curvature.Curvature,), {"of": classmethod(flatter)}))
+    put(mode, "Curvature", type("Curvature", (mode.Curvature,), {"of": classmethod(flatter)}))
 
 
 def _median_rates(put: Setter) -> None:

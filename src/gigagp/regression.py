@@ -269,7 +269,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
             `gigagp.runtime.interruption` has the details.
         FitWarning
             If learning stopped before its end; and, where Gaussian noise is learned, if few targets lie far from all
-            others, or left-out rows too far from their predictions (`gigagp.noise_support`).
+            others, or left-out rows too far from their predictions (`gigagp.estimators.choices.noise_support`).
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             self._fit(X, y, validation, checkpoint)

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp import noise_support
 from gigagp.errors import FitWarning, InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError, warn
 from gigagp.estimators.arguments import Arguments, Problem, require_same_rows
 from gigagp.estimators.checkpoint import open_checkpoint
-from gigagp.estimators.choices import kernel_rules, student_fit
+from gigagp.estimators.choices import kernel_rules, noise_support, student_fit
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.estimators.choices.transform_learning import learn_transform, require_transformable
 from gigagp.estimators.estimator import Estimator
@@ -80,7 +79,7 @@ class Fitted(NamedTuple):
     choice : KernelChoice or None
         Kernels that were tried, if the kernel was not given.
     note : str
-        What ``likelihood="auto"`` has chosen, and why; or what was done to the noise (`gigagp.noise_support`).
+        What ``likelihood="auto"`` has chosen, and why; or what was done to the noise (`choices.noise_support`).
     doubt : str
         What speaks against the error bars.
     """
