@@ -176,6 +176,7 @@ def run(machine: Machine, python: str, options: list[str]) -> dict[str, Any]:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         found |= {"seconds": round(time.monotonic() - began), "cpu_seconds": round(cpu)}
+        found["failures"] = len(found["failed"])
         return {**found, "slowest_files": {name: round(seconds, 1) for name, seconds in files.most_common(10)}}
 
 

@@ -78,3 +78,21 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_the_design_promises_these(module, names):
     found = importlib.import_module(f"gigagp.{module}")
     assert [name for name in names.split() if not hasattr(found, name)] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["actions", "gradients", "grids", "likelihoods", "means", "metrics", "planning", "truncation"]
+)
+def test_public_paths_are_modules_wherever_these_are(name):
+    found = importlib.import_module(f"gigagp.{name}")
+    assert found is getattr(gigagp, name)
+    assert found.__spec__.name == found.__name__ != f"gigagp.{name}"  # no second copy
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(f"gigagp.{name}.nothing")
+
+
+def test_parts_of_moved_folders_are_found_by_their_public_paths():
+    from gigagp.gradients.pathwise import Pathwise
+
+    assert Pathwise is gigagp.gradients.Pathwise
+    assert importlib.import_module("gigagp.truncation.decay").__name__ == "gigagp.solvers.truncation.decay"
