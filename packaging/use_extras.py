@@ -104,7 +104,7 @@ def test(_folder: Path) -> None:
     """Import all tests, and run a few of them that need other packages; none may be skipped."""
     options = ["-q", "-p", "no:cacheprovider", "-o", "pythonpath=tests ."]
     run("-m", "pytest", *options, "--collect-only", cwd=CHECKOUT)
-    names = ("encoding/test_encoder", "kernels/test_gpytorch_translation", "test_examples", "test_packaging")
+    names = ("tables/encoding/test_encoder", "kernels/test_gpytorch_translation", "test_examples", "test_packaging")
     files = [f"tests/{name}.py" for name in names]
     command = [sys.executable, "-m", "pytest", *options, *files]
     found = subprocess.run(command, cwd=CHECKOUT, text=True, stdout=subprocess.PIPE, check=False)
