@@ -155,6 +155,8 @@ def has_triton() -> bool:
 NO_EXTENSION = "gigagp's compiled extension was not built"
 NO_TRITON = "no triton that the engine takes is installed"
 HAS_TRITON = has_triton()
+#: For what only compiled code does: neighbours as a guide, in forecasts and in variances, and `NativeTiles` themselves.
+needs_extension = pytest.mark.skipif(not NativeTiles.available(), reason=NO_EXTENSION)
 #: name: how to make it. TorchTiles have tiles of 32 by 32, so that every test crosses borders.
 MAKERS: dict[str, Callable[[], EngineUnderTest]] = {
     "torch": lambda: EngineUnderTest(TorchTiles(tile_bytes=1)),

@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 
 import gigagp
+from engines import needs_extension
 from gigagp.errors import InvalidInputError
 from gigagp.tables.files import CsvStyle, read_columns
 
@@ -151,6 +152,7 @@ def test_the_command_takes_the_marks(run, tmp_path):
     assert run("predict", model, path, *marks, "-o", tmp_path / "p.csv")[0] == 0
 
 
+@needs_extension
 def test_a_plan_takes_the_same_tables(run, refused, mixed):
     code, text, error = run("plan", mixed, "--target", "y", "-q", "--json")
     assert code == 0, error

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gigagp
+from engines import needs_extension
 
 
 @pytest.fixture
@@ -20,6 +21,7 @@ def table(tmp_path):
     return path
 
 
+@needs_extension
 def test_a_plan_is_words_or_json(run, table):
     code, out, _ = run("plan", table, "--target", "y", "--quiet")
     assert code == 0

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from engines import needs_extension
 from gigagp import GPRegressor
 from gigagp.errors import GigaGPWarning, unshown, warn
 
@@ -170,9 +171,10 @@ def test_ordinary_tables_are_fitted_without_a_word(make, kernel):
     assert (std > 0).all()
 
 
+@needs_extension
 def test_candidates_beyond_exact_sizes_are_considered_in_silence(monkeypatch):
     """The forecast of a grid over four inputs warned of the cost of grids, which nobody had asked for."""
-    monkeypatch.setattr("gigagp.planning.EXACT_ROWS", 300)
+    monkeypatch.setattr("gigagp.estimators.planning.EXACT_ROWS", 300)
     monkeypatch.setattr("gigagp.inference.automatic.objective.EXACT_ROWS", 300)
     random, X = numbers(600, 4)
     model = GPRegressor(verbose=0).fit(X, np.sin(3 * X[:, 0]) + X[:, 1] + 0.1 * random.normal(size=600))

@@ -13,6 +13,7 @@ import torch
 from sklearn.base import clone
 
 import gigagp
+from engines import needs_extension
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, plots
 from gigagp.errors import FitWarning, GigaGPWarning, InvalidInputError, ModelFileError
 from gigagp.estimators import separate_fits
@@ -422,6 +423,7 @@ def with_view(gp: GPRegressor) -> str:
     return gp._repr_mimebundle_()["text/html"]
 
 
+@needs_extension
 def test_plans():
     rows, table = RNG.uniform(-1, 1, (120, 2)), RNG.normal(size=(120, 2))
     gp = GPRegressor()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import gigagp
+from engines import needs_extension
 from gigagp import GPRegressor
 from gigagp.errors import FitWarning, InvalidInputError, ModelFileError, NotPositiveDefiniteError, SolverWarning
 from gigagp.estimators.saving.configuration import from_plain, to_plain
@@ -22,12 +23,13 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.iterative.iterative import IterativeObjective
 from gigagp.inference.iterative.solve_cost import products_slowness
 from gigagp.inference.iterative.subset_guide import SubsetGuide
-from gigagp.kernels import Matern
+from gigagp.kernels import Cosine, Matern
 from gigagp.model.means import resolve_mean
 from gigagp.model.model import Model
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.optimization import Auto
+from gigagp.products import NativeTiles
 from gigagp.runtime import interruption
 from gigagp.settings.custom import Custom
 from gigagp.solvers import AlternatingProjections, ConjugateGradients, Status, StochasticGradientDescent
@@ -127,6 +129,7 @@ def test_a_budget_is_used_for_whatever_is_better():
     assert str(Plan.of([quick, slow], 59)).count("\n") == 2
 
 
+@needs_extension
 def test_plans_are_in_the_targets_units():
     X, y = made_rows(400, 2, 3)
     one, other = GPRegressor().plan(X, y), GPRegressor().plan(100 * X, 10 * y)
@@ -135,6 +138,7 @@ def test_plans_are_in_the_targets_units():
     assert one.chosen.inference == Exact()
 
 
+@needs_extension
 @pytest.mark.slow
 def test_a_plan_forecasts_the_score_of_new_rows():
     X, y = made_rows(4400, 3, 4)
@@ -160,6 +164,28 @@ def test_what_cannot_be_planned_is_refused(change):
         GPRegressor(**change).plan(X, np.abs(y).round())
 
 
+def test_what_cannot_be_foreseen_is_refused_before_the_work(monkeypatch):
+    """Without compiled neighbours there is no forecast, and the fit ends with solves."""
+
+    def never(*arguments):
+        raise AssertionError("learning has begun")
+
+    monkeypatch.setattr(Auto, "run", never)
+    X, y = made_rows(60, 2, 5)
+    own = GPRegressor(Matern() * Cosine())
+    with pytest.raises(InvalidInputError, match=r"plan of GPRegressor .*(has no compiled code|was not built)"):
+        own.plan(X, y)
+    monkeypatch.setattr("gigagp.neighbours.conditionals._native", None)
+    with pytest.raises(InvalidInputError, match=r"plan of GPRegressor .*extension was not built\. Install gigagp with"):
+        GPRegressor().plan(X, y)
+    monkeypatch.setattr("gigagp.estimators.planning.EXACT_ROWS", 50)
+    monkeypatch.setattr("gigagp.inference.automatic.objective.EXACT_ROWS", 50)
+    gp = GPRegressor(Matern(), noise_variance=0.01, optimizer=None).fit(X, y)
+    assert isinstance(gp.inference_, Iterative)
+    assert gp.plan_ is None
+
+
+@needs_extension
 def test_neighbours_can_end_a_fit(tmp_path, monkeypatch):
     """Where exact solves are not worth their time, the fit is the neighbours', and says so."""
     products_slowness()  # is measured once in a process, which must not be with what follows
@@ -210,6 +236,7 @@ def test_a_plan_that_is_none_is_refused(change):
         Plan.from_plain(plain, lambda data: "vecchia")
 
 
+@needs_extension
 @pytest.mark.slow
 def test_neighbours_end_a_fit_whose_solves_take_longer_than_foreseen(monkeypatch):
     def never(*arguments):
@@ -225,6 +252,7 @@ def test_neighbours_end_a_fit_whose_solves_take_longer_than_foreseen(monkeypatch
     assert isinstance(GPRegressor(time_budget=1000.0).fit(X, y).inference_, Iterative)  # the control
 
 
+@needs_extension
 @pytest.mark.slow
 def test_neighbours_end_a_fit_whose_last_solve_is_cut(monkeypatch):
     X, y = made_rows(3200, 2, 12)
@@ -243,6 +271,7 @@ def test_neighbours_end_a_fit_whose_last_solve_is_cut(monkeypatch):
         GPRegressor(inference=Iterative(), time_budget=1000.0).fit(X, y)  # the control: it has nothing else
 
 
+@needs_extension
 @pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")  # both of the control
 def test_neighbours_end_a_fit_with_too_little_noise_for_solves():
     """Without noise the kernel matrix is too ill conditioned for solves in float64; neighbours' matrices are small."""
@@ -256,6 +285,7 @@ def test_neighbours_end_a_fit_with_too_little_noise_for_solves():
         GPRegressor(gp.kernel_, Iterative(), None, noise_variance=gp.noise_variance_).fit(X[:3100], y[:3100])
 
 
+@needs_extension
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")
 def test_neighbours_end_a_fit_whose_solves_fail(monkeypatch):
@@ -269,6 +299,7 @@ def test_neighbours_end_a_fit_whose_solves_fail(monkeypatch):
         GPRegressor(inference=Iterative()).fit(X[:3100], y[:3100])  # the control: it has nothing else
 
 
+@needs_extension
 def test_neighbours_guide_where_the_matrix_of_a_subset_has_no_factor(monkeypatch):
     """As of targets without noise."""
 
@@ -294,7 +325,7 @@ def test_hyperparameters_that_are_given_are_kept():
     kernel = Matern(nu=1.5, lengthscale=[1.0, 2.0], variance=1.5)
     gp = GPRegressor(kernel, noise_variance=0.01, optimizer=None).fit(X, y)
     assert gp.kernel_.parameters()["lengthscale"].tolist() == pytest.approx([1.0, 2.0])
-    assert gp.plan_ is not None
+    assert (gp.plan_ is not None) == NativeTiles.available()
 
 
 def test_known_noise_leaves_no_row_out(monkeypatch):
@@ -305,7 +336,7 @@ def test_known_noise_leaves_no_row_out(monkeypatch):
     assert known.posterior_.n_rows == 3200
     thinned = GPRegressor(time_budget=100).fit(X, y)
     assert thinned.posterior_.n_rows == 1000
-    assert "of 1,000 rows" in thinned.describe()
+    assert "1,000," in thinned.describe().splitlines()[0]
 
 
 class Clock:

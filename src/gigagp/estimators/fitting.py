@@ -123,7 +123,7 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
         meter_for(estimator.verbose, job=f"forecast for {len(X):,} rows") as meter,
         interruptible(arguments.deadline),
     ):
-        objective = inference.planning(problem.table(), spawn(generator))
+        objective = inference.planning(problem.table(), model, spawn(generator))
         model, _ = kernel_rules.pick(estimator.kernel, objective, model, inference, arguments.optimizer, generator)
         if isinstance(arguments.optimizer, Auto):
             model = arguments.optimizer.run(objective, model, Trace(History(), meter), spawn(generator))

@@ -31,7 +31,16 @@ _SHARED_ROWS, _TERMS = 512, 16
 
 def is_compiled(kernel: Kernel, device: torch.device) -> bool:
     """Whether compiled code computes the conditionals of a bound kernel; batches of torch take many times as long."""
-    return _native is not None and device.type == "cpu" and supports(kernel)
+    return not why_not_compiled(kernel, device)
+
+
+def why_not_compiled(kernel: Kernel, device: torch.device) -> str:
+    """Return why `is_compiled` is false, as a sentence with what to do; "" where it is true."""
+    if _native is None:
+        return "gigagp's compiled extension was not built. Install gigagp with a C++ compiler."
+    if device.type != "cpu":
+        return f'compiled code runs on the CPU, and the rows are on {device}. Give device="cpu".'
+    return "" if supports(kernel) else f"{kernel!r} has no compiled code. Take a kernel that has."
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 import gigagp
+from engines import needs_extension
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.errors import EncodingWarning, InvalidInputError, ModelFileError
 from gigagp.estimators.saving.persistence import load_state, save_state
@@ -314,6 +315,7 @@ def test_transforms_of_the_target_take_the_table():
     )
 
 
+@needs_extension
 def test_a_plan_takes_the_table_and_changes_nothing():
     X, y = table()
     model = GPRegressor(encode="auto")

@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from gigagp.inference.automatic.objective import AutomaticObjective, PlanningObjective
+from gigagp.inference.automatic.objective import AutomaticObjective, PlanningObjective, check_plan
 from gigagp.inference.contract.base import Abilities, Inference
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.iterative.iterative import Iterative
 from gigagp.inference.vecchia import Vecchia
 from gigagp.model.likelihoods import Likelihood
+from gigagp.model.model import Model
 from gigagp.neighbours.search import NeighbourTree
 
 #: Rows whose neighbours tell how long a search takes, the searches of a fit, and their share of its time budget.
@@ -61,8 +62,9 @@ class Automatic(Inference):
         """Return the log marginal likelihood on a table, or on as many of its rows as a time budget can search."""
         return self._objective(AutomaticObjective, table, generator)
 
-    def planning(self, table: TrainingTable, generator: torch.Generator) -> PlanningObjective:
-        """Return the objective that only learns as far as a forecast needs."""
+    def planning(self, table: TrainingTable, model: Model, generator: torch.Generator) -> PlanningObjective:
+        """Return the objective that only learns as far as a forecast needs; refuse where nothing can be foreseen."""
+        check_plan(model, table.X.device)
         return self._objective(PlanningObjective, table, generator)
 
     def _objective(self, kind: type[_Kind], table: TrainingTable, generator: torch.Generator) -> _Kind:

@@ -35,12 +35,13 @@ from gigagp.inference.vecchia.cost import nominal_seconds
 from gigagp.inference.vecchia.likelihood import Regression, pool_of
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.model.model import Model
-from gigagp.neighbours.conditionals import is_compiled
+from gigagp.neighbours.conditionals import is_compiled, why_not_compiled
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
 from gigagp.runtime import interruption
 from gigagp.runtime.machine import slowness
+from gigagp.runtime.memory import size_in_words
 from gigagp.runtime.progress import current
 from gigagp.settings.random import spawn
 from gigagp.solvers import Status
@@ -412,16 +413,25 @@ class PlanningObjective(AutomaticObjective):
         Raises
         ------
         InvalidInputError
-            If neighbours are not compiled for the kernel, so that nothing can be foreseen.
+            If neighbours are not compiled for the kernel or do not fit the memory, so that nothing can be foreseen.
         """
+        check_plan(model, self.table.X.device)
         self._choose(model)
         if self.plan is None:
             msg = (
-                "plan of GPRegressor needs a kernel that the package can compile, and memory for the neighbours of a "
-                f"row; got {model.kernel!r}."
+                "plan of GPRegressor needs memory for the neighbours of a row, more than the memory budget of "
+                f"{size_in_words(self.table.budget)}. Give a larger memory_budget."
             )
             raise InvalidInputError(msg)
         return self.plan
+
+
+def check_plan(model: Model, device: torch.device) -> None:
+    """Refuse a plan where neighbours are not compiled, from which everything is foreseen."""
+    why = why_not_compiled(model.kernel, device)
+    if why:
+        msg = f"plan of GPRegressor forecasts from nearest neighbours in compiled code, but {why} fit works without."
+        raise InvalidInputError(msg)
 
 
 # What is known of a table from rows that are predicted by the rows around them ----------------------------------------
