@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engines import needs_extension
 from gigagp import gradients, inference, kernels, solvers
 from gigagp.errors import GigaGPWarning
 from gigagp.inference.contract.table import TrainingTable
@@ -66,6 +67,7 @@ def test_the_stated_error_is_the_true_one(ratio):
     assert stated == pytest.approx(true, rel=0.15)
 
 
+@needs_extension
 @pytest.mark.parametrize(("lengthscale", "noise", "enough"), [(0.3, 1e-3, True), (10.0, 3.0, False)])
 def test_samples_are_added_where_neighbours_do_not_help(lengthscale, noise, enough):
     """A smooth function under much noise is an average of all rows, of which neighbours are a small part."""
@@ -114,6 +116,7 @@ def test_wrong_samples_warn_and_leave_the_prior():
     assert bool((found[[0, 2]] <= 1).all())
 
 
+@needs_extension
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
 @pytest.mark.parametrize("noise", [1e-3, 0.3])
 def test_differences_of_predictions_account_for_what_neighbours_leave_too_much(table, noise):
@@ -135,6 +138,7 @@ def test_differences_of_predictions_account_for_what_neighbours_leave_too_much(t
     assert torch.allclose(H @ found.update.probe_solutions, values, atol=1e-6)
 
 
+@needs_extension
 @pytest.mark.few(1)
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
 def test_sixteen_samples_with_neighbours_are_as_certain_as_sixty_four_without(table):
@@ -156,11 +160,14 @@ def test_variances_do_not_depend_on_which_points_are_predicted_together():
     assert torch.allclose(whole, parts, rtol=1e-9)
 
 
-def test_an_unfinished_solve_is_part_of_the_variance():
+@pytest.mark.parametrize(
+    "kernel", [KERNEL, (KERNEL * kernels.Cosine(period=9.0)).bind(2)], ids=["compiled", "samples alone"]
+)
+def test_an_unfinished_solve_is_part_of_the_variance(kernel):
     """A prediction of a solve that stopped early has the mean square of its residual added to its variance."""
     X = points(200, 2)
-    noise, Y = 0.1, draw_targets(KERNEL, X, 0.1)
-    model = Model(KERNEL, ZeroMean(), torch.as_tensor(noise, dtype=torch.float64))
+    noise, Y = 0.1, 3 * draw_targets(KERNEL, X, 0.1)  # larger than the samples, which have residuals of their own
+    model = Model(kernel, ZeroMean(), torch.as_tensor(noise, dtype=torch.float64))
     early = solvers.ConjugateGradients(max_epochs=2, preconditioner=None)
     settings = inference.Iterative(solver=early, gradient=gradients.Pathwise(8, 200), n_samples=8)
     with pytest.warns(Warning, match="stopped before their tolerance"):
@@ -168,3 +175,4 @@ def test_an_unfinished_solve_is_part_of_the_variance():
     residual = float(found.final_solve.relative_residual_targets * Y.norm() / 200**0.5)
     assert residual > 0.05
     assert float(found.mean_and_variance(NEW)[1].min()) >= residual**2 * (1 - 1e-6)
+    assert float(found.mean_and_variance(NEW, "samples")[1].max()) < residual**2  # the control

@@ -168,14 +168,16 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
 
         From samples, the variance is ``mean_j (f_j(x) - K(x, X) u_j)^2``, at most the prior variance; its relative
         standard error is ``sqrt(2 / s)``, or 18 % for 64 samples. By default nearest neighbours make it more certain,
-        where their values are known; the mean square of the solve's residual, which is about the error of the mean at
-        the rows, is then added. From solves, it is the upper bound that `covariance` describes.
+        where their values are known, and the mean square of the solve's residual, which is about the error of the mean
+        at the rows, is added. From solves, it is the upper bound that `covariance` describes.
         """
         if method == "solve":
             return self.mean(X), self._solved_variance(X)
         if method == "samples" or self.probe_values is None:
             deviations, mean = self.update.deviations_and_mean(X)
-            return mean, variance_from_samples(deviations, self.prior_variance(X))
+            limit = self.prior_variance(X)
+            found = variance_from_samples(deviations, limit)
+            return mean, found if method == "samples" else found + self.unsolved * (limit > 0)
         means, variances = [X.new_zeros(0, self.n_targets)], [X.new_zeros(0)]
         for block in self.neighbours.blocks(X, self.n_samples):
             of_targets, deviations, differences, bound = self._beside_neighbours(block)
