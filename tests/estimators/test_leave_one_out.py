@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import gigagp
+from engines import needs_extension
 from gigagp import GPClassifier, GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
 from gigagp.inference.iterative.pathwise_posterior import PathwisePosterior
@@ -177,12 +178,15 @@ def test_after_loading(tmp_path):
 def test_two_rows_at_one_place_know_each_other(method):
     X, y = rows(40)
     found = fixed(METHODS[method], "zero").fit(X[[0, 0]], y[:2]).leave_one_out()
-    exact = 1e-7 if method != "iterative" else 0.1
-    np.testing.assert_allclose(found.mean, y[[1, 0]] * 900 / 940, rtol=exact)
-    np.testing.assert_allclose(found.std, np.sqrt(940 - 900**2 / 940), rtol=exact)
+    mean, std = y[[1, 0]] * 900 / 940, np.sqrt(940 - 900**2 / 940)
+    # what a row's residual is divided by has twice the relative error of the standard deviation; a solve ends at 0.01
+    error = 5 * found.standard_error / std + (0.02 if method == "iterative" else 1e-7)
+    assert (np.abs(found.std / std - 1) < error).all()
+    assert (np.abs(found.mean - mean) < 2 * error * np.abs(y[:2] - mean)).all()
 
 
-def test_many_samples_make_it_certain():
+@pytest.mark.parametrize("beside", [pytest.param("neighbours", marks=needs_extension), "samples alone"])
+def test_many_samples_make_it_certain(beside):
     """The estimate is unbiased, with and without neighbours, and its error bar is true."""
     X, y = rows(60)
     exact = fixed(inference.Exact()).fit(X, y).posterior_.left_out()
@@ -191,10 +195,11 @@ def test_many_samples_make_it_certain():
     sharp = posterior.left_out()
     posterior.probe_values = None
     blunt = posterior.left_out()
-    for found in (sharp, blunt):
-        z = (exact.variance / found.variance - 1) / found.relative_error
-        assert np.abs(z.numpy()).max() < 4.5
-    assert (sharp.relative_error < 0.5 * blunt.relative_error).double().mean() > 0.9
+    found = sharp if beside == "neighbours" else blunt
+    z = (exact.variance / found.variance - 1) / found.relative_error
+    assert np.abs(z.numpy()).max() < 4.5
+    if beside == "neighbours":
+        assert (sharp.relative_error < 0.5 * blunt.relative_error).double().mean() > 0.9
 
 
 @pytest.mark.parametrize(

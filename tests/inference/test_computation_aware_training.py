@@ -308,8 +308,9 @@ def test_what_cannot_fit_the_budget_is_refused():
         gp.predict(X_NEW, return_parts=True)
 
 
-def test_no_step_allocates_more_than_rows_times_actions():
+def test_no_step_allocates_more_than_rows_times_actions(monkeypatch):
     """The largest tensor of a step and of predictions, at twice the number of rows: linear in n, far below n x n."""
+    monkeypatch.setattr("gigagp.products.torch_tiles.CPU_TILE_LIMIT", 2**19)  # tiles of torch have 256 x 256 numbers
     sizes = []
     for n in (800, 1600):
         x, y = points(n, 2), points(n, 1, seed=1)

@@ -156,7 +156,9 @@ def test_the_automatic_last_solve_keeps_errors_below_what_rows_leave_to_predict(
             residual = posterior.final_solve.relative_residual_targets * float(targets.norm()) / 80**0.5
             assert residual <= min(0.06 * typical_deviation(posterior.matrix()), 0.25 * noise**0.5)
             assert float(error / exact.covariance.diagonal().mean()) < 0.1
-        elif noise == 1e-6:  # the control: without what is left of the solve, intervals at the rows would be too short
+        elif noise == 1e-6 and NativeTiles.available():
+            # the control: without what is left of the solve, intervals at the rows would be too short; samples alone,
+            # without neighbours, come from unfinished solves as well
             assert float(error / (variance - posterior.unsolved).mean()) > 2
 
 
@@ -193,20 +195,20 @@ def test_predictions_at_the_rows_where_new_rows_can_hardly_be_predicted(monkeypa
     targets = draw_targets(kernel, rows, noise)
     exact = dense_posterior(kernel, rows, targets, rows, noise)
 
-    def errors():
+    def errors(n_samples="auto"):
         settings = {"mean": "zero", "noise_variance": noise, "standardize": False, "random_state": 0}
-        gp = GPRegressor(kernels.Matern(1.5, 1.0), Iterative(), None, **settings).fit(
-            rows.numpy(), targets[:, 0].numpy()
-        )
+        method = Iterative(n_samples=n_samples)
+        gp = GPRegressor(kernels.Matern(1.5, 1.0), method, None, **settings).fit(rows.numpy(), targets[:, 0].numpy())
         mean, std = gp.predict(rows.numpy(), return_std=True)
         deviation = exact.covariance.diagonal().sqrt().numpy()
         return np.abs(mean - exact.mean[:, 0].numpy()) / deviation, std / deviation
 
-    error, ratio = errors()
-    assert error.max() < 1
+    assert errors()[0].max() < 1
+    ratio = errors(n_samples=1024)[1]  # 4.5 standard errors of a deviation from samples alone are a tenth
     assert 0.8 < ratio.min() <= ratio.max() < 1.25
-    monkeypatch.setattr("gigagp.inference.iterative.iterative._ERRORS_AT_ROWS", (np.inf, np.inf))  # the control
-    assert errors()[0].max() > 2
+    if NativeTiles.available():  # without neighbours, the preconditioner of so few rows leaves nothing to a tolerance
+        monkeypatch.setattr("gigagp.inference.iterative.iterative._ERRORS_AT_ROWS", (np.inf, np.inf))  # the control
+        assert errors()[0].max() > 2
 
 
 def test_an_objective_of_fewer_rows():

@@ -10,7 +10,8 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.model.means import LinearMean
 from gigagp.model.model import NOISE, Model
-from helpers import generator, points
+from gigagp.neighbours.conditionals import is_compiled
+from helpers import close, generator, points
 
 
 class Cauchy(kernels.StationaryKernel):
@@ -64,9 +65,15 @@ def test_gradients_are_those_of_differences(kernel):
 
 
 @pytest.mark.parametrize("kernel", ["nested", "own"])
-def test_threads_change_no_bit(kernel):
-    """Enough rows and values that torch would share sums between threads."""
-    n = 40_000 if kernel == "nested" else 3_000
+def test_threads_change_no_bit_of_compiled_code(kernel):
+    """Enough rows and values that torch would share sums between threads.
+
+    Batches of torch leave sums to libraries, whose order may depend on the threads. Their results agree up to rounding:
+    matrices of eleven rows with a variance of one and a noise of 0.05 have a condition of some 200, and the gradient
+    and the likelihood are sums whose terms are up to fifty times as large.
+    """
+    compiled = is_compiled(KERNELS[kernel].bind(3), torch.device("cpu"))
+    n = 40_000 if compiled else 3_000
     X = 30 * torch.rand(n, 3, generator=generator(), dtype=torch.float64)
     Y = torch.stack([torch.sin(X[:, 0]), X[:, 1]], 1) + 0.1 * points(n, 2, seed=2)
     model = Model(KERNELS[kernel].bind(3), LinearMean(), torch.tensor(0.05, dtype=torch.float64))
@@ -89,4 +96,7 @@ def test_threads_change_no_bit(kernel):
         two = numbers()
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    for a, b in zip(one, two, strict=True):
+        if compiled:
+            assert torch.equal(a, b)
+        close(a, b, condition=1e4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import gigagp
 from contract import dense
 from gigagp import GPRegressor, inference, kernels
-from gigagp.errors import FitWarning
+from gigagp.errors import FitWarning, NotPositiveDefiniteError
 from gigagp.inference.vecchia import laplace, latent
 from gigagp.neighbours.predictor import LocalPredictor
 
@@ -143,8 +144,13 @@ def test_without_a_nugget_the_same_comparison_fails(monkeypatch):
     monkeypatch.setattr(laplace, "NUGGETS", (0.0,))
     (kernel, covariance), (X, y, new) = KERNELS["rbf"](1), table("even", 40, 1, "poisson")
     exact = exactly(covariance, X, y, new, "poisson")
-    with pytest.warns(FitWarning, match="times the prior variance"):
-        mean, std = latent_at(fitted(kernel, X, y, "poisson", 15), new)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            mean, std = latent_at(fitted(kernel, X, y, "poisson", 15), new)
+        except NotPositiveDefiniteError:  # rounding decides whether there is a factor; an error is a control as well
+            return
+    assert any("times the prior variance" in str(one.message) for one in caught)
     assert np.abs(mean - exact.mean[:, 0]).max() > 10
     assert (std / np.sqrt(exact.variance)).max() > 10
 

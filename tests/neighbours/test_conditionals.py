@@ -15,7 +15,7 @@ from gigagp.kernels import Kernel
 from gigagp.model.model import NOISE
 from gigagp.neighbours.conditionals import Pool
 from gigagp.products import NativeTiles
-from helpers import all_kernels, generator, points, reference_block, relative_error
+from helpers import all_kernels, close, generator, points, reference_block, relative_error
 
 SETS = NativeTiles.instruction_sets()
 ENGINES = ["native", "torch"] if SETS else ["torch"]
@@ -340,7 +340,11 @@ def many_rows(engine: str) -> Problem:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_threads_change_no_bit(engine):
+def test_threads_change_no_bit_of_compiled_code(engine):
+    """Batches of torch leave sums to libraries, whose order may depend on the threads: results agree up to rounding.
+
+    Matrices of nine rows with a variance of two and a noise of 0.3 have a condition below 100.
+    """
     p, before = many_rows(engine), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -349,7 +353,10 @@ def test_threads_change_no_bit(engine):
         two = outputs(p)
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    for a, b in zip(one, two, strict=True):
+        if engine == "native":
+            assert torch.equal(a, b)
+        close(a, b, condition=100)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

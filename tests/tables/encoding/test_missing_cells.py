@@ -245,7 +245,10 @@ def test_all_answers_about_missing_cells_agree(options, tmp_path):
         np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=10 * near)
     drawn = gp.sample_y(new, 4000, random_state=1)
     assert (np.abs(drawn.mean(1) - mean) < 5 * std / np.sqrt(4000) + 1e-3).all()
-    np.testing.assert_allclose(drawn.std(1), std, rtol=0.1)
+    apart = 0.1
+    if isinstance(gp.inference_, inference.Iterative) and gp.posterior_.probe_values is None:
+        apart += 4.5 * gp.posterior_.variance_error / 2  # samples alone, without compiled neighbours
+    np.testing.assert_allclose(drawn.std(1), std, rtol=apart)
     drawn = gp.sample_functions(64, random_state=1)(new)
     assert (np.abs(drawn.mean(1) - mean) < 5 * std / 8).all()
     low, high = gp.predict_quantile(new, [0.16, 0.84], include_noise=False).T
