@@ -306,7 +306,9 @@ def test_a_lattice_with_gaps_is_fitted_and_predicted_as_by_exact_inference() -> 
         assert "holes" in grid.solver_
     mean, std = exact.predict(inside, return_std=True)
     found, its_std = grid.predict(inside, return_std=True)
-    assert np.abs(found - mean).max() < 1e-3
+    # the last solve leaves at most a twentieth of a deviation; neighbours among nodes end it much closer
+    allowed = 1e-3 if NativeTiles.available() else 0.05 * std
+    assert (np.abs(found - mean) < allowed).all()
     assert np.abs(its_std / std - 1).mean() < 0.1
     # nodes between the rows leave out a part of the kernel
     with pytest.warns(GigaGPWarning, match="leaves out more variance"):
