@@ -25,7 +25,8 @@ from stress.worker import run_case
 _CASES, _CASES_OF = 60, {"no-checksum": 200}
 
 
-@pytest.mark.parametrize("name", [name for name, (area, _) in PLANTS.items() if area != "kills"])
+@pytest.mark.few(6)
+@pytest.mark.parametrize("name", [name for name, (area, _) in PLANTS.items() if area not in ("kills", "copies")])
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = None
     area = PLANTS[name][0]
@@ -48,6 +49,13 @@ def test_a_save_that_a_kill_can_cut_is_found() -> None:
     jobs = itertools.chain((Job("kills", 0, case, 30.0) for case in saves), itertools.repeat(None))
     causes = [result.cause for result in Pool(1, "half-files").run(lambda: next(jobs)) if result.outcome == LOST]
     assert any("the model is gone" in cause for cause in causes)
+
+
+@pytest.mark.slow
+def test_a_copy_that_differs_is_found() -> None:
+    """In a worker, because some copies are made in forks, which need a process with one thread."""
+    jobs = itertools.chain((Job("copies", 0, case, 100.0) for case in range(_CASES)), itertools.repeat(None))
+    assert any(result.outcome == WRONG for result in Pool(1, "rounded-file").run(lambda: next(jobs)))
 
 
 @pytest.mark.slow
