@@ -33,7 +33,6 @@ def pure_noise(d: int, repeats: int, seed: int) -> tuple[np.ndarray, np.ndarray,
     return X, y, random
 
 
-@pytest.mark.filterwarnings("ignore:Rows that were left out")
 @pytest.mark.parametrize(("d", "repeats"), [(1, 0), (2, 0), (1, 2), (2, 2)])
 def test_pure_noise_is_noise_with_and_without_repeated_rows(d, repeats):
     """Two stations that repeated by chance had been predicted with a std of .003; new values lay 20 of these off."""
@@ -47,7 +46,6 @@ def test_pure_noise_is_noise_with_and_without_repeated_rows(d, repeats):
     assert 0.5 < np.sqrt(np.mean(np.square(elsewhere))) < 1.8
 
 
-@pytest.mark.filterwarnings("ignore:Rows that were left out")
 def test_few_repeats_do_not_make_a_fit_more_certain():
     """In six inputs 25 rows do not tell noise from a function; two that repeat must not seem to."""
     X, y, _ = pure_noise(6, 2, 0)
@@ -85,7 +83,7 @@ def zeros_and_earnings(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, np.where(random.random(n) < 0.5, 0.0, random.exponential(5000, size=n))
 
 
-@pytest.mark.filterwarnings("ignore:Rows that were left out", "ignore:The rows around", "ignore:Most targets vary")
+@pytest.mark.filterwarnings("ignore:The rows around", "ignore:Most targets vary")
 @pytest.mark.parametrize(("kernel", "seeds"), [(None, 3), ("average", 1)])
 def test_many_equal_targets_leave_noise(kernel, seeds):
     for seed in range(seeds):
@@ -125,15 +123,14 @@ def test_rows_of_a_smooth_function_are_no_repeats_beside_scattered_ones():
     assert gp.noise_variance_ < 0.01
 
 
-def test_a_single_row_is_named_and_decides_nothing():
+def test_a_single_row_decides_nothing():
     random = np.random.default_rng(3)
     X = np.sort(random.uniform(-2, 2, size=(60, 1)), axis=0)
     y = np.sin(2 * X[:, 0]) + 0.01 * random.normal(size=60)
     y[30] += 0.5
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        GPRegressor().fit(X, y)
-    assert any(issubclass(one.category, FitWarning) and "student-t" in str(one.message) for one in caught)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # of the far target
+        assert not GPRegressor().fit(X, y).likelihood_note_
 
 
 def test_the_supported_noise_is_that_of_the_density():
@@ -141,16 +138,14 @@ def test_the_supported_noise_is_that_of_the_density():
     variances = 0.1 + torch.rand(400, generator=random, dtype=torch.float64)
     whole = variances + 2.0
     errors = (torch.randn(400, generator=random, dtype=torch.float64) * whole.sqrt())[:, None]
-    more, gain, total = most_supported(errors, variances)
+    more, gain = most_supported(errors, variances)
     assert more == pytest.approx(2.0, rel=0.25)
-    assert 50 < gain < total
+    assert gain > 50
     assert most_supported(errors * (variances / whole).sqrt()[:, None], variances)[1] < 2.0
     far = torch.zeros(50, 1, dtype=torch.float64)
     far[7] = 100.0  # one row alone
-    more, gain, total = most_supported(far, torch.ones(50, dtype=torch.float64))
-    assert (more, gain) == (0.0, 0.0)
-    assert total > 100
-    assert most_supported(torch.zeros(5, 1, dtype=torch.float64), torch.ones(5, dtype=torch.float64)) == (0, 0, 0)
+    assert most_supported(far, torch.ones(50, dtype=torch.float64)) == (0.0, 0.0)
+    assert most_supported(torch.zeros(5, 1, dtype=torch.float64), torch.ones(5, dtype=torch.float64)) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -523,7 +523,6 @@ def test_auto_warns_where_given_variances_change_their_meaning(given, name):
     GPRegressor(kernels.RBF(0.3), optimizer=None).fit(X, many)
 
 
-@pytest.mark.filterwarnings("ignore:Rows that were left out of the learning lie up to:gigagp.errors.FitWarning")
 def test_shared_models_learn_again_without_a_warning():
     learned = GPRegressor(optimizer=optimization.Adam(steps=1)).fit(X, np.tile(Y, (1, 20)))
     again = learned.condition_on(X[:2], np.tile(Y[:2], (1, 20)), refit=True)

@@ -171,7 +171,6 @@ def test_streamed_rows_are_the_same_rows():
     assert abs(held - streamed).max() < 1e-9
 
 
-@pytest.mark.filterwarnings("ignore:Rows that were left out of the learning lie up to:gigagp.errors.FitWarning")
 def test_rows_at_a_pole_are_taken_again():
     """Rows are read back from a fit in its precision, a little beyond 90 degrees in float32."""
     y = np.sin(EVERYWHERE[:, 1] / 20) + 0.1 * np.random.default_rng(0).normal(size=len(EVERYWHERE))

@@ -201,7 +201,6 @@ def test_far_targets_that_the_function_explains_do_not_warn():
     GPRegressor(random_state=0).fit(X, y)
 
 
-@pytest.mark.filterwarnings("ignore:Rows that were left out of the learning lie up to:gigagp.errors.FitWarning")
 @pytest.mark.parametrize(
     ("y", "chosen"),
     [

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp.errors import FitWarning, InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError, warn
+from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
 from gigagp.estimators.arguments import Arguments, Problem, require_same_rows
 from gigagp.estimators.checkpoint import open_checkpoint
 from gigagp.estimators.choices import kernel_rules, noise_support, student_fit
@@ -80,8 +80,6 @@ class Fitted(NamedTuple):
         Kernels that were tried, if the kernel was not given.
     note : str
         What ``likelihood="auto"`` has chosen, and why; or what was done to the noise (`choices.noise_support`).
-    doubt : str
-        What speaks against the error bars.
     """
 
     posterior: Posterior
@@ -93,7 +91,6 @@ class Fitted(NamedTuple):
     transform: TargetTransform = NoTransform()
     choice: KernelChoice | None = None
     note: str = ""
-    doubt: str = ""
 
 
 def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:
@@ -193,9 +190,7 @@ def fit_rows(
     fitted = fitted._replace(note="; ".join(filter(None, (note, fitted.note))))
     with _afterwards(fitted.history):
         if watches and not warned:
-            warned_of_few = far_targets.warn_after(problem.table, Y, fitted.posterior, example)
-            if fitted.doubt and not warned_of_few:
-                warn(fitted.doubt, FitWarning)
+            far_targets.warn_after(problem.table, Y, fitted.posterior, example)
         if not warned:
             some = flat_fits.evenly(len(X))
             _warn_if_flat(arguments, lambda: problem.table_of(X[some], y[some]), fitted.posterior)
@@ -276,7 +271,7 @@ def _fit_problem(
         posterior = student_fit.end(arguments, objective, posterior, generator)
     found = _supported(arguments, objective, posterior, model, fitted.history)
     fitted = fitted._replace(transform=transform, choice=choice)
-    return fitted._replace(posterior=found.posterior, note=found.note, doubt=found.doubt)
+    return fitted._replace(posterior=found.posterior, note=found.note)
 
 
 def _supported(

@@ -138,7 +138,6 @@ def test_the_covariance_is_nearly_that_of_the_exact_process(n_columns):
         assert errors > 4  # the control: the covariance of the weights
 
 
-@pytest.mark.filterwarnings("ignore:Rows that were left out of the learning lie up to:gigagp.errors.FitWarning")
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
 def test_the_default_fit_follows_targets_with_little_noise_past_wrong_ones(noise):
     rng = np.random.default_rng(0)

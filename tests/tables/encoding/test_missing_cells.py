@@ -136,7 +136,6 @@ def test_marks_are_the_columns_of_missing_cells():
     assert TableEncoder.from_plain(encoder.to_plain(), encoder.n_encoded).marks == encoder.marks
 
 
-@pytest.mark.filterwarnings("ignore:Rows that were left out of the learning lie up to")  # those with missing cells
 def test_what_is_given_stays():
     """A kernel or a noise variance of the user's own, an inference without such noise, and classes."""
     X, y = table(120, 2)

@@ -41,9 +41,8 @@ _LOOKED_AT = 20_000
 _PARTS = 4
 #: Share of equal targets, and of rows that repeat, that is large.
 _MANY = 0.2
-#: Nats that left-out rows but the one that gains most must gain by more noise: three are odds of twenty. And nats of
-#: all rows to warn of: as many as Student-t noise must gain to be taken.
-_SUPPORTED, _DOUBTED = 3.0, 10.0
+#: Nats that left-out rows but the one that gains most must gain by more noise: three are odds of twenty.
+_SUPPORTED = 3.0
 #: A kernel is flat if most rows have less than this correlation with any row of another place.
 _FLAT = 0.1
 #: Places contradict the learned noise if they tell more than so many times as much.
@@ -60,13 +59,10 @@ class Supported(NamedTuple):
     posterior : Posterior
     note : str
         What was done to the noise, in words; empty if nothing was.
-    doubt : str
-        Sentence about left-out rows that lie too far from their predictions; empty if none do.
     """
 
     posterior: Posterior
     note: str = ""
-    doubt: str = ""
 
 
 def supported(
@@ -93,33 +89,21 @@ def supported(
         return Supported(posterior)
     settings = replace(optimizer if isinstance(optimizer, Auto) else Auto(), polish_steps=0)
     held = replace(table, X=table.X.double().cpu(), Y=table.Y.double().cpu())
-    doubt = ""
     try:
         places = _Places.of(held.X)
         model, note = _from_places(posterior, held, places, start, settings)
         if _is_doubtful(posterior, held, places):
             errors, variances = _left_out(held, start, settings)
-            more, gain, total = most_supported(errors, variances)
+            more, gain = most_supported(errors, variances)
             raised = learned.noise_variance + more
             if gain > _SUPPORTED and float(raised) > float(model.noise_variance):
                 share = f"{float(more / table.target_variance):.2g} of the target's variance"
                 model, note = model.replace({NOISE: raised}), f"raised by {share}, as left-out rows support"
-            doubt = _doubt(errors, variances) if total > _DOUBTED else ""
         if model is not learned:
             posterior = objective.posterior(model, generator)
     except (NonFiniteError, NotPositiveDefiniteError):
         return Supported(posterior)
-    return Supported(posterior, note, doubt)
-
-
-def _doubt(errors: Tensor, variances: Tensor) -> str:
-    sizes = (errors.abs() * variances.rsqrt()[:, None]).amax(1)
-    return (
-        f"Rows that were left out of the learning lie up to {float(sizes.max()):.2g} predicted standard deviations "
-        f"from their predictions (row {int(sizes.argmax())}, counted from 0): error bars are too small for some rows. "
-        'If few targets are wrong or tails are heavy, take likelihood="student-t"; if targets are skewed, or many are '
-        'equal, take target_transform="auto".'
-    )
+    return Supported(posterior, note)
 
 
 def _learned(table: TrainingTable, start: Model, settings: Auto) -> ExactPosterior:
@@ -165,8 +149,8 @@ def _left_out(table: TrainingTable, start: Model, settings: Auto) -> tuple[Tenso
     return errors, variances
 
 
-def most_supported(errors: Tensor, variances: Tensor) -> tuple[float, float, float]:
-    """Return the further noise variance that left-out rows support, what they gain, and what they could gain.
+def most_supported(errors: Tensor, variances: Tensor) -> tuple[float, float]:
+    """Return the further noise variance that left-out rows support, and what they gain.
 
     It maximises the log density of all rows but the one that gains most, so that no row alone decides.
 
@@ -182,19 +166,17 @@ def most_supported(errors: Tensor, variances: Tensor) -> tuple[float, float, flo
         Further noise variance.
     gain : float
         Gain in nats of all rows but that one.
-    total : float
-        Largest gain in nats of all rows.
     """
     squares, scale = errors.square(), float(errors.square().mean())
     if not 0 < scale < math.inf:
-        return 0.0, 0.0, 0.0
+        return 0.0, 0.0
     further = torch.cat([torch.zeros(1), scale * torch.logspace(-10, 2, 241)]).to(variances)
     whole = variances + further[:, None]
     densities = -0.5 * (squares.sum(1) / whole + errors.shape[1] * whole.log())
     gains = densities - densities[0]
     without = gains.sum(1) - gains.clamp_min(0).amax(1)
     best = int(without.argmax())
-    return float(further[best]), float(without[best]), float(gains.sum(1).max())
+    return float(further[best]), float(without[best])
 
 
 # Rows that repeat, and kernels that correlate nothing ----------------------------------------------------------------
