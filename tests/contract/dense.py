@@ -345,7 +345,8 @@ def variational(
         before = change
         share = rate * min(1.0, 2.0 / max(np.abs(step).max(), 1e-300))
         mean, weights = mean + share * step, weights * ratio ** (0.7 * rate)
-    assert change < 1e-5, f"the reference did not converge: {change:.2g}"
+    # steps end at the rounding of the inverse; a reference that is off by more than a cell's tolerance fails the cell
+    assert change < 1e-4, f"the reference did not converge: {change:.2g}"
     slope = state(mean, weights)[1]
     found = kriging(rest or covariance, X, Y, new, 1 / weights, basis)
     coefficients = np.linalg.lstsq(Phi / size, mean - K @ slope, rcond=None)[0] / size[:, None]
