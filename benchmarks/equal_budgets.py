@@ -142,7 +142,7 @@ def main() -> None:
     arguments = parser.parse_args()
     results: list[dict[str, Any]] = []
     if arguments.judge or (arguments.resume and arguments.json.exists()):
-        results = json.loads(arguments.json.read_text())["rows"]
+        results = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
     if arguments.judge:
         print(json.dumps(judge(results), indent=1))
         return

@@ -19,7 +19,8 @@ FIT = """
 import os, sys, warnings
 import numpy as np
 import gigagp.estimators.checkpoint
-from gigagp import GPRegressor, errors, gradients, inference, optimization; from gigagp.runtime import interruption
+from gigagp import GPRegressor, errors, gradients, inference, optimization
+from gigagp.runtime import interruption
 
 name, folder = sys.argv[1:]
 rng = np.random.default_rng(0)

@@ -34,7 +34,7 @@ _CHECKED_ROWS, _SHIFT, _RATIO = 256, 0.5, 1.5
 class LatentGaussian(NamedTuple):
     """What the Gaussian approximation says of values at the rows that points are predicted from, and the evidence.
 
-    They are the latent values, which are the function and a nugget (`gigagp.inference.vecchia.laplace`), with their
+    They are the latent values, which are the function and a nugget (`NUGGETS` in `laplace.py`), with their
     distribution given the targets. Where all rows are neighbours, they are Gaussian pseudo-observations of the function
     that stand for the targets.
 
