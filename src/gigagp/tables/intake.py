@@ -208,7 +208,7 @@ def _check_features(estimator: Any, X: Any, *, reset: bool) -> None:
     from sklearn.utils.validation import validate_data
 
     try:
-        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        validate_data(estimator, _without_index(X) if _is_arrow(X) else X, reset=reset, skip_check_array=True)
     except (ValueError, TypeError) as error:
         raise InvalidInputError(str(error)) from None
 
@@ -317,11 +317,25 @@ def _frame(values: Any) -> tuple[list[Any], Sequence[Any]] | None:
     """Return names and columns of a data frame (pandas, polars, pyarrow), or None for anything else."""
     if hasattr(values, "iloc") and hasattr(values, "columns"):
         return list(values.columns), [values.iloc[:, k] for k in range(values.shape[1])]
-    if hasattr(values, "num_columns") and hasattr(values, "schema") and hasattr(values, "column"):
+    if _is_arrow(values):
+        values = _without_index(values)
         return list(values.schema.names), [values.column(k) for k in range(values.num_columns)]
     if hasattr(values, "get_columns") and hasattr(values, "to_arrow"):
         return list(values.columns), values.get_columns()
     return None
+
+
+def _is_arrow(values: Any) -> bool:
+    return hasattr(values, "num_columns") and hasattr(values, "schema") and hasattr(values, "column")
+
+
+def _without_index(values: Any) -> Any:
+    """Return a pyarrow table without an unnamed index that pandas has stored in it."""
+    from gigagp.tables.files.table import without_index
+
+    names = values.schema.names
+    kept = without_index(names)
+    return values if len(kept) == len(names) else values.select(kept)
 
 
 def _column(values: Any) -> Any:

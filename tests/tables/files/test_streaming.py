@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
 
+from gigagp import GPRegressor, inference
 from gigagp.errors import InvalidInputError
-from gigagp.tables.files import read_table
+from gigagp.tables.files import read_columns, read_table
 from gigagp.tables.files.streaming import column_bounds, column_names, stream_file
 
 
@@ -36,6 +40,32 @@ def test_names_of_columns(tmp_path, frame):
     (tmp_path / "no.parquet").write_bytes(b"PAR1 something else")
     with pytest.raises(InvalidInputError, match=r"no\.parquet cannot be read"):
         column_names(tmp_path / "no.parquet")
+
+
+def test_an_index_without_a_name_is_no_column(tmp_path, frame):
+    """pandas stores the numbers of selected rows in a column of their own."""
+    learner = lambda: GPRegressor(inference=inference.Vecchia(), optimizer=None)  # noqa: E731
+    some = frame[frame["a"] > 0]
+    table = pa.Table.from_pandas(some)
+    assert table.column_names == ["a", "b", "y", "__index_level_0__"]
+    pa.parquet.write_table(table, tmp_path / "t.parquet")
+    pa.feather.write_feather(table, tmp_path / "t.feather")
+    expected = learner().fit(some[["a", "b"]], some["y"])
+    for path in (tmp_path / "t.parquet", tmp_path / "t.feather"):
+        assert column_names(path) == read_columns(path).column_names == ["a", "b", "y"]
+        np.testing.assert_array_equal(
+            learner().fit_table(path, "y").predict(some[["a", "b"]]),
+            expected.predict(some[["a", "b"]]),
+        )
+    found = learner().fit(table.drop(["y"]), some["y"])
+    assert list(found.feature_names_in_) == ["a", "b"]
+    np.testing.assert_array_equal(
+        found.predict(pa.Table.from_pandas(some[["a", "b"]])), expected.predict(some[["a", "b"]])
+    )
+    named = some.rename_axis("time").reset_index().set_index("time")
+    assert pa.Table.from_pandas(named).column_names[-1] == "time"  # an index with a name is a column
+    pa.parquet.write_table(pa.Table.from_pandas(named), tmp_path / "named.parquet")
+    assert column_names(tmp_path / "named.parquet") == ["a", "b", "y", "time"]
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 7, 1000])

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from gigagp.errors import InvalidInputError
 from gigagp.tables.files.delimited import PLAIN, CsvStyle, read_delimited
 from gigagp.tables.files.folders import COMPRESSED, PARQUET, checked_path, table_files
-from gigagp.tables.files.table import Table, find_columns, refuse_repeated
+from gigagp.tables.files.table import Table, find_columns, refuse_repeated, without_index
 
 #: Endings that can be read, for messages and help.
 FORMATS = ".csv, .tsv (also .gz, .bz2, .zst), .parquet (a file or a folder of them), .arrow, .feather, .npy, .npz"
@@ -96,7 +96,7 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None, style
     except PARSER_ERRORS as error:
         msg = f"{path} cannot be read as a table: {str(error).splitlines()[0].rstrip('.')}."
         raise InvalidInputError(msg) from error
-    return table
+    return table.select(without_index(table.column_names))
 
 
 def _read_folder(path: Path, header: bool | None, style: CsvStyle) -> pa.Table:

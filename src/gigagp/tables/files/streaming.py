@@ -19,7 +19,7 @@ from gigagp.tables.files.delimited import block_size, dialect
 from gigagp.tables.files.folders import DELIMITED, PARQUET, table_files
 from gigagp.tables.files.labels import Labels
 from gigagp.tables.files.reading import PARSER_ERRORS, array_error, from_array, read_columns
-from gigagp.tables.files.table import Table, find_column, find_columns, refuse_repeated
+from gigagp.tables.files.table import Table, find_column, find_columns, refuse_repeated, without_index
 
 #: Endings of files of which only the rows that are needed are read.
 STREAMED = PARQUET | DELIMITED | {".npy"}
@@ -50,7 +50,7 @@ def column_names(path: str | os.PathLike[str], header: bool | None = None) -> li
     ending = file.suffix.lower()
     try:
         if ending in PARQUET:
-            names = list(pyarrow.parquet.read_schema(file).names)
+            names = without_index(pyarrow.parquet.read_schema(file).names)
         elif ending in DELIMITED:
             names = dialect(file, header).names
         elif ending == ".npy":

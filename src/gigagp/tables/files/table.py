@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ import pyarrow.compute as pc
 
 from gigagp.errors import InvalidInputError
 from gigagp.tables.cells import is_number, number_hint
+
+_UNNAMED_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,14 @@ def find_columns(wanted: Sequence[str], names: Sequence[str], source: str) -> li
             msg = f"{source} has two columns named {name!r}. Rename one of them."
             raise InvalidInputError(msg)
     return [places[name] for name in wanted]
+
+
+def without_index(names: Sequence[str]) -> list[str]:
+    """Return the names of columns without those in which pandas stores an index that has no name.
+
+    Rows that were selected from a data frame keep their numbers as such an index, which is no input.
+    """
+    return [name for name in names if not _UNNAMED_INDEX.fullmatch(name)]
 
 
 def refuse_repeated(names: Sequence[str], source: str) -> None:
