@@ -88,9 +88,11 @@ def stand_in(monkeypatch):
 
 
 @pytest.fixture
-def run(capsys):
-    """Run a command line; return its exit code, standard output and standard error."""
+def run(capsys, monkeypatch, tmp_path):
+    """Run a command line in a folder of the test; return its exit code, standard output and standard error."""
     from gigagp.commands import main
+
+    monkeypatch.chdir(tmp_path)  # where predictions.csv would be, if no other name is given
 
     def run_command(*arguments):
         capsys.readouterr()

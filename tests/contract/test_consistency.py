@@ -16,8 +16,9 @@ from gigagp import GPRegressor, actions, inference, kernels
 SMALL, LARGE = 60, 320
 #: Rounding of a sum of a few hundred covariances, and of what is taken from it, in units of the prior variance.
 ROUNDINGS = 200
-#: Rounding of means and variances that are small differences of large sums, in units of the answers' own size.
-DIFFERENCES = {"float64": 1e-6, "float32": 0.05}
+#: Rounding of means and variances that are small differences of large sums, in units of the answers' own size: that of
+#: the dtype times the condition number of the rows' covariance, between these limits.
+DIFFERENCES = (1e-6, 0.05)
 SAMPLES, ERRORS = 400, 5.5
 
 INFERENCES = {
@@ -66,8 +67,10 @@ def disagreements(gp: GPRegressor, X: Array) -> list[str]:
     mean, std = gp.predict(X, return_std=True)
     posterior = gp.posterior_
     prior = float(gp.kernel_.diagonal(torch.from_numpy(X)).max())
-    dtype = str(posterior.dtype).removeprefix("torch.")
-    eps, rounding = float(np.finfo(dtype).eps), DIFFERENCES[dtype]
+    eps = torch.finfo(posterior.dtype).eps
+    noisy = gp.predict(X, return_std=True, include_noise=True)[1]
+    condition = gp.posterior_.n_rows * prior / float((noisy**2 - std**2).min())
+    rounding = float(np.clip(eps * condition, *DIFFERENCES))
     of_variance = ROUNDINGS * eps * prior + rounding * float((std**2).min())
     of_mean = ROUNDINGS * eps * (np.sqrt(prior) + np.abs(mean).max()) + rounding * float(std.min())
     # covariances are from solves; variances from stored samples have an error of their own (test_sampled_variance.py)
@@ -97,7 +100,6 @@ def disagreements(gp: GPRegressor, X: Array) -> list[str]:
     compare_variance("variance of posterior", joint.variance.numpy())
     compare("covariance of posterior", joint.covariance.numpy(), covariance, of_variance)
     levels = np.array([0.05, 0.5, 0.9])
-    _, noisy = gp.predict(X, return_std=True, include_noise=True)
     for include, spread in ((False, std), (True, noisy)):
         quantiles = gp.predict_quantile(X, levels, include_noise=include)
         compare(f"quantiles, noise {include}", quantiles, mean[:, None] + spread[:, None] * norm.ppf(levels), of_mean)

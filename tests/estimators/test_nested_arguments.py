@@ -6,10 +6,12 @@ import copy
 
 import numpy as np
 import pytest
+import sklearn
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.fixes import parse_version
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, likelihoods, optimization, solvers
 from gigagp.errors import InvalidInputError
@@ -142,4 +144,8 @@ def test_searches_and_clones_use_them():
     assert copied.kernel == gp.kernel
     pipeline = make_pipeline(StandardScaler(), gp).set_params(gpregressor__kernel__nu=2.5)
     assert pipeline[-1].kernel == kernels.Matern(2.5)
-    assert "kernel__nu" in gp._repr_html_()
+
+
+@pytest.mark.skipif(parse_version(sklearn.__version__) < parse_version("1.7"), reason="older tables have no parameters")
+def test_the_table_of_a_notebook_lists_them():
+    assert "kernel__nu" in GPRegressor(kernels.Matern(2.5))._repr_html_()
