@@ -108,8 +108,8 @@ CASES = [
 def test_draws_come_to_the_sum_over_a_dense_grid(monkeypatch):
     """Answers at the learned hyperparameters are the control, whose errors are those that draws should remove.
 
-    A few of the draws by default may miss a tail that has much of the weight; four times as many leave half of the errors
-    that this test allows.
+    The few draws of the default may miss a tail that has much of the weight. Four times as many leave half the errors
+    that are allowed.
     """
     monkeypatch.setattr(uncertain, "_CANDIDATES", (512, 512))
     monkeypatch.setattr(uncertain, "_DRAWS", (64, 64, 64))
