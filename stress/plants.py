@@ -30,18 +30,18 @@ def plant(name: str, put: Setter = setattr) -> str:
 
 def _wide_variance(put: Setter) -> None:
     """Make variances a tenth too large."""
-    from gigagp import GPRegressor
+    from gigagp.estimators.answers.predictor import Predictor
 
-    spread = GPRegressor._spread
-    put(GPRegressor, "_spread", lambda self, variance: spread(self, 1.1 * variance))
+    spread = Predictor._spread
+    put(Predictor, "_spread", lambda self, variance: spread(self, 1.1 * variance))
 
 
 def _shifted_mean(put: Setter) -> None:
     """Shift means by a thousandth of the target's standard deviation."""
-    from gigagp import GPRegressor
+    from gigagp.estimators.answers.predictor import Predictor
 
-    in_units = GPRegressor._in_units
-    put(GPRegressor, "_in_units", lambda self, values, X: in_units(self, values + 1e-3, X))
+    in_units = Predictor._in_units
+    put(Predictor, "_in_units", lambda self, values, X: in_units(self, values + 1e-3, X))
 
 
 def _dropped_row(put: Setter) -> None:
@@ -60,10 +60,10 @@ def _dropped_row(put: Setter) -> None:
 
 def _batch_mean(put: Setter) -> None:
     """Make the prediction of a row depend on the other rows of its batch."""
-    from gigagp import GPRegressor
+    from gigagp.estimators.answers.predictor import Predictor
 
-    in_units = GPRegressor._in_units
-    put(GPRegressor, "_in_units", lambda self, values, X: in_units(self, values, X) + 1e-3 * np.tanh(X.mean()))
+    in_units = Predictor._in_units
+    put(Predictor, "_in_units", lambda self, values, X: in_units(self, values, X) + 1e-3 * np.tanh(X.mean()))
 
 
 def _one_seed(put: Setter) -> None:
@@ -117,18 +117,17 @@ def _half_files(put: Setter) -> None:
 
 def _left_in(put: Setter) -> None:
     """Leave no row out of its own prediction."""
-    from gigagp import GPRegressor
-    from gigagp.estimators.answers.predictive_distribution import LeaveOneOut, PredictiveDistribution
+    from gigagp.estimators.answers.predictor import LeaveOneOut, Predictor
 
-    left_out = PredictiveDistribution.leave_one_out
+    left_out = Predictor.leave_one_out
 
-    def left_in(self: GPRegressor) -> LeaveOneOut:
-        found, scaling = left_out(self), self.scaling_
-        rows = self.posterior_.X.double().numpy() * scaling.x_scale + scaling.x_centre
+    def left_in(self: Predictor) -> LeaveOneOut:
+        found, scaling = left_out(self), self.scaling
+        rows = self.posterior.X.double().numpy() * scaling.x_scale + scaling.x_centre
         mean, std = self.predict(rows, return_std=True)
         return found._replace(mean=mean, std=std + 1e-300)
 
-    put(PredictiveDistribution, "leave_one_out", left_in)
+    put(Predictor, "leave_one_out", left_in)
 
 
 def _other_joint(put: Setter) -> None:

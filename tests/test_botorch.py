@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 
@@ -289,6 +290,10 @@ def test_sampled_functions():
     found = MatheronPathModel(GigaModel(two), sample_shape=torch.Size([4]), seed=0)(at[:, None])
     assert found.shape == (3, 4, 2, 2)
     assert float((found[..., 1] - 50 - 9 * at[:, None, :, 0]).abs().max()) < 2
+    again = copy.copy(gp)
+    paths = MatheronPathModel(GigaModel(again), seed=1)
+    again.fit(10 * X, 7 + 5 * y)
+    assert torch.equal(paths(at), one(at))  # those of the earlier fit
     with pytest.raises(InvalidInputError, match="without further observations"):
         MatheronPathModel(model.condition_on_observations(at[0], torch.zeros(2, 1).double()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
@@ -370,6 +371,20 @@ def test_sample_functions_are_functions(method):
         gp.sample_functions(0)
     with pytest.raises(InvalidInputError, match=r"n_samples of GPRegressor.sample_.* must be an int of at least 1"):
         gp.sample_y(X_new, 0)
+
+
+def test_sampled_functions_and_answers_stay_those_of_their_fit():
+    """A later fit in other units, or of other inputs, had put them into its own units, without a warning."""
+    X = points(30, 2).numpy()
+    gp = GPRegressor().fit(X, np.sin(X[:, 0]))
+    functions, predictor = gp.sample_functions(3, random_state=1), gp._predictor()
+    before = functions(X), predictor.predict(X, return_std=True)
+    gp.fit(100 * X[:, :1], 7 + 50 * X[:, 0])
+    np.testing.assert_array_equal(functions(X), before[0])
+    np.testing.assert_array_equal(predictor.predict(X, return_std=True), before[1])
+    assert np.abs(gp.predict(100 * X[:, :1]) - before[1][0]).max() > 1  # control
+    with pytest.raises(FrozenInstanceError):
+        predictor.scaling = gp.scaling_
 
 
 # Validation rows ------------------------------------------------------------------------------------------------------

@@ -12,12 +12,10 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.base import GaussianProcess
 from gigagp.estimators.guard import scored, warn_of_interruption, whole_or_unchanged
-from gigagp.estimators.nested_arguments import NestedArguments
-from gigagp.estimators.notebook_view import NotebookView
 from gigagp.estimators.planning import InferenceChoice
 from gigagp.estimators.saving.fitted_state import fitted_to_state
-from gigagp.estimators.saving.persistence import save
 from gigagp.estimators.saving.restored_state import restored_classes
 from gigagp.kernels import RBF, Kernel
 from gigagp.kernels.stationary import rows_check
@@ -42,7 +40,7 @@ LikelihoodChoice = Annotated[
 _LEAST = 1e-300
 
 
-class GPClassifier(ClassifierMixin, NotebookView, NestedArguments):
+class GPClassifier(ClassifierMixin, GaussianProcess):
     """Gaussian-process classification for any number of rows and basis functions.
 
     The probability of a class depends on a latent Gaussian process, which quadruply stochastic inference learns
@@ -318,10 +316,6 @@ class GPClassifier(ClassifierMixin, NotebookView, NestedArguments):
         return plot(self, X, y, **options)
 
     # -------------------------------------------------------------- persistence
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted model to one file, atomically; `gigagp.load` reads it. See `gigagp.save`."""
-        save(self, path)
 
     def _to_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         check_is_fitted(self)

@@ -8,31 +8,47 @@ from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from gigagp.errors import InvalidInputError
-from gigagp.estimators.answers.answers import UncertaintyParts
+from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.estimators.answers.joint_posterior import JointPosterior
+from gigagp.estimators.answers.outputs import by_output, each_output
+from gigagp.estimators.answers.predictor import Hyperparameters, LeaveOneOut, Predictor, UncertaintyParts
+from gigagp.estimators.answers.predictors import PriorFunctions, mixture_predictor, prior_predictor
+from gigagp.estimators.answers.target_posterior import TargetPosterior
 from gigagp.estimators.arguments import Arguments
+from gigagp.estimators.base import GaussianProcess
 from gigagp.estimators.choices.kernel_choice import KernelRule
-from gigagp.estimators.fitting import fit_rows, fit_source, plan_rows
-from gigagp.estimators.further_rows import FurtherRows
+from gigagp.estimators.description import describe
+from gigagp.estimators.fitting import Fitted, fit_rows, fit_source, plan_rows
+from gigagp.estimators.further_rows import adds_rows, grow
 from gigagp.estimators.guard import guarded, scored, warn_of_interruption, whole_or_unchanged
 from gigagp.estimators.planning import InferenceChoice, OutputsChoice, resolve_outputs
+from gigagp.estimators.saving.fitted_state import fitted_to_state, joined_states
+from gigagp.estimators.saving.restored_state import state_to_fitted, states_of
 from gigagp.estimators.separate_fits import checkpoints_of, fit_outputs
 from gigagp.inference.automatic.plan import Plan
+from gigagp.inference.contract.posterior import Posterior
 from gigagp.kernels import Kernel
 from gigagp.kernels.stationary import rows_check
-from gigagp.model.likelihoods import Likelihood
+from gigagp.model.estimate import Estimate
+from gigagp.model.likelihoods import Likelihood, StudentT, resolve_likelihood
 from gigagp.model.means import Mean, MeanLike
 from gigagp.model.model import HyperparameterUnits
-from gigagp.model.target_transform import TargetTransformName
+from gigagp.model.scaling import Scaling
+from gigagp.model.student_noise import sites
+from gigagp.model.target_transform import NoTransform, TargetTransformName
+from gigagp.optimization import History
 from gigagp.runtime import processes
 from gigagp.runtime.progress import Verbosity
+from gigagp.settings.custom import Custom
 from gigagp.settings.fields import Count, Positive, Words, checks_arguments
-from gigagp.settings.random import RandomState
+from gigagp.settings.random import RandomState, generator_from
 from gigagp.tables import intake
-from gigagp.tables.encoding import Encode, model_inputs
+from gigagp.tables.encoding import Encode, fitted_encoder, model_inputs
 from gigagp.tables.rows.source import RowSource
 
 __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
@@ -40,8 +56,25 @@ __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
 #: Optimizer argument of the estimators; `gigagp.optimization.optimizer.check_optimizer` states the requirements.
 OptimizerChoice = Any
 
+#: Attributes that describe one model, and are tuples where each output has its own.
+_OF_EACH = (
+    "inference_",
+    "optimizer_",
+    "plan_",
+    "target_transform_",
+    "kernel_choice_",
+    "likelihood_note_",
+    "history_",
+    "posterior_",
+    "scaling_",
+    "kernel_",
+    "noise_variance_",
+    "solver_",
+    "engine_",
+)
 
-class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     """Gaussian-process regression.
 
     Parameters
@@ -178,6 +211,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
     >>> bool(abs(mean[0]) < 0.05)
     True
     """
+
+    _models: tuple[Self, ...] = ()  # of outputs that have a model each
 
     def __init__(
         self,
@@ -460,3 +495,612 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         """Return the coefficient of determination of the predictions; see scikit-learn's `RegressorMixin.score`."""
         with scored():
             return float(super().score(X, intake.targets(y), sample_weight))
+
+    # ------------------------------------------------------------------ answers
+
+    @each_output
+    def likelihood_(self) -> Likelihood:
+        """Likelihood of the fit; Student-t noise has the learned degrees of freedom, if they were learned."""
+        check_is_fitted(self, "posterior_")
+        student = self.posterior_.model.student
+        return resolve_likelihood(self.likelihood) if student is None else StudentT(student.df)
+
+    @each_output
+    def noise_weights_(self) -> np.ndarray:
+        """Weight of each training row, shape (n,), for Student-t noise; below 0.1 a row counts as an outlier.
+
+        A row of weight w is as informative as one with ``1 / w`` times the squared scale of the noise for its variance.
+        Rows that fit well have weights a little above 1.
+
+        Raises
+        ------
+        AttributeError
+            If the noise is not Student-t, or Laplace's method ran, which has no weights.
+        """
+        check_is_fitted(self, "posterior_")
+        model = self.posterior_.model
+        if model.student is None:
+            msg = (
+                f"noise_weights_ of {type(self).__name__} needs Student-t noise; its likelihood is {self.likelihood_}."
+            )
+            raise AttributeError(msg)
+        return model.student.weights(model.noise_variance).double().cpu().numpy()
+
+    def _predictor(self, hyperparameters: Hyperparameters = "learned") -> Predictor:
+        """Return what answers after a fit."""
+        check_is_fitted(self, "posterior_")
+        names = getattr(self, "feature_names_in_", None)
+        units = self.scaling_, self.target_transform_
+        learned = Predictor(self.posterior_, *units, self.likelihood_, self._one_target, fitted_encoder(self), names)
+        if hyperparameters == "learned":
+            return learned
+        return mixture_predictor(learned, self.inference_, self.optimizer_)
+
+    def _answering(self, X: Any, hyperparameters: Hyperparameters) -> tuple[Predictor, np.ndarray]:
+        """Return what answers, before or after a fit, and points as it takes them."""
+        if hyperparameters == "learned" and not hasattr(self, "posterior_"):
+            return prior_predictor(copy.copy(self), X)
+        return self._predictor(hyperparameters), model_inputs(self, X, reset=False, opens=True)
+
+    @guarded()
+    @checks_arguments
+    @by_output(axis=-1)
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        *,
+        include_noise: bool = False,
+        variance: Literal["auto", "samples", "solve"] = "auto",
+        return_parts: bool = False,
+        hyperparameters: Hyperparameters = "learned",
+    ) -> Any:
+        """Predict the target: its mean, and how far this mean, or a measurement, may be off.
+
+        The function that is predicted is ``E[y | f]``, the mean of measurements where the latent function f is known.
+        With noise added to f, it is f itself. After a `target_transform`, and for counts and classes, it is in the
+        target's units too: for ``likelihood="poisson"`` the rate ``exp(f)``, for ``"logistic"`` and ``"probit"``, whose
+        targets are -1 and 1, the probability of 1 less that of -1. `predict_latent` has f.
+
+        Before `fit` the predictions are those of the prior, for a single target: the kernel with its given values, in
+        the units of X and y. A learned mean is then 0, and its uncertainty, which is infinite, is left out.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Points, or with ``encode="auto"`` a table like that of the fit.
+        return_std : bool, default False
+            Whether to return the standard deviation of this function as well.
+        return_cov : bool, default False
+            Whether to return the full covariance as well; iterative inference solves a linear system for each point.
+        include_noise : bool, default False
+            Whether the standard deviation is that of a new measurement: with the noise variance and the kernel's
+            white terms, or with the spread of counts around their rate.
+        variance : {"auto", "samples", "solve"}, default "auto"
+            Source of the variances in iterative inference: the stored posterior samples together with nearest
+            neighbours, where the kernel has a compiled program (``"auto"``); the samples alone; or a solve for each
+            point, which is exact to the solver's tolerance and never below the exact variance.
+        return_parts : bool, default False
+            Whether to return the two parts of the latent standard deviation as well,
+            ``UncertaintyParts(mathematical, computational)``: the uncertainty due to finite data, and that due to
+            limited computation. Their squares add up to the latent variance. It takes O(n^3) time, so the table must be
+            small enough for exact inference.
+        hyperparameters : {"learned", "laplace"}, default "learned"
+            Whether answers are those at the learned hyperparameters, or mixed over 8 to 32 draws of what the rows leave
+            open about them, by Laplace's approximation (`gigagp.inference.uncertain_hyperparameters`). The draws are
+            made once for a fit, in some five to ten times its time. Error bars of a few hundred rows become wider.
+
+        Returns
+        -------
+        mean : ndarray of shape (m,) or (m, n_targets)
+            Mean of the target.
+        std : ndarray of the same shape
+            Standard deviation, if ``return_std``.
+        cov : ndarray of shape (m, m) or (m, m, n_targets)
+            Covariance, if ``return_cov``.
+        parts : UncertaintyParts of two ndarrays with the shape of std
+            Parts of the standard deviation, if ``return_parts``.
+
+        Raises
+        ------
+        NonFiniteError
+            If a returned number would not be finite, or a factorisation fails or a number overflows.
+        MemoryBudgetError
+            If the prediction exceeds the memory of the machine.
+        """
+        _require_one_of(return_std, return_cov, "predict")
+        if return_parts and hyperparameters == "laplace":
+            msg = 'return_parts of GPRegressor.predict must be False with hyperparameters="laplace".'
+            raise InvalidInputError(msg)
+        predictor, inputs = self._answering(X, hyperparameters)
+        return predictor.predict(
+            inputs, return_std, return_cov, include_noise=include_noise, variance=variance, return_parts=return_parts
+        )
+
+    @guarded()
+    @checks_arguments
+    @by_output(axis=-1)
+    def predict_latent(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        *,
+        variance: Literal["auto", "samples", "solve"] = "auto",
+        hyperparameters: Hyperparameters = "learned",
+    ) -> Any:
+        """Predict the latent function f, whose posterior is normal or taken to be.
+
+        With noise added to f, as for ``likelihood="gaussian"``, ``"laplace"`` and ``"student-t"``, this is `predict`.
+        For ``"poisson"`` it is the log rate, for ``"logistic"`` the log-odds, for ``"probit"`` the argument of the
+        normal distribution function, and after a `target_transform` the function behind ``g(y)``, in its units.
+
+        Parameters
+        ----------
+        X, return_std, return_cov, variance, hyperparameters
+            As for `predict`.
+
+        Returns
+        -------
+        mean, std, cov
+            As for `predict`, of f.
+
+        Raises
+        ------
+        InvalidInputError, NonFiniteError, MemoryBudgetError
+            As for `predict`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gigagp import GPRegressor, inference
+        >>> X = np.linspace(0, 6, 60)[:, None]
+        >>> counts = np.random.default_rng(0).poisson(np.exp(1 + np.sin(X[:, 0])))
+        >>> gp = GPRegressor(inference=inference.Vecchia(), likelihood="poisson").fit(X, counts)
+        >>> f, std = gp.predict_latent(X, return_std=True)
+        >>> bool(np.allclose(gp.predict(X), np.exp(f + std**2 / 2)))
+        True
+        """
+        _require_one_of(return_std, return_cov, "predict_latent")
+        predictor, inputs = self._answering(X, hyperparameters)
+        return predictor.predict_latent(inputs, return_std, return_cov, variance=variance)
+
+    @guarded()
+    @checks_arguments
+    @by_output()
+    def posterior(
+        self,
+        X: Any,
+        *,
+        include_noise: bool = False,
+        variance: Literal["auto", "samples", "solve"] = "auto",
+    ) -> JointPosterior | TargetPosterior:
+        """Return the joint distribution of the function at batches of points, differentiable in the points.
+
+        It is that of `predict`: for counts it is the distribution of the rate, which is not normal.
+
+        When to use: where points are sought by gradients, as acquisition functions of Bayesian optimization do, or
+        where many small sets of points each need a joint distribution. `predict` is for tables.
+
+        Mean, variance, covariance and samples have the derivatives of what they return, by closed forms of the kernel;
+        beyond some MiB, nothing of the size of training rows times points is kept for them. Three places have none in
+        the strict sense: at the training rows, values with a Matern-1/2 kernel have a kink (the derivative returned
+        there leaves out that row); predictions by `inference.Vecchia` jump a little where the nearest rows of a point
+        change; and the inputs of categories (`kernels.Categorical`) are treated as the numbers that they are.
+
+        Before `fit` it is the distribution of the prior; see `predict`.
+
+        Parameters
+        ----------
+        X : Tensor or array of shape (..., q, d)
+            Points in the data's own units: batches of q points, whose joint distributions are returned. Covariances
+            between batches are not computed.
+        include_noise : bool, default False
+            Whether to return the distribution of measurements.
+        variance : {"auto", "samples", "solve"}, default "auto"
+            Source of the variances in iterative inference, as for `predict`. Covariances and samples take a solve for
+            each point there, so that they are those of ``"solve"``.
+
+        Returns
+        -------
+        JointPosterior or TargetPosterior, or JointOutputs where each of several outputs has a model
+            Object with ``mean``, ``variance``, ``covariance``, ``rsample`` and ``log_prob``; of counts and classes
+            without the last one.
+
+        Raises
+        ------
+        InvalidInputError
+            If the points are invalid, or require a derivative that does not exist: after a `target_transform`, whose
+            function is not normal in the target's units; with ``encode="auto"`` and columns that are not numbers; with
+            a known function as mean (without gradients there is an answer).
+        """
+        if hasattr(self, "posterior_"):
+            predictor = self._predictor()
+        else:
+            predictor, _ = prior_predictor(copy.copy(self), np.zeros((1, *np.shape(X)[-1:])))
+        return predictor.joint(X, include_noise=include_noise, variance=variance)
+
+    @guarded()
+    @checks_arguments
+    @by_output()
+    def log_marginal_likelihood(self, random_state: RandomState = 0) -> Estimate:
+        """Return the log marginal likelihood of the training targets, in the units of the standardized problem.
+
+        After a `target_transform` these are the units of the transformed and standardized target. The density of the
+        targets themselves has the Jacobian as well: add ``target_transform_.log_derivative(y).sum()`` less the number
+        of rows times ``log(scaling_.y_scale[0])``.
+
+        Returns
+        -------
+        Estimate
+            Object with ``value`` and ``standard_error``, which is 0 for exact inference. For ComputationAware and
+            SparseVariational, and for Student-t noise, the value is a lower bound of the log marginal likelihood.
+        """
+        check_is_fitted(self, "posterior_")
+        found, model = self.posterior_.log_marginal_likelihood(generator_from(random_state)), self.posterior_.model
+        if model.student is None:
+            return found
+        return Estimate(found.value + sites(model.student.weights(model.noise_variance), model.student.df), found[1])
+
+    @guarded()
+    @checks_arguments
+    @by_output()
+    def sample_functions(
+        self,
+        n_samples: Count = 1,
+        random_state: RandomState = 0,
+        *,
+        hyperparameters: Hyperparameters = "learned",
+        latent: bool = False,
+    ) -> Callable[[Any], np.ndarray]:
+        """Return posterior samples of the function, as a function that can be evaluated at any points.
+
+        It is that of `predict`: after a `target_transform`, and for counts and classes, ``E[y | f]``.
+
+        Before `fit` the samples are those of the prior; see `predict`.
+
+        Parameters
+        ----------
+        n_samples : int
+            Number of samples. With iterative inference, `Iterative.n_samples` samples, shared by the targets, are
+            stored; more need a solve.
+        random_state : int or generator
+            Seed of the samples.
+        hyperparameters : {"learned", "laplace"}, default "learned"
+            As for `predict`; each sample is then at one draw of the hyperparameters.
+        latent : bool, default False
+            Whether the samples are of the latent function; see `predict_latent`.
+
+        Returns
+        -------
+        callable
+            Function from points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
+        """
+        owner = copy.copy(self)  # a later fit of this estimator leaves these samples as they are
+        if hyperparameters == "learned" and not hasattr(self, "posterior_"):
+            return PriorFunctions(owner, n_samples, random_state, latent=latent)
+        functions = self._predictor(hyperparameters).sample_functions(n_samples, random_state, latent=latent)
+        return guarded()(lambda X: functions(model_inputs(owner, X, reset=False, opens=True)))
+
+    @guarded()
+    @checks_arguments
+    @by_output()
+    def sample_y(
+        self,
+        X: Any,
+        n_samples: Count = 1,
+        random_state: RandomState = 0,
+        *,
+        include_noise: bool = False,
+        hyperparameters: Hyperparameters = "learned",
+    ) -> np.ndarray:
+        """Sample the function of `predict` at given points; before `fit`, the samples are those of the prior.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Points.
+        n_samples : int
+            Number of samples.
+        random_state : int or generator
+            Seed of the samples.
+        include_noise : bool, default False
+            Whether to draw a measurement at each value of the function: with noise, or a count.
+        hyperparameters : {"learned", "laplace"}, default "learned"
+            As for `sample_functions`.
+
+        Returns
+        -------
+        ndarray of shape (m, n_samples) or (m, n_targets, n_samples)
+            Joint samples over the points. With exact inference and up to 2,000 points, they use the full covariance.
+        """
+        predictor, inputs = self._answering(X, hyperparameters)
+        return predictor.sample_y(inputs, n_samples, random_state, include_noise=include_noise)
+
+    @guarded()
+    @by_output()
+    def leave_one_out(self) -> LeaveOneOut:
+        """Predict each row of the fit from all others, to see how good predictions and their error bars are.
+
+        Nothing is fitted again: the hyperparameters are those of all rows, and the coefficients of the mean are those
+        of the other rows (Rasmussen and Williams 2006, section 5.4.2). Scores of a few rows are therefore a little too
+        good. A measurement that repeats another one's inputs is predicted from that one.
+
+        Exact inference takes the diagonal from its factor, and `inference.Vecchia` from its sparse factor.
+        `inference.Iterative` estimates it from posterior samples and nearest neighbours; its means have the error of
+        the solve too.
+
+        Returns
+        -------
+        LeaveOneOut
+            Means, standard deviations, log densities, and the standard errors of the deviations, in the order of the
+            rows.
+
+        Raises
+        ------
+        InvalidInputError
+            If the inference method or the likelihood has no such answer, rows were left out of the fit, or a
+            coefficient of the mean is not determined without some row.
+        MemoryBudgetError, NonFiniteError
+            As for `predict`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gigagp import GPRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> y = np.sin(X[:, 0])
+        >>> y[20] += 1.0
+        >>> left_out = GPRegressor().fit(X, y).leave_one_out()
+        >>> int(np.argmax(np.abs(y - left_out.mean)))
+        20
+        """
+        return self._predictor().leave_one_out()
+
+    @guarded()
+    @checks_arguments
+    @by_output()
+    def predict_quantile(
+        self, X: Any, q: Any, *, include_noise: bool = True, hyperparameters: Hyperparameters = "learned"
+    ) -> np.ndarray:
+        """Return quantiles of the predictive distribution; 0.5 is the median.
+
+        They are exact after a `target_transform` too, because it is increasing.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Points.
+        q : float or array-like of shape (k,)
+            Probabilities, between 0 and 1.
+        include_noise : bool, default True
+            Whether the quantiles are those of a new measurement, or else those of the function (see `predict`). Of
+            counts they are whole numbers: the least count that is not exceeded with this probability.
+        hyperparameters : {"learned", "laplace"}, default "learned"
+            As for `predict`; ``"laplace"`` has the quantiles of the mixture, whose tails are heavier than normal ones.
+
+        Returns
+        -------
+        ndarray of shape (m,) or (m, n_targets), or with a last axis of size k for several probabilities
+            Quantiles in the target's units.
+
+        Raises
+        ------
+        InvalidInputError
+            If a probability is not between 0 and 1; or, with ``include_noise``, for Laplace noise, and where the noise
+            variance of new rows is not known.
+        NonFiniteError, MemoryBudgetError
+            As for `predict`.
+        """
+        levels = intake.numbers(q, "q")
+        if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
+            msg = f"q of GPRegressor.predict_quantile must be one or several numbers between 0 and 1; got {q!r}."
+            raise InvalidInputError(msg)
+        predictor, inputs = self._answering(X, hyperparameters)
+        return predictor.predict_quantile(inputs, levels, include_noise=include_noise)
+
+    @guarded()
+    @checks_arguments
+    @by_output()
+    def predictive_log_density(self, X: Any, y: Any, *, hyperparameters: Hyperparameters = "learned") -> np.ndarray:
+        """Return the log density of measurements at given points, in nats; its mean is the log score.
+
+        It is a density in the target's own units: the Jacobian of a `target_transform` is included. For counts it is
+        a log probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Points.
+        y : array-like of shape (m,) or (m, n_targets)
+            Measurements.
+        hyperparameters : {"learned", "laplace"}, default "learned"
+            As for `predict_quantile`.
+
+        Returns
+        -------
+        ndarray of the shape of y
+
+        Raises
+        ------
+        InvalidInputError
+            If a measurement is not possible under the likelihood or the transform, or the noise of new rows is not
+            known.
+        NonFiniteError, MemoryBudgetError
+            As for `predict`.
+        """
+        predictor, inputs = self._answering(X, hyperparameters)
+        return predictor.predictive_log_density(inputs, y)
+
+    # -------------------------------------------------------------- further rows
+
+    @checks_arguments
+    def condition_on(self, X: Any, y: Any, noise_variance: Any = None, *, refit: bool = False) -> Self:
+        """Return the fit with further rows, for about the price of what is new; this one stays as it is.
+
+        When to use: where rows arrive one after the other, as in Bayesian optimization, and for "what if" questions.
+        Hyperparameters and scaling are those of the fit, so that predictions are those of a fit to all rows with the
+        same kernel, noise variance and scaling, and ``optimizer=None``. Where new rows change what is known of the
+        hyperparameters, ``refit=True`` learns them again, from where they are.
+
+        With n rows and k new ones, `inference.Exact` extends its Cholesky factor in O(n^2 k) time.
+        `inference.Iterative` continues its solves from the old solutions, corrected by the prediction errors of the new
+        rows, which saves a part of the steps. `inference.Vecchia` conditions the new rows alone, and builds the tree of
+        all rows anew. `inference.SparseVariational` without minibatches and `inference.RandomFeatures` add to their
+        sums, and so does `inference.Grid`. Other methods, and likelihoods other than the Gaussian one, need a fit of
+        all rows.
+
+        `inference.Vecchia` keeps the neighbours of earlier rows, among which the new ones are not, so that the
+        likelihood and the mean's coefficients differ slightly from those of a fit to all rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (k, d)
+            Inputs. With `inference.Grid` they must lie within the grid.
+        y : array-like of shape (k,) or (k, n_targets)
+            Targets.
+        noise_variance : array-like of shape (k,), float or None, default None
+            Known noise variance of the new rows, in squared units of ``y``. It is required if the fit was given the
+            noise variance of each row, and must otherwise be None.
+        refit : bool, default False
+            Whether to learn the hyperparameters again with all rows and their own scaling. Learning starts at the
+            present hyperparameters. `inference.Grid` and `inference.SparseVariational` do not keep the rows for this.
+
+        Returns
+        -------
+        GPRegressor
+            A fitted estimator with the same arguments. It shares with this one whatever has not changed.
+
+        Raises
+        ------
+        InvalidInputError
+            If a row is invalid, or if rows cannot be added to this fit.
+        MemoryBudgetError
+            If the rows exceed the memory budget or the memory of the machine.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gigagp import GPRegressor
+        >>> X = np.linspace(0, 6, 60)[:, None]
+        >>> gp = GPRegressor().fit(X, np.sin(X[:, 0]))
+        >>> more = gp.condition_on([[7.0], [8.0]], np.sin([7.0, 8.0]))
+        >>> more.posterior_.n_rows, gp.posterior_.n_rows
+        (62, 60)
+        """
+        check_is_fitted(self, "posterior_")
+        found = copy.copy(self)
+        with whole_or_unchanged(found):
+            grow(found, X, y, noise_variance, refit, "condition_on")
+        return found
+
+    @available_if(adds_rows)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    @checks_arguments
+    def partial_fit(self, X: Any, y: Any, noise_variance: Any = None, *, refit: bool = False) -> Self:
+        """Add rows to this fit, as `condition_on` does for a new one.
+
+        This method exists only where the inference can add rows. The first call is `fit`.
+
+        Parameters
+        ----------
+        X : array-like of shape (k, d)
+            Inputs.
+        y : array-like of shape (k,) or (k, n_targets)
+            Targets.
+        noise_variance : array-like of shape (k,), float or None, default None
+            As for `condition_on`.
+        refit : bool, default False
+            As for `condition_on`.
+
+        Returns
+        -------
+        GPRegressor
+            The estimator itself.
+
+        Raises
+        ------
+        InvalidInputError
+            If a row is invalid; in that case no row is added.
+        MemoryBudgetError
+            If the rows exceed the memory budget or the memory of the machine.
+        """
+        if not hasattr(self, "posterior_"):
+            if noise_variance is not None:
+                msg = "noise_variance of the first partial_fit, which is a fit, is an argument of GPRegressor; got one."
+                raise InvalidInputError(msg)
+            return self.fit(X, y)
+        with whole_or_unchanged(self):
+            grow(self, X, y, noise_variance, refit, "partial_fit")
+        return self
+
+    # -------------------------------------------------------------- what a fit leaves
+
+    def _take(self, fitted: Fitted, *, one_target: bool) -> None:
+        """Set the attributes from the result of a fit."""
+        self._models = ()
+        self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
+        plan = None if fitted.plan is None else fitted.plan.in_units(fitted.scaling.typical_y_scale)
+        if plan is not None and not isinstance(fitted.transform, NoTransform):
+            plan = plan.remarked("NLL and RMSE are those of the transformed target.")
+        self.plan_ = plan
+        self.target_transform_, self.kernel_choice_ = fitted.transform, fitted.choice
+        self.likelihood_note_ = fitted.note
+        self._adopt(fitted.posterior, fitted.scaling, fitted.history)
+
+    def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:
+        """Set the attributes from a posterior, and from the history of the standardized problem."""
+        model = posterior.model
+        if history is not None:
+            own = self.hyperparameter_units == "own"
+            self.history_ = history.multiplied(model.unit_factors(scaling.units())) if own else history
+        self.posterior_, self.scaling_ = posterior, scaling
+        read = model.in_own_units(scaling.units()) if self.hyperparameter_units == "own" else model
+        self.kernel_ = read.kernel
+        self.noise_variance_ = read.noise_variance.cpu().numpy() if read.noise_is_known else float(read.noise_variance)
+        if read.student is not None:
+            self.noise_variance_ = read.student.variance
+        self.solver_ = posterior.solver_name()
+        self.engine_ = posterior.engine_name()
+
+    def _take_outputs(self, models: Sequence[Self]) -> None:
+        """Set the attributes from fitted estimators of one output each, in the order of the outputs."""
+        self._models, self._one_target = tuple(models), False
+        for name in _OF_EACH:
+            setattr(self, name, tuple(getattr(one, name) for one in models))
+
+    @property
+    def estimators_(self) -> tuple[Self, ...]:
+        """The fitted estimators of the outputs that have a model each; this one alone if there is one model."""
+        check_is_fitted(self, "posterior_")
+        return self._models or (self,)
+
+    @property
+    def outputs_(self) -> Literal["independent", "shared"]:
+        """Whether each output has hyperparameters of its own, or several share them."""
+        return "independent" if all(one.posterior_.n_targets == 1 for one in self.estimators_) else "shared"
+
+    def describe(self) -> str:
+        """Return the methods that ran and the hyperparameters, in standardized units and in the data's own."""
+        check_is_fitted(self, "posterior_")
+        return describe(self)
+
+    def _to_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        return joined_states([fitted_to_state(one) for one in self.estimators_])
+
+    @classmethod
+    def _from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], custom: Custom) -> Self:
+        models = [state_to_fitted(cls, *state, custom) for state in states_of(tensors, header)]
+        if len(models) == 1:
+            return models[0]
+        if len({one.n_features_in_ for one in models}) > 1:
+            raise ModelFileError("its outputs must have the same inputs.")
+        found = copy.copy(models[0])
+        found._take_outputs(models)
+        return found
+
+
+def _require_one_of(return_std: bool, return_cov: bool, method: str) -> None:
+    if return_std and return_cov:
+        msg = f"return_std and return_cov of GPRegressor.{method} cannot both be True; the covariance has both."
+        raise InvalidInputError(msg)

@@ -39,6 +39,11 @@ def test_several_targets_have_an_axis():
         gp.predictive_log_density(X, Y)
 
 
+@pytest.mark.parametrize("how", [{}, {"kernel": "average"}, {"likelihood": "student-t"}], ids=str)
+def test_no_probabilities_have_no_quantiles(how):
+    assert GPRegressor(**how).fit(X[:20], Y[:20]).predict_quantile(NEW, []).shape == (7, 0)
+
+
 def test_before_a_fit_they_are_those_of_the_prior():
     gp = GPRegressor(kernels.RBF(1.0, 4.0), noise_variance=5.0)
     assert np.allclose(gp.predict_quantile(NEW, 0.975), 3 * stats.norm.ppf(0.975))

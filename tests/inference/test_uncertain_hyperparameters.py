@@ -14,7 +14,6 @@ from sklearn.exceptions import NotFittedError
 import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.errors import FitWarning, InvalidInputError, MemoryBudgetError, NotPositiveDefiniteError
-from gigagp.estimators.answers import averaged
 from gigagp.inference import uncertain_hyperparameters as uncertain
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
@@ -150,7 +149,7 @@ def test_many_rows_have_draws_of_equal_weight_about_the_learned_hyperparameters(
     monkeypatch.setattr(uncertain, "_SUBSET", 40)
     X, y = rows(60, 0.3, 0)
     gp = GPRegressor("average" if method == "average" else None, "auto" if method == "average" else method).fit(X, y)
-    mixture = averaged.averaged(gp).posterior_
+    mixture = gp._predictor("laplace").posterior
     assert isinstance(mixture, MixturePosterior)
     if method != "average":
         assert len(mixture.components) == 8
@@ -227,14 +226,14 @@ def test_bounds_hold_for_every_draw():
     X, y = rows(25, 0.3, 0)
     bounds = {"lengthscale": (0.9, 1.1), "variance": (0.01, 0.02)}
     gp = GPRegressor(kernels.Matern(1.5, 1.0, 0.015, bounds=bounds), standardize=False).fit(X, y)
-    for one in averaged.averaged(gp).posterior_.components:
+    for one in gp._predictor("laplace").posterior.components:
         values = one.model.parameters()
         assert 0.9 <= float(values["lengthscale"]) <= 1.1
         assert 0.01 <= float(values["variance"]) <= 0.02
-    moved = {float(one.model.noise_variance) for one in averaged.averaged(gp).posterior_.components}
+    moved = {float(one.model.noise_variance) for one in gp._predictor("laplace").posterior.components}
     assert len(moved) > 4
     fixed = GPRegressor(kernels.Matern(1.5, 1.0, fixed=["lengthscale"])).fit(X, y)
-    lengths = {float(one.model.kernel.lengthscale) for one in averaged.averaged(fixed).posterior_.components}
+    lengths = {float(one.model.kernel.lengthscale) for one in fixed._predictor("laplace").posterior.components}
     assert len(lengths) == 1
 
 
@@ -287,8 +286,7 @@ def test_a_mixture_is_made_once_for_a_fit(tmp_path):
     X, y = rows(20, 0.3, 1)
     gp = GPRegressor(inference=inference.Vecchia(19, 19)).fit(X, y)
     first = gp.predict(NEW, hyperparameters="laplace")
-    assert averaged.averaged(gp).posterior_ is averaged.averaged(gp).posterior_
-    assert "_averaged" not in vars(gp)
+    assert gp._predictor("laplace").posterior is gp._predictor("laplace").posterior
     for other in (pickle.loads(pickle.dumps(gp)), _loaded(gp, tmp_path)):
         np.testing.assert_array_equal(other.predict(NEW, hyperparameters="laplace"), first)
     gp.partial_fit(X + 0.1, y)

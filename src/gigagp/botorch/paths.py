@@ -13,6 +13,7 @@ from torch import Tensor
 from gigagp.botorch.model import GigaModel
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.joint_posterior import known_mean
+from gigagp.estimators.answers.predictor import Predictor
 from gigagp.inference.contract.posterior import SampleFunctions
 
 
@@ -39,8 +40,8 @@ class GigaPaths(SamplePath):
             raise InvalidInputError(msg)
         self.model, self.sample_shape = model, torch.Size(sample_shape)
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, (1,))))
-        count, fits = max(1, math.prod(sample_shape)), model.regressor.estimators_
-        self._functions = [(fit, fit.posterior_.sample_functions(count, generator)) for fit in fits]
+        count, predictors = max(1, math.prod(sample_shape)), [fit._predictor() for fit in model.regressor.estimators_]
+        self._functions = [(one, one.posterior.sample_functions(count, generator)) for one in predictors]
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         """Do nothing: a regressor is one model."""
@@ -58,7 +59,7 @@ class GigaPaths(SamplePath):
         Tensor of shape (..., n)
         """
         model = self.model
-        found = torch.cat([_values(fit, functions, x) for fit, functions in self._functions], 1)[:, model.outputs]
+        found = torch.cat([_values(*one, x) for one in self._functions], 1)[:, model.outputs]
         shape = self.sample_shape if model.num_outputs == 1 else (*self.sample_shape, model.num_outputs)
         every = found.mT.reshape(*x.shape[:-1], -1)  # samples first, then outputs, in the last axis
         places = torch.arange(math.prod(shape), device=found.device).reshape(shape)
@@ -68,16 +69,16 @@ class GigaPaths(SamplePath):
         return every.gather(-1, places)[..., 0].to(x)
 
 
-def _values(fit: Any, functions: SampleFunctions, x: Tensor) -> Tensor:
+def _values(predictor: Predictor, functions: SampleFunctions, x: Tensor) -> Tensor:
     """Return samples of a fit in the data's own units, shape (points, targets, samples)."""
-    points = fit.scaling_.points(x.double().reshape(-1, x.shape[-1])).to(fit.posterior_.coefficients)
-    refusal = fit.posterior_.refusal(points.detach(), fit.scaling_, None)
+    points = predictor.scaling.points(x.double().reshape(-1, x.shape[-1])).to(predictor.posterior.coefficients)
+    refusal = predictor.posterior.refusal(points.detach(), predictor.scaling, None)
     if refusal is not None:
         raise refusal
     found = functions(points).double()
-    scale, centre = (torch.from_numpy(one).to(found) for one in (fit.scaling_.y_scale, fit.scaling_.y_centre))
+    scale, centre = (torch.from_numpy(one).to(found) for one in (predictor.scaling.y_scale, predictor.scaling.y_centre))
     found = found * scale[:, None] + centre[:, None]
-    offset = known_mean(fit.posterior_.model.mean, x, x.reshape(-1, x.shape[-1]))
+    offset = known_mean(predictor.posterior.model.mean, x, x.reshape(-1, x.shape[-1]))
     return found if offset is None else found + offset.to(found)[:, None, None]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from gigagp.estimators.answers.predictor import Predictor
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
@@ -74,3 +75,5 @@ class FittedEstimator(Estimator, Protocol):
         ...
 
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None: ...
+
+    def _predictor(self) -> Predictor: ...

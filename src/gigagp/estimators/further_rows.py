@@ -1,36 +1,40 @@
-"""Further rows for a fit: `condition_on` and `partial_fit` of `GPRegressor`."""
+"""Further rows for a fit: what is behind `condition_on` and `partial_fit` of `GPRegressor`."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any, Self
+from typing import Any
 
-from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+import numpy as np
+import torch
 
 from gigagp.errors import InvalidInputError, naming
-from gigagp.estimators.added_rows import add_rows, cannot_add, rows_of
 from gigagp.estimators.answers.outputs import columns_of
 from gigagp.estimators.arguments import Arguments
-from gigagp.estimators.fitted_model import FittedModel
+from gigagp.estimators.checks import known_noise
 from gigagp.estimators.fitting import fit_rows
-from gigagp.estimators.guard import warn_of_interruption, whole_or_unchanged
+from gigagp.estimators.guard import finite_means, warn_of_interruption
 from gigagp.inference import Inference
-from gigagp.inference.contract.posterior import GrowingPosterior
+from gigagp.inference.contract.posterior import GrowingPosterior, Posterior
+from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.registry import adding_names
 from gigagp.kernels.stationary import require_taken
 from gigagp.model.likelihoods import Gaussian, resolve_likelihood
+from gigagp.model.model import Model
 from gigagp.settings.brief import output_name
-from gigagp.settings.fields import checks_arguments
+from gigagp.tables import intake
 from gigagp.tables.encoding import fitted_encoder, model_inputs
 
+#: Number of new rows at which the means are checked.
+_CHECKED_ROWS = 256
 
-def _adds_rows(estimator: FurtherRows) -> bool:
+
+def adds_rows(estimator: Any) -> bool:
     """Whether rows can be added to a fit; scikit-learn asks this before it offers `partial_fit`."""
     if hasattr(estimator, "posterior_"):
         for one in estimator.estimators_:
             if not isinstance(one.posterior_, GrowingPosterior):
-                raise AttributeError(f"{cannot_add('partial_fit', one.posterior_)} Fit all rows again.")
+                raise AttributeError(f"{_cannot_add('partial_fit', one.posterior_)} Fit all rows again.")
         return True
     used = estimator.inference
     if isinstance(used, Inference) and used.abilities.adds_rows:
@@ -44,142 +48,133 @@ def _adds_rows(estimator: FurtherRows) -> bool:
     raise AttributeError(msg)
 
 
-class FurtherRows(FittedModel):
-    """Methods that add rows to a fit."""
+def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, method: str) -> None:
+    """Add rows to a fitted estimator, in the name of a public method; see `GPRegressor.condition_on`."""
+    if estimator._models:
+        columns = columns_of(y, len(estimator._models), f"y of {method}")
+        grown = [copy.copy(one) for one in estimator._models]
+        for number, (one, column) in enumerate(zip(grown, columns, strict=True)):
+            with naming(output_name(number)):
+                grow(one, X, column, noise_variance, refit, method)
+        estimator._take_outputs(grown)
+        return
+    if refit:
+        _check_refit(estimator, method)
+    X = model_inputs(estimator, X, reset=False)
+    estimator._adopt(_with_rows(estimator, X, y, noise_variance, method), estimator.scaling_)
+    if refit:
+        start = copy.copy(estimator)
+        start.kernel, start.noise_variance = estimator.kernel_, estimator.noise_variance_
+        start.outputs = estimator.outputs_
+        fitted = fit_rows(Arguments.of(start), *_rows_of(estimator))
+        estimator._take(fitted._replace(choice=estimator.kernel_choice_), one_target=estimator._one_target)
+        warn_of_interruption(estimator.history_, None)
 
-    @checks_arguments
-    def condition_on(self, X: Any, y: Any, noise_variance: Any = None, *, refit: bool = False) -> Self:
-        """Return the fit with further rows, for about the price of what is new; this one stays as it is.
 
-        When to use: where rows arrive one after the other, as in Bayesian optimization, and for "what if" questions.
-        Hyperparameters and scaling are those of the fit, so that predictions are those of a fit to all rows with the
-        same kernel, noise variance and scaling, and ``optimizer=None``. Where new rows change what is known of the
-        hyperparameters, ``refit=True`` learns them again, from where they are.
+def _check_refit(estimator: Any, method: str) -> None:
+    """Refuse to learn again where nothing would be learned, or from other columns."""
+    if estimator.optimizer is None:
+        msg = f"refit of {method} must be False for an estimator with optimizer=None, which learns nothing."
+        raise InvalidInputError(msg)
+    if fitted_encoder(estimator) is not None:
+        msg = f'refit of {method} must be False with encode="auto", whose table is not kept. Call fit with all rows.'
+        raise InvalidInputError(msg)
+    _rows_of(estimator)
 
-        With n rows and k new ones, `inference.Exact` extends its Cholesky factor in O(n^2 k) time.
-        `inference.Iterative` continues its solves from the old solutions, corrected by the prediction errors of the new
-        rows, which saves a part of the steps. `inference.Vecchia` conditions the new rows alone, and builds the tree of
-        all rows anew. `inference.SparseVariational` without minibatches and `inference.RandomFeatures` add to their
-        sums, and so does `inference.Grid`. Other methods, and likelihoods other than the Gaussian one, need a fit of
-        all rows.
 
-        `inference.Vecchia` keeps the neighbours of earlier rows, among which the new ones are not, so that the
-        likelihood and the mean's coefficients differ slightly from those of a fit to all rows.
+def _with_rows(estimator: Any, X: np.ndarray, y: Any, noise_variance: Any, method: str) -> GrowingPosterior:
+    """Return the posterior given additional rows, at the hyperparameters, scaling and transform of the fit.
 
-        Parameters
-        ----------
-        X : array-like of shape (k, d)
-            Inputs. With `inference.Grid` they must lie within the grid.
-        y : array-like of shape (k,) or (k, n_targets)
-            Targets.
-        noise_variance : array-like of shape (k,), float or None, default None
-            Known noise variance of the new rows, in squared units of ``y``. It is required if the fit was given the
-            noise variance of each row, and must otherwise be None.
-        refit : bool, default False
-            Whether to learn the hyperparameters again with all rows and their own scaling. Learning starts at the
-            present hyperparameters. `inference.Grid` and `inference.SparseVariational` do not keep the rows for this.
+    Parameters
+    ----------
+    estimator : GPRegressor
+        A fit with one model.
+    X : ndarray of shape (n, d)
+        Inputs in the data's own units.
+    y : array-like of shape (n,) or (n, n_targets)
+        Targets in the data's own units.
+    noise_variance : array-like of shape (n,), float or None
+        Known noise variance of the rows in the data's own units, if the fit has known ones.
+    method : str
+        Name of the public method, for messages.
 
-        Returns
-        -------
-        GPRegressor
-            A fitted estimator with the same arguments. It shares with this one whatever has not changed.
+    Raises
+    ------
+    InvalidInputError
+        If a row is invalid, or no rows can be added to this posterior.
+    """
+    posterior, scaling, transform = estimator.posterior_, estimator.scaling_, estimator.target_transform_
+    names = getattr(estimator, "feature_names_in_", None)
+    require_taken(posterior.model.kernel, X, names)
+    if posterior.model.student is not None:
+        msg = (
+            f"{method} of GPRegressor cannot add rows to a fit with Student-t noise, whose weights depend on all "
+            "rows. Fit all rows again."
+        )
+        raise InvalidInputError(msg)
+    if not isinstance(posterior, GrowingPosterior):
+        raise InvalidInputError(f"{_cannot_add(method, posterior)} Fit all rows again.")
+    y = intake.targets(y, len(X))
+    targets = y if y.ndim == 2 else y[:, None]
+    if targets.shape[1] != posterior.n_targets:
+        msg = f"y of {method} must have {posterior.n_targets} target(s), as the fit had; got {targets.shape[1]}."
+        raise InvalidInputError(msg)
+    noise = _noise_of_added_rows(posterior.model, noise_variance, len(X), method)
+    points = torch.from_numpy(scaling.inputs(X))
+    refusal = posterior.row_refusal(points, scaling, names)
+    if refusal is not None:
+        raise refusal
+    transform.check(targets, f"y of {method}")
+    targets = transform.forward(targets) - posterior.model.mean.offset(X)[:, None]
+    noise = None if noise is None else noise / scaling.units().variance
+    values = torch.from_numpy(scaling.targets(targets))
+    device = posterior.device
+    grown = posterior.with_rows(points.to(device), values.to(device), noise)
+    assert isinstance(grown, GrowingPosterior)
+    finite_means(grown.mean(points[:_CHECKED_ROWS].to(device=device, dtype=grown.dtype)))
+    return grown
 
-        Raises
-        ------
-        InvalidInputError
-            If a row is invalid, or if rows cannot be added to this fit.
-        MemoryBudgetError
-            If the rows exceed the memory budget or the memory of the machine.
 
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from gigagp import GPRegressor
-        >>> X = np.linspace(0, 6, 60)[:, None]
-        >>> gp = GPRegressor().fit(X, np.sin(X[:, 0]))
-        >>> more = gp.condition_on([[7.0], [8.0]], np.sin([7.0, 8.0]))
-        >>> more.posterior_.n_rows, gp.posterior_.n_rows
-        (62, 60)
-        """
-        check_is_fitted(self, "posterior_")
-        found = copy.copy(self)
-        with whole_or_unchanged(found):
-            found._grow(X, y, noise_variance, refit, "condition_on")
-        return found
+def _cannot_add(method: str, posterior: Posterior) -> str:
+    """Return why no rows can be added to a posterior, for messages."""
+    what = "the average of several kernels" if posterior.is_mixture else f"a {posterior.kind} posterior"
+    return f"{method} of GPRegressor can add rows only to a fit with {adding_names()}; this one is {what}."
 
-    @available_if(_adds_rows)  # type: ignore[untyped-decorator]  # scikit-learn has no types
-    @checks_arguments
-    def partial_fit(self, X: Any, y: Any, noise_variance: Any = None, *, refit: bool = False) -> Self:
-        """Add rows to this fit, as `condition_on` does for a new one.
 
-        This method exists only where the inference can add rows. The first call is `fit`.
+def _rows_of(estimator: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of a fit with one model in the data's own units.
 
-        Parameters
-        ----------
-        X : array-like of shape (k, d)
-            Inputs.
-        y : array-like of shape (k,) or (k, n_targets)
-            Targets.
-        noise_variance : array-like of shape (k,), float or None, default None
-            As for `condition_on`.
-        refit : bool, default False
-            As for `condition_on`.
+    Raises
+    ------
+    InvalidInputError
+        If the posterior does not keep all of them.
+    """
+    posterior, scaling = estimator.posterior_, estimator.scaling_
+    if not isinstance(posterior, RowsPosterior) or posterior.table.drawn_from is not None:
+        msg = (
+            f"refit must be False, because a {posterior.kind} posterior does not keep all rows of its fit. Call fit "
+            "with all rows."
+        )
+        raise InvalidInputError(msg)
+    table = posterior.table
+    X = table.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
+    Y = scaling.original(table.Y.double().cpu().numpy()) + table.mean.offset(X)[:, None]
+    Y = estimator.target_transform_.inverse(Y)
+    return X, Y[:, 0] if estimator._one_target else Y
 
-        Returns
-        -------
-        GPRegressor
-            The estimator itself.
 
-        Raises
-        ------
-        InvalidInputError
-            If a row is invalid; in that case no row is added.
-        MemoryBudgetError
-            If the rows exceed the memory budget or the memory of the machine.
-        """
-        if not hasattr(self, "posterior_"):
-            if noise_variance is not None:
-                msg = "noise_variance of the first partial_fit, which is a fit, is an argument of GPRegressor; got one."
-                raise InvalidInputError(msg)
-            found: Self = self.fit(X, y)
-            return found
-        with whole_or_unchanged(self):
-            self._grow(X, y, noise_variance, refit, "partial_fit")
-        return self
-
-    def _grow(self, X: Any, y: Any, noise_variance: Any, refit: bool, method: str) -> None:
-        """Add rows to this estimator, in the name of a public method."""
-        if self._models:
-            columns = columns_of(y, len(self._models), f"y of {method}")
-            grown = [copy.copy(one) for one in self._models]
-            for number, (one, column) in enumerate(zip(grown, columns, strict=True)):
-                with naming(output_name(number)):
-                    one._grow(X, column, noise_variance, refit, method)
-            self._take_outputs(grown)
-            return
-        if refit:
-            self._check_refit(method)
-        X = model_inputs(self, X, reset=False)
-        names = getattr(self, "feature_names_in_", None)
-        require_taken(self.posterior_.model.kernel, X, names)
-        units = self.scaling_, self.target_transform_
-        self._adopt(add_rows(self.posterior_, *units, X, y, noise_variance, names, method), self.scaling_)
-        if refit:
-            start = copy.copy(self)
-            start.kernel, start.noise_variance, start.outputs = self.kernel_, self.noise_variance_, self.outputs_
-            rows = rows_of(self.posterior_, *units, one_target=self._one_target)
-            fitted = fit_rows(Arguments.of(start), *rows)
-            self._take(fitted._replace(choice=self.kernel_choice_), one_target=self._one_target)
-            warn_of_interruption(self.history_, None)
-
-    def _check_refit(self, method: str) -> None:
-        """Refuse to learn again where nothing would be learned, or from other columns."""
-        if self.optimizer is None:
-            msg = f"refit of {method} must be False for an estimator with optimizer=None, which learns nothing."
-            raise InvalidInputError(msg)
-        if fitted_encoder(self) is not None:
-            msg = (
-                f'refit of {method} must be False with encode="auto", whose table is not kept. Call fit with all rows.'
-            )
-            raise InvalidInputError(msg)
-        rows_of(self.posterior_, self.scaling_, self.target_transform_, one_target=self._one_target)
+def _noise_of_added_rows(model: Model, given: Any, n_rows: int, method: str) -> torch.Tensor | None:
+    """Return the known noise variances of added rows, shape (n_rows,), in the data's own units."""
+    if not model.noise_is_known:
+        if given is None:
+            return None
+        msg = (
+            f"noise_variance of {method} must be None, because that of the fit is one number for all rows; got "
+            f"{type(given).__name__}."
+        )
+        raise InvalidInputError(msg)
+    found = known_noise(given, n_rows, f"noise_variance of {method}")
+    if found is None:
+        msg = f"noise_variance of {method} must be given, because the fit has known variances of its rows; got None."
+        raise InvalidInputError(msg)
+    return found.expand(n_rows)

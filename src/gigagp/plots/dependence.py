@@ -120,9 +120,9 @@ def _averages(view: View, tables: np.ndarray, seed: int) -> tuple[np.ndarray, np
 
 def _normal_averages(view: View, tables: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     r, n, d = tables.shape
-    plain_model, posterior = view.plain, view.regressor.posterior_
-    if posterior.covariance_is_cheap:
-        found = [plain_model.predict(table, return_cov=True) for table in tables]
+    predictor = view.plain
+    if predictor.posterior.covariance_is_cheap:
+        found = [predictor.predict(table, return_cov=True) for table in tables]
         means = np.array([view.of_target(mean).mean() for mean, _ in found])
         covariances = [cov if cov.ndim == 2 else cov[:, :, view.place] for _, cov in found]
         # Rounding can leave the mean of a covariance below zero where the function is known.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +23,7 @@ from gigagp.tables.encoding.columns import Categories, Column, Dates, LeftOut, N
 from gigagp.tables.encoding.reading import SECONDS_A_DAY
 
 if TYPE_CHECKING:
+    from gigagp.estimators.answers.predictor import Predictor
     from gigagp.estimators.estimator import FittedEstimator
 
 #: Number of points that are predicted at a time.
@@ -162,13 +162,9 @@ class View:
         self.axes = [axis for axis in self.columns if not axis.categories and _varies(axis)]
 
     @cached_property
-    def plain(self) -> Any:
-        """The regressor for inputs that are encoded already, and without names."""
-        found: Any = copy.copy(self.regressor)
-        for name in ("encoder_", "feature_names_in_"):
-            found.__dict__.pop(name, None)
-        found.encode, found.n_features_in_ = "strict", len(self.regressor.scaling_.x_centre)
-        return found
+    def plain(self) -> Predictor:
+        """What answers at inputs that are encoded already, none of which is missing, without names."""
+        return replace(self.regressor._predictor(), encoder=None, names=None)
 
     @property
     def has_noise(self) -> bool:

@@ -1,14 +1,17 @@
-"""Arguments of an estimator's arguments, by scikit-learn's nested names: ``kernel__nu``, ``inference__n_samples``."""
+"""What `GPRegressor` and `GPClassifier` share as estimators of scikit-learn: nested arguments, and their view."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from os import PathLike
 from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.description import with_fit
+from gigagp.estimators.saving.persistence import save
 from gigagp.kernels import Kernel
 from gigagp.kernels.rebuilding import arguments_of, rebuilt
 from gigagp.settings.fields import shown
@@ -22,11 +25,14 @@ _EXAMPLES = {
 }
 
 
-class NestedArguments(BaseEstimator):
-    """A scikit-learn estimator whose kernel and settings have arguments too.
+class GaussianProcess(BaseEstimator):
+    """A scikit-learn estimator whose kernel and settings have arguments too: ``kernel__nu``, ``inference__n_samples``.
 
     Kernels and settings never change. To set an argument of one of them is to replace it by another, so a kernel that
     several estimators share is safe.
+
+    Once it is fitted, a notebook shows what the fit has found above scikit-learn's diagram of the arguments, which
+    pipelines and searches need. ``sklearn.set_config(display="text")`` turns both off.
     """
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -75,6 +81,21 @@ class NestedArguments(BaseEstimator):
         for name, value in values.items():
             setattr(self, name, value)
         return self
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted model to one file, atomically; `gigagp.load` reads it. See `gigagp.save`."""
+        save(self, path)
+
+    @property
+    def _repr_html_(self) -> Any:
+        inherited = super()._repr_html_  # an AttributeError where the display is text
+        return lambda: with_fit(self, inherited())
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        found: dict[str, str] = super()._repr_mimebundle_(**options)
+        if "text/html" in found:
+            found["text/html"] = with_fit(self, found["text/html"])
+        return found
 
 
 def _arguments(value: Any) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+"""The predictors that are not a fit's own: the prior's before a fit, and that of a mixture over the hyperparameters."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.estimators.answers.predictor import Predictor
+from gigagp.estimators.checks import resolve_device, resolve_dtype
+from gigagp.estimators.guard import guarded
+from gigagp.estimators.start import has_white_term, start_model
+from gigagp.inference import Inference
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.rows_posterior import RowsPosterior
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
+from gigagp.inference.exact.prior import PriorPosterior
+from gigagp.inference.uncertain_hyperparameters import laplace_mixture
+from gigagp.model.likelihoods import Gaussian, resolve_likelihood
+from gigagp.model.means import resolve_mean
+from gigagp.model.scaling import Scaling
+from gigagp.model.target_transform import NoTransform
+from gigagp.runtime.memory import resolve_budget
+from gigagp.settings.fields import check_parameters
+from gigagp.settings.random import RandomState, spawn
+from gigagp.tables import intake
+from gigagp.tables.encoding import refuse_before_fit
+
+
+def prior_predictor(estimator: Any, X: Any) -> tuple[Predictor, np.ndarray]:
+    """Return what answers before a fit at points like X, and these points as it takes them.
+
+    Nothing is standardized, so the kernel's hyperparameters are in the units of X and of the target. There is one
+    target.
+
+    Parameters
+    ----------
+    estimator : GPRegressor
+        A copy of an estimator that is not fitted. The number and the names of the inputs are set on it.
+    X : array-like of shape (m, d)
+        Points, which determine the number and the names of the inputs.
+
+    Raises
+    ------
+    InvalidInputError
+        If an argument is invalid.
+    NotFittedError
+        With ``encode="auto"``, because a fit decides how columns are encoded.
+    """
+    check_parameters(estimator)
+    refuse_before_fit(estimator)
+    if estimator.target_transform != "none":
+        msg = (
+            f"target_transform of GPRegressor is {estimator.target_transform!r}, which is learned from targets: fit "
+            'first. Before a fit, only "none" has predictions.'
+        )
+        raise InvalidInputError(msg)
+    inputs = intake.estimator_inputs(estimator, X, reset=True)
+    dtype, device = resolve_dtype(estimator.dtype), resolve_device(estimator.device)
+    start, noise = copy.copy(estimator), estimator.noise_variance
+    if np.ndim(noise):
+        start.noise_variance = None  # an array belongs to rows, which are not known yet
+    scaling = Scaling.fit(np.zeros((1, inputs.shape[1])), np.zeros((1, 1)), standardize=False)
+    model = start_model(start, resolve_mean(estimator.mean), 0, 1).standardized(scaling.units())
+    knows_noise = not np.ndim(noise) and (noise is not None or has_white_term(model.kernel))
+    budget = resolve_budget(estimator.memory_budget, device)
+    posterior, likelihood = PriorPosterior(model, dtype, device, budget, knows_noise), estimator.likelihood
+    names = getattr(estimator, "feature_names_in_", None)
+    found = Predictor(posterior, scaling, NoTransform(), resolve_likelihood(likelihood), one_target=True, names=names)
+    return found, inputs
+
+
+class PriorFunctions:
+    """Samples of the prior of an unfitted estimator; the first points determine the number of inputs.
+
+    Parameters
+    ----------
+    estimator : GPRegressor
+        Unfitted estimator.
+    n_samples : int
+        Number of samples.
+    random_state : int or generator
+        Seed of the samples.
+    latent : bool, default False
+        Whether they are of the latent function.
+    """
+
+    def __init__(self, estimator: Any, n_samples: int, random_state: RandomState, *, latent: bool = False) -> None:
+        self._estimator, self._n_samples, self._random_state = copy.copy(estimator), n_samples, random_state
+        self._latent = latent
+        self._functions: Callable[[np.ndarray], np.ndarray] | None = None
+
+    @guarded()
+    def __call__(self, X: Any) -> np.ndarray:
+        """Return the samples at points (m, d), shape (m, n_samples)."""
+        if self._functions is None:
+            predictor, inputs = prior_predictor(self._estimator, X)
+            self._functions = predictor.sample_functions(self._n_samples, self._random_state, latent=self._latent)
+        else:
+            inputs = intake.estimator_inputs(self._estimator, X, reset=False)
+        return self._functions(inputs)
+
+
+# The mixture over the hyperparameters, ``hyperparameters="laplace"`` -------------------------------------------------
+
+#: Mixtures by the posteriors that they are of, as long as these live.
+_KNOWN: WeakKeyDictionary[Posterior, MixturePosterior] = WeakKeyDictionary()
+
+
+def mixture_predictor(learned: Predictor, inference: Inference, optimizer: object) -> Predictor:
+    """Return what answers with the mixture over what the rows of a fit leave open about its hyperparameters.
+
+    The mixture is computed once for each fit.
+
+    Parameters
+    ----------
+    learned : Predictor
+        What answers at the learned hyperparameters.
+    inference : Inference
+        Inference method that ran.
+    optimizer : object or None
+        Optimizer that ran.
+
+    Raises
+    ------
+    InvalidInputError
+        If nothing was learned, or the inference method, the likelihood or the number of targets has no such mixture.
+    MemoryBudgetError
+        If the factors of all components do not fit the memory budget.
+    """
+    known = _KNOWN.get(learned.posterior)
+    if known is None:
+        known = _KNOWN[learned.posterior] = _mixture(learned, inference, optimizer)
+    return replace(learned, posterior=known)
+
+
+def _mixture(learned: Predictor, inference: Inference, optimizer: object) -> MixturePosterior:
+    """Return the mixture over the hyperparameters of a fit."""
+    posterior, likelihood = learned.posterior, learned.likelihood
+    parts = posterior.components if isinstance(posterior, MixturePosterior) else (posterior,)
+    if optimizer is None or not any(one.model.learned_names() for one in parts):
+        raise _refusal("learned hyperparameters, and this fit has kept those that were given (optimizer=None)")
+    if not isinstance(likelihood, Gaussian):
+        raise _refusal(f"Gaussian noise; the likelihood of this fit is {likelihood.name}")
+    if posterior.n_targets > 1:
+        raise _refusal(f'one target, or outputs="independent"; got {posterior.n_targets} that share a kernel')
+    needed = "inference.Exact, Iterative or Vecchia and all rows of the fit"
+    got = f"{needed}; this is a {posterior.kind} posterior of {posterior.n_rows:,} rows"
+    if not isinstance(posterior, RowsPosterior) or posterior.table.drawn_from is not None:
+        raise _refusal(got)
+    generator = torch.Generator().manual_seed(0)
+    mixtures = []
+    for one in parts:
+        objective = inference.objective(one.table, spawn(generator), likelihood)
+        found = laplace_mixture(objective, one.model, spawn(generator), len(parts))
+        if found is None:
+            raise _refusal(got)
+        mixtures.append(found)
+    if not isinstance(posterior, MixturePosterior):
+        return mixtures[0]
+    pairs = zip(posterior.weights, mixtures, strict=True)
+    weights = torch.cat([weight * mixture.weights for weight, mixture in pairs])
+    return MixturePosterior([one for mixture in mixtures for one in mixture.components], weights)
+
+
+def _refusal(needs: str) -> InvalidInputError:
+    return InvalidInputError(f'hyperparameters="laplace" of GPRegressor needs {needs}.')
