@@ -15,11 +15,10 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.answers import UncertaintyParts
 from gigagp.estimators.arguments import Arguments
 from gigagp.estimators.choices.kernel_choice import KernelRule
-from gigagp.estimators.fitting import fit_rows, fit_source, plan_rows
+from gigagp.estimators.fitting import checkpoints_of, fit_outputs, fit_rows, fit_source, plan_rows
 from gigagp.estimators.further_rows import FurtherRows
 from gigagp.estimators.guard import guarded, scored, warn_of_interruption, whole_or_unchanged
 from gigagp.estimators.planning import InferenceChoice, OutputsChoice, resolve_outputs
-from gigagp.estimators.separate_fits import checkpoints_of, fit_outputs
 from gigagp.inference.automatic.plan import Plan
 from gigagp.kernels import Kernel
 from gigagp.kernels.stationary import rows_check
@@ -269,7 +268,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
             `gigagp.runtime.interruption` has the details.
         FitWarning
             If learning stopped before its end; and, where Gaussian noise is learned, if few targets lie far from all
-            others, or left-out rows too far from their predictions (`gigagp.estimators.choices.noise_support`).
+            others, or left-out rows too far from their predictions (`gigagp.estimators.fit_checks.noise_support`).
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             self._fit(X, y, validation, checkpoint)

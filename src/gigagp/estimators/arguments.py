@@ -13,13 +13,12 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.checks import resolve_device, resolve_dtype
-from gigagp.estimators.choices import kernel_rules
 from gigagp.estimators.estimator import Estimator
 from gigagp.estimators.start import start_model
-from gigagp.inference import Inference
+from gigagp.inference import Exact, Inference
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels.stationary import require_taken
-from gigagp.model.likelihoods import Gaussian, Likelihood, resolve_likelihood
+from gigagp.model.likelihoods import AUTO, Gaussian, Likelihood, resolve_likelihood
 from gigagp.model.means import LinearMean, Mean, resolve_mean
 from gigagp.model.model import Model
 from gigagp.model.scaling import Scaling
@@ -70,6 +69,12 @@ class Arguments:
     deadline: float
     job: str = ""
     keeps_checkpoint: bool = False
+
+    @property
+    def chooses_likelihood(self) -> bool:
+        """Whether the rows decide on the likelihood."""
+        given = self.estimator.likelihood
+        return isinstance(given, str) and given == AUTO
 
     @classmethod
     def of(cls, estimator: Estimator) -> Arguments:
@@ -131,7 +136,7 @@ class Arguments:
         estimator, likelihood = self.estimator, self.likelihood
         inference.check_precision(estimator.dtype, asked=estimator.inference != "auto")
         inference.check_device(self.device, asked=estimator.device != "auto")
-        kernel_rules.check(estimator.kernel, inference, likelihood, self.optimizer, streams=streams)
+        self.check_rule(inference, streams=streams)
         if not likelihood.adds_noise and type(self.mean).offset is not Mean.offset:
             msg = (
                 f"mean of GPRegressor must not be a function with the {likelihood.name} likelihood: its values would "
@@ -153,6 +158,60 @@ class Arguments:
                 f"add kernels.Linear(); got {estimator.mean!r}."
             )
             raise InvalidInputError(msg)
+
+    def check_rule(self, inference: Inference, *, streams: bool = False) -> None:
+        """Refuse a rule for the kernel where it does not apply; a kernel of the user's own is always accepted."""
+        kernel, likelihood = self.estimator.kernel, self.likelihood
+        if not isinstance(kernel, str):
+            return
+        start = f'kernel="{kernel}" of GPRegressor'
+        if streams:
+            msg = f"{start} needs fit, because fit_table reads rows in chunks. Fit some thousand rows first, and give "
+            raise InvalidInputError(msg + "fit_table the kernel_ of that fit.")
+        if not isinstance(likelihood, Gaussian) and not (kernel != "average" and likelihood.is_scale_mixture):
+            msg = f"{start} compares likelihoods of targets with Gaussian noise; for the {likelihood.name} likelihood, "
+            raise InvalidInputError(msg + "give a kernel, such as kernels.Matern(nu=1.5), or None.")
+        if self.optimizer is None:
+            msg = f"{start} learns every candidate, and optimizer=None learns nothing. Give a kernel, or an optimizer."
+            raise InvalidInputError(msg)
+        if kernel == "average" and not isinstance(inference, Exact):
+            msg = (
+                f'{start} mixes exact posteriors; got {inference!r}, which is also what "auto" means for large tables. '
+                'Use inference.Exact(), or kernel="auto".'
+            )
+            raise InvalidInputError(msg)
+
+    def check_transform(self, n_targets: int = 1, *, streams: bool = False) -> None:
+        """Refuse a target transform together with arguments that have no meaning after it.
+
+        Raises
+        ------
+        InvalidInputError
+            If rows are streamed, or there are several targets, another likelihood than the Gaussian, known variances of
+            rows or a known mean.
+        """
+        estimator, mean, likelihood = self.estimator, self.mean, self.likelihood
+        name = estimator.target_transform
+        if name == "none":
+            return
+        got = None
+        if not isinstance(likelihood, Gaussian):
+            got = f"the {likelihood.name} likelihood, whose targets are not transformed"
+        elif n_targets > 1:
+            got = f'{n_targets} targets that share one kernel. Use outputs="independent"'
+        elif np.ndim(estimator.noise_variance):
+            got = "the known noise variance of each row, which is in the units of the untransformed target"
+        elif type(mean).offset is not Mean.offset:
+            got = "a known mean function, which is in the units of the untransformed target"
+        elif streams:
+            got = "fit_table, which reads rows in chunks. Load the table and use fit, or transform its column"
+        if got is not None:
+            msg = f'target_transform of GPRegressor must be "none" with {got}; got {name!r}.'
+            raise InvalidInputError(msg)
+
+    def weights_rows(self, inference: Inference) -> bool:
+        """Whether an inference method fits the likelihood by weights of rows."""
+        return self.likelihood.is_scale_mixture and inference.abilities.likelihoods == "gaussian"
 
 
 def _check_distributed(estimator: Estimator) -> None:
