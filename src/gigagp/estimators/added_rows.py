@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.estimators.checks import known_noise
+from gigagp.estimators.arguments import known_noise
 from gigagp.estimators.guard import finite_means
 from gigagp.inference.contract.posterior import GrowingPosterior, Posterior
 from gigagp.inference.contract.rows_posterior import RowsPosterior

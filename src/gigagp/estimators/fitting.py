@@ -28,7 +28,7 @@ import torch
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError, naming
 from gigagp.estimators import student_fit
 from gigagp.estimators.answers.outputs import columns_of
-from gigagp.estimators.arguments import Arguments, Problem, require_same_rows
+from gigagp.estimators.arguments import Arguments, Problem, require_same_rows, start_model, warn_of_shares
 from gigagp.estimators.checkpoint import open_checkpoint
 from gigagp.estimators.choices import kernel_rules, likelihood_choice
 from gigagp.estimators.choices.kernel_choice import KernelChoice
@@ -38,7 +38,6 @@ from gigagp.estimators.fit_checks import noise_support, poor_fits
 from gigagp.estimators.fit_checks.small_variances import warn_of_small_variances
 from gigagp.estimators.guard import finite_means
 from gigagp.estimators.planning import require_time, resolve_inference, resolve_streaming
-from gigagp.estimators.start import start_model, warn_of_shares
 from gigagp.estimators.validation import refuse_validation, validation_scorer
 from gigagp.inference import Inference
 from gigagp.inference.automatic import Automatic

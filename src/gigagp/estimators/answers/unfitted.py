@@ -9,8 +9,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.estimators.checks import resolve_device, resolve_dtype
-from gigagp.estimators.start import has_white_term, start_model
+from gigagp.estimators.arguments import has_white_term, resolve_device, resolve_dtype, start_model
 from gigagp.inference.exact.prior import PriorPosterior
 from gigagp.model.means import resolve_mean
 from gigagp.model.scaling import Scaling

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import GigaGPWarning, ModelFileError, warn
-from gigagp.estimators.checks import resolve_device
+from gigagp.estimators.arguments import has_white_term, resolve_device
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.estimators.estimator import Estimator, FittedEstimator
 from gigagp.estimators.saving.configuration import from_plain
 from gigagp.estimators.saving.custom_parts import are_close, known_values
 from gigagp.estimators.saving.fitted_state import SCALES
-from gigagp.estimators.start import has_white_term
 from gigagp.inference import Inference
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
