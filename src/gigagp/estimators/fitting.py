@@ -3,7 +3,8 @@
 1. Choose the likelihood and the inference, and refuse everything that cannot be fitted (`fit_rows`, `fit_source`).
 2. Begin: choose the transform of the target, scale the rows, let the inference make its objective of them, and choose
    the kernel (`_Held.begin`, `_Streamed.begin`).
-3. Learn: let the optimizer move the hyperparameters, and compute the posterior at the end (`_Job.learn`).
+3. Learn: let the optimizer move the hyperparameters, and compute the posterior at the end, with as much noise as
+   left-out rows support (`_Held.learn`, `_Streamed.learn`).
 4. Check the fit for what may have spoiled it (`_Job.check`).
 
 No function here changes an estimator: a fit returns its result.
