@@ -23,13 +23,12 @@ from gigagp.estimators.arguments import Arguments
 from gigagp.estimators.base import GaussianProcess
 from gigagp.estimators.choices.kernel_choice import KernelRule
 from gigagp.estimators.description import describe
-from gigagp.estimators.fitting import Fitted, fit_rows, fit_source, plan_rows
+from gigagp.estimators.fitting import Fitted, checkpoints_of, fit_outputs, fit_rows, fit_source, plan_rows
 from gigagp.estimators.further_rows import adds_rows, grow
 from gigagp.estimators.guard import guarded, scored, warn_of_interruption, whole_or_unchanged
 from gigagp.estimators.planning import InferenceChoice, OutputsChoice, resolve_outputs
 from gigagp.estimators.saving.fitted_state import fitted_to_state, joined_states
 from gigagp.estimators.saving.restored_state import state_to_fitted, states_of
-from gigagp.estimators.separate_fits import checkpoints_of, fit_outputs
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.kernels import Kernel
@@ -304,7 +303,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             `gigagp.runtime.interruption` has the details.
         FitWarning
             If learning stopped before its end; and, where Gaussian noise is learned, if few targets lie far from all
-            others, or left-out rows too far from their predictions (`gigagp.estimators.choices.noise_support`).
+            others, or left-out rows too far from their predictions (`gigagp.estimators.fit_checks.noise_support`).
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             self._fit(X, y, validation, checkpoint)

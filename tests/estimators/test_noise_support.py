@@ -12,7 +12,7 @@ import torch
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import FitWarning
-from gigagp.estimators.choices.noise_support import most_supported
+from gigagp.estimators.fit_checks.noise_support import most_supported
 
 
 def steps(random: np.random.Generator, n: int) -> np.ndarray:

@@ -11,11 +11,11 @@ from scipy import stats
 
 from gigagp import kernels
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.student_fit import weighted_by_neighbours
 from gigagp.inference.contract.objective import ExactObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.evidence import bound
 from gigagp.inference.exact.student import StudentObjective, check_student
-from gigagp.inference.vecchia.student_rows import weighted_by_neighbours
 from gigagp.model.likelihoods import StudentT
 from gigagp.model.means import ConstantMean, ZeroMean
 from gigagp.model.model import Model

@@ -16,8 +16,8 @@ from sklearn.base import clone
 import gigagp
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError, NonFiniteError
+from gigagp.estimators.arguments import Arguments
 from gigagp.estimators.choices import transform_learning
-from gigagp.model.means import resolve_mean
 from gigagp.model.target_transform import Log, NoTransform, Spline, YeoJohnson
 from gigagp.model.transformed_answers import covariance_of, function_values, log_density, moments
 
@@ -251,9 +251,8 @@ def test_units_of_the_target_do_not_matter(fitted):
 
 
 def subset(y, X, **settings):
-    return transform_learning._Rows(
-        X, y, GPRegressor(**settings), resolve_mean("constant"), 2**30, torch.Generator().manual_seed(0).get_state()
-    )
+    state = torch.Generator().manual_seed(0).get_state()
+    return transform_learning._Rows(X, y, Arguments.of(GPRegressor(**settings)), state)
 
 
 @pytest.mark.parametrize("kind", ["yeo-johnson", "spline"])
@@ -280,7 +279,7 @@ def test_leave_one_out_scores_are_those_of_fits_without_a_row():
         kept = np.arange(40) != left
         gp = GPRegressor(optimizer=None, noise_variance=0.1, standardize=False, target_transform="log")
         gp.fit(X[kept], y[kept])
-        assert np.isclose(gp.predictive_log_density(X[[left]], y[[left]])[0], found.scores[left], rtol=1e-8)
+        assert np.isclose(gp.predictive_log_density(X[[left]], y[[left]])[0], found.densities[left], rtol=1e-8)
 
 
 def test_auto_takes_the_logarithm_of_products():
@@ -347,7 +346,7 @@ def test_auto_names_the_test_that_a_transform_fails():
     assert transform_learning._failing(found, plain) is None
     changes = {
         "too few": {"value": plain.value + 9.0},
-        "within their error": {"scores": plain.scores + np.resize([9.0, -8.9], 60)},
+        "within their error": {"densities": plain.densities + torch.from_numpy(np.resize([9.0, -8.9], 60))},
         r"RMSE \+5.0 %": {"rmse": 1.05 * plain.rmse},
         "RMSE": {"rmse": np.nan},
     }

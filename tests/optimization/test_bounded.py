@@ -14,8 +14,8 @@ from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.model.means import resolve_mean
 from gigagp.model.model import Model
 from gigagp.optimization import ParameterSpace
-from gigagp.optimization.box import Box
 from gigagp.optimization.quasi_newton import QuasiNewton, minimise
+from gigagp.optimization.space import Box
 
 
 def table(n=40):

@@ -17,7 +17,7 @@ import pytest
 import gigagp
 from gigagp import GPClassifier, GPRegressor, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import FitInterruptedWarning, FitWarning
-from gigagp.estimators.warnings import flat_fits
+from gigagp.estimators.fit_checks import poor_fits
 from gigagp.optimization import sparse_ascent, trace
 from gigagp.runtime import interruption
 
@@ -203,7 +203,7 @@ def test_a_fit_is_not_lost_when_it_has_ended(monkeypatch, way):
         interruption.check()
         went_on.append(True)
 
-    monkeypatch.setattr(flat_fits, "warn_after", look)
+    monkeypatch.setattr(poor_fits, "warn_of_flat_fit", look)
     gp = GPRegressor(inference=inference.Vecchia(5))
     with pytest.warns(FitInterruptedWarning, match="The fit was completed"):
         gp.fit(X, y) if way == "fit" else gp.fit_table(lambda: [(X, y)])

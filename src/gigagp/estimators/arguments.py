@@ -1,27 +1,26 @@
-"""The checked arguments of an estimator, and the standardized problem that they make of rows."""
+"""The checked arguments of an estimator, the start of a fit, and the standardized problem that they make of rows."""
 
 from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError
-from gigagp.estimators.checks import resolve_device, resolve_dtype
-from gigagp.estimators.choices import kernel_rules
+from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.estimators.estimator import Estimator
-from gigagp.estimators.start import start_model
-from gigagp.inference import Inference
+from gigagp.inference import Exact, Inference
 from gigagp.inference.contract.table import TrainingTable
+from gigagp.kernels import Constant, Kernel, Matern, White
 from gigagp.kernels.stationary import require_taken
-from gigagp.model.likelihoods import Gaussian, Likelihood, resolve_likelihood
+from gigagp.kernels.units import Units
+from gigagp.model.likelihoods import AUTO, Gaussian, Likelihood, resolve_likelihood
 from gigagp.model.means import LinearMean, Mean, resolve_mean
-from gigagp.model.model import Model
+from gigagp.model.model import NOISE, Model, StartModel
 from gigagp.model.scaling import Scaling
 from gigagp.optimization import Auto
 from gigagp.optimization.optimizer import check_optimizer
@@ -29,7 +28,8 @@ from gigagp.runtime import processes
 from gigagp.runtime.duration import resolve_duration
 from gigagp.runtime.memory import resolve_budget
 from gigagp.settings.fields import check_parameters
-from gigagp.tables.encoding import scaled_inputs
+from gigagp.tables.encoding import fitted_encoder, scaled_inputs
+from gigagp.tables.intake import numbers
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,12 @@ class Arguments:
     deadline: float
     job: str = ""
     keeps_checkpoint: bool = False
+
+    @property
+    def chooses_likelihood(self) -> bool:
+        """Whether the rows decide on the likelihood."""
+        given = self.estimator.likelihood
+        return isinstance(given, str) and given == AUTO
 
     @classmethod
     def of(cls, estimator: Estimator) -> Arguments:
@@ -131,7 +137,7 @@ class Arguments:
         estimator, likelihood = self.estimator, self.likelihood
         inference.check_precision(estimator.dtype, asked=estimator.inference != "auto")
         inference.check_device(self.device, asked=estimator.device != "auto")
-        kernel_rules.check(estimator.kernel, inference, likelihood, self.optimizer, streams=streams)
+        self.check_rule(inference, streams=streams)
         if not likelihood.adds_noise and type(self.mean).offset is not Mean.offset:
             msg = (
                 f"mean of GPRegressor must not be a function with the {likelihood.name} likelihood: its values would "
@@ -153,6 +159,60 @@ class Arguments:
                 f"add kernels.Linear(); got {estimator.mean!r}."
             )
             raise InvalidInputError(msg)
+
+    def check_rule(self, inference: Inference, *, streams: bool = False) -> None:
+        """Refuse a rule for the kernel where it does not apply; a kernel of the user's own is always accepted."""
+        kernel, likelihood = self.estimator.kernel, self.likelihood
+        if not isinstance(kernel, str):
+            return
+        start = f'kernel="{kernel}" of GPRegressor'
+        if streams:
+            msg = f"{start} needs fit, because fit_table reads rows in chunks. Fit some thousand rows first, and give "
+            raise InvalidInputError(msg + "fit_table the kernel_ of that fit.")
+        if not isinstance(likelihood, Gaussian) and not (kernel != "average" and likelihood.is_scale_mixture):
+            msg = f"{start} compares likelihoods of targets with Gaussian noise; for the {likelihood.name} likelihood, "
+            raise InvalidInputError(msg + "give a kernel, such as kernels.Matern(nu=1.5), or None.")
+        if self.optimizer is None:
+            msg = f"{start} learns every candidate, and optimizer=None learns nothing. Give a kernel, or an optimizer."
+            raise InvalidInputError(msg)
+        if kernel == "average" and not isinstance(inference, Exact):
+            msg = (
+                f'{start} mixes exact posteriors; got {inference!r}, which is also what "auto" means for large tables. '
+                'Use inference.Exact(), or kernel="auto".'
+            )
+            raise InvalidInputError(msg)
+
+    def check_transform(self, n_targets: int = 1, *, streams: bool = False) -> None:
+        """Refuse a target transform together with arguments that have no meaning after it.
+
+        Raises
+        ------
+        InvalidInputError
+            If rows are streamed, or there are several targets, another likelihood than the Gaussian, known variances of
+            rows or a known mean.
+        """
+        estimator, mean, likelihood = self.estimator, self.mean, self.likelihood
+        name = estimator.target_transform
+        if name == "none":
+            return
+        got = None
+        if not isinstance(likelihood, Gaussian):
+            got = f"the {likelihood.name} likelihood, whose targets are not transformed"
+        elif n_targets > 1:
+            got = f'{n_targets} targets that share one kernel. Use outputs="independent"'
+        elif np.ndim(estimator.noise_variance):
+            got = "the known noise variance of each row, which is in the units of the untransformed target"
+        elif type(mean).offset is not Mean.offset:
+            got = "a known mean function, which is in the units of the untransformed target"
+        elif streams:
+            got = "fit_table, which reads rows in chunks. Load the table and use fit, or transform its column"
+        if got is not None:
+            msg = f'target_transform of GPRegressor must be "none" with {got}; got {name!r}.'
+            raise InvalidInputError(msg)
+
+    def weights_rows(self, inference: Inference) -> bool:
+        """Whether an inference method fits the likelihood by weights of rows."""
+        return self.likelihood.is_scale_mixture and inference.abilities.likelihoods == "gaussian"
 
 
 def _check_distributed(estimator: Estimator) -> None:
@@ -236,3 +296,174 @@ class Problem:
 def _without_offset(mean: Mean, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return targets (n, n_targets) minus the known part of the mean."""
     return (y if y.ndim == 2 else y[:, None]) - mean.offset(X)[:, None]
+
+
+# The start: kernel, mean and noise variance, and whether the noise is learned -----------------------------------------
+
+
+def start_model(
+    estimator: Estimator, mean: Mean, n_rows: int, n_targets: int, *, noise_differs: bool = False
+) -> StartModel:
+    """Return the initial kernel, mean and noise, in the estimator's hyperparameter units.
+
+    For a rule such as ``"average"``, the kernel is the default one, which shows how candidates treat the inputs.
+
+    Parameters
+    ----------
+    estimator : Estimator
+    mean : Mean
+    n_rows, n_targets : int
+    noise_differs : bool
+        Whether rows with missing cells may have more noise than others, as under a Gaussian likelihood. They get it
+        where kernel and noise are left to the fit, and the inference supports it.
+
+    Raises
+    ------
+    InvalidInputError
+        If the noise variance is invalid.
+    """
+    kernel = estimator.kernel if isinstance(estimator.kernel, Kernel) else Matern(nu=1.5)
+    encoder = fitted_encoder(estimator)
+    kernel = kernel if encoder is None else encoder.kernel(kernel)
+    noise = start_noise(estimator.noise_variance, kernel, n_rows)
+    if noise is not None and noise.ndim == 1 and n_targets > 1 and estimator.standardize:
+        msg = (
+            'noise_variance of GPRegressor as an array needs outputs="independent", one target, or standardize=False: '
+            f"several targets that share a kernel are scaled differently; got {n_targets} targets."
+        )
+        raise InvalidInputError(msg)
+    start = StartModel(kernel, mean, noise, estimator.hyperparameter_units)
+    is_given = isinstance(estimator.kernel, Kernel) or estimator.noise_variance is not None
+    if encoder is None or is_given or not noise_differs:
+        return start
+    of_missing = encoder.noise()
+    if of_missing is None:
+        return start
+    noisier = replace(start, kernel=kernel + of_missing)
+    return noisier if _takes(estimator.inference, noisier.bound(encoder.n_encoded)) else start
+
+
+def _takes(inference: Any, model: Model) -> bool:
+    """Whether an inference supports a model; "auto" supports all."""
+    if isinstance(inference, str):
+        return True
+    try:
+        inference.check_model(model)
+    except InvalidInputError:
+        return False
+    return True
+
+
+def warn_of_shares(estimator: Estimator, model: Model, n_targets: int) -> None:
+    """Warn if ``outputs="auto"`` has several targets share variances that are given in the target's squared units.
+
+    Targets of one model are scaled separately, so that the variances are shares of each target's. With a model for each
+    target they are in its own units.
+    """
+    is_scaled = estimator.standardize and estimator.hyperparameter_units == "own" and model.student is None
+    if n_targets == 1 or estimator.outputs != "auto" or not is_scaled:
+        return
+    one, ones = (model.kernel.unit_factors(_units(model.n_inputs, variance)) for variance in (4.0, 1.0))
+    set_by_user = model.given | model.kernel.bounds().keys()
+    names = [name for name in one if name in set_by_user and not torch.equal(one[name], ones[name])]
+    names += [NOISE] * (np.ndim(estimator.noise_variance) == 0 and estimator.noise_variance is not None)
+    if names:
+        msg = (
+            f"{names[0]} is given in squared units of the target, and {n_targets} targets of so many rows share one "
+            "model, in which it is a share of the variance of each. Give "
+            'outputs="shared" if that is meant, or outputs="independent" for a model of each target.'
+        )
+        warn(msg, GigaGPWarning)
+
+
+def _units(n_inputs: int, variance: float) -> Units:
+    return Units(torch.zeros(n_inputs).double(), torch.ones(n_inputs).double(), variance)
+
+
+def start_noise(noise_variance: Any, kernel: Kernel, n_rows: int) -> torch.Tensor | None:
+    """Return the noise variance at the start of a fit, in addition to that of the kernel.
+
+    If only the sum of two variances has a meaning, they cannot both be learned. A `White` term of the kernel therefore
+    represents all noise, unless ``noise_variance`` is given too.
+
+    Parameters
+    ----------
+    noise_variance : float, array-like of shape (n_rows,) or None
+        The argument of `GPRegressor`.
+    kernel : Kernel
+        Kernel of the estimator.
+    n_rows : int
+        Number of training rows.
+
+    Returns
+    -------
+    Tensor of shape () or (n_rows,), or None
+        0: the variance stays fixed at zero. None: none was given, and it is initialised from the data.
+
+    Raises
+    ------
+    InvalidInputError
+        If the argument is none of these, or 0 without a `White` term, because nothing would then bound the condition
+        number of the kernel matrix.
+    """
+    if has_white_term(kernel) and (noise_variance is None or (np.ndim(noise_variance) == 0 and noise_variance == 0)):
+        return torch.zeros((), dtype=torch.float64)
+    return known_noise(noise_variance, n_rows)
+
+
+def has_white_term(kernel: Kernel) -> bool:
+    """Whether the kernel adds the same white noise to every row; `White` times a function of the inputs does not."""
+    return any(
+        any(leaf.is_white for leaf in term) and all(isinstance(leaf, White | Constant) for leaf in term)
+        for term in kernel.terms()
+    )
+
+
+# Settings that estimators share ---------------------------------------------------------------------------------------
+
+
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "mixed": torch.float64}
+
+
+def resolve_dtype(dtype: Literal["float64", "float32", "mixed"]) -> torch.dtype:
+    """Return the torch dtype for a setting."""
+    return _DTYPES[dtype]
+
+
+def resolve_device(device: str) -> torch.device:
+    """Return the device for a setting; ``"auto"`` is CUDA if available, and the CPU otherwise."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}.'
+        raise InvalidInputError(msg) from error
+    if resolved.type not in ("cpu", "cuda"):  # meta has no data; others lack float64 or our kernels
+        msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}.'
+        raise InvalidInputError(msg)
+    if resolved.type == "cpu" and resolved.index:  # torch accepts any index, but there is only one
+        msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}: there is one CPU device.'
+        raise InvalidInputError(msg)
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        msg = f'device of GPRegressor is {device!r}, but torch finds no CUDA device. Use "auto" or "cpu".'
+        raise InvalidInputError(msg)
+    return resolved
+
+
+def known_noise(noise_variance: Any, n_rows: int, name: str = "noise_variance of GPRegressor") -> torch.Tensor | None:
+    """Return a given noise variance as float64 of shape () or (n_rows,), or None if none was given."""
+    if noise_variance is None:
+        return None
+    values = numbers(noise_variance, name, finite=False)
+    if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != n_rows):
+        msg = f"{name} must have shape () or ({n_rows},), one for each row; got {values.shape}."
+        raise InvalidInputError(msg)
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        first = values if values.ndim == 0 else values[~(np.isfinite(values) & (values > 0))][0]
+        msg = (
+            f"{name} must be positive and finite; got {float(first)!r}. Zero is for kernels "
+            "with a White term; for targets without noise give a small variance."
+        )
+        raise InvalidInputError(msg)
+    return torch.from_numpy(values.copy())

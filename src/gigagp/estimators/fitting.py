@@ -1,15 +1,24 @@
-"""The steps of every fit: check arguments, scale rows, choose the inference, learn, solve for the posterior.
+"""A fit as a list of steps, the same for rows that are held in memory and for rows that are streamed.
 
-Rows that are held (`fit_rows`) and rows that are streamed (`fit_source`) differ in how their objective is made; the
-steps before and after that are shared. No function here changes an estimator: a fit returns its result.
+1. Choose the likelihood and the inference, and refuse everything that cannot be fitted (`fit_rows`, `fit_source`).
+2. Begin: choose the transform of the target, scale the rows, let the inference make its objective of them, and choose
+   the kernel (`_Held.begin`, `_Streamed.begin`).
+3. Learn: let the optimizer move the hyperparameters, and compute the posterior at the end, with as much noise as
+   left-out rows support (`_Held.learn`, `_Streamed.learn`).
+4. Check the fit for what may have spoiled it (`_Job.check`).
+
+No function here changes an estimator: a fit returns its result.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,32 +26,33 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
-from gigagp.estimators.arguments import Arguments, Problem, require_same_rows
+from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError, naming
+from gigagp.estimators import student_fit
+from gigagp.estimators.answers.outputs import columns_of
+from gigagp.estimators.arguments import Arguments, Problem, require_same_rows, start_model, warn_of_shares
 from gigagp.estimators.checkpoint import open_checkpoint
-from gigagp.estimators.choices import kernel_rules, noise_support, student_fit
+from gigagp.estimators.choices import kernel_rules, likelihood_choice
 from gigagp.estimators.choices.kernel_choice import KernelChoice
-from gigagp.estimators.choices.transform_learning import learn_transform, require_transformable
+from gigagp.estimators.choices.transform_learning import learn_transform
 from gigagp.estimators.estimator import Estimator
+from gigagp.estimators.fit_checks import noise_support, poor_fits
+from gigagp.estimators.fit_checks.small_variances import warn_of_small_variances
 from gigagp.estimators.guard import finite_means
 from gigagp.estimators.planning import require_time, resolve_inference, resolve_streaming
-from gigagp.estimators.start import start_model, warn_of_shares
 from gigagp.estimators.validation import refuse_validation, validation_scorer
-from gigagp.estimators.warnings import far_targets, flat_fits
-from gigagp.estimators.warnings.certainty import warn_of_certainty
 from gigagp.inference import Inference
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.automatic.objective import AutomaticObjective
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.posterior import Posterior
-from gigagp.inference.contract.streaming import BegunFit, StreamJob
+from gigagp.inference.contract.streaming import StreamJob
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.model.likelihoods import AUTO, Gaussian
+from gigagp.model.likelihoods import Gaussian
 from gigagp.model.means import Mean
-from gigagp.model.model import Model
+from gigagp.model.model import Model, StartModel
 from gigagp.model.scaling import Scaling
-from gigagp.model.target_transform import NoTransform, TargetTransform
+from gigagp.model.target_transform import Log, NoTransform, TargetTransform
 from gigagp.optimization import Auto, History, SubsetStart
 from gigagp.optimization.optimizer import check_found
 from gigagp.optimization.sampled import SampledObjective
@@ -50,6 +60,7 @@ from gigagp.optimization.trace import Trace
 from gigagp.runtime import processes, termination
 from gigagp.runtime.interruption import Interrupted, interruptible
 from gigagp.runtime.progress import Meter, meter_for
+from gigagp.settings.brief import output_name
 from gigagp.settings.random import generator_from, spawn
 from gigagp.storage.files import check_folder
 from gigagp.storage.kept_solves import kept_in
@@ -79,7 +90,7 @@ class Fitted(NamedTuple):
     choice : KernelChoice or None
         Kernels that were tried, if the kernel was not given.
     note : str
-        What ``likelihood="auto"`` has chosen, and why; or what was done to the noise (`choices.noise_support`).
+        What ``likelihood="auto"`` has chosen, and why; or what was done to the noise (`fit_checks.noise_support`).
     """
 
     posterior: Posterior
@@ -91,40 +102,6 @@ class Fitted(NamedTuple):
     transform: TargetTransform = NoTransform()
     choice: KernelChoice | None = None
     note: str = ""
-
-
-def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:
-    """Return what a fit of held rows with ``inference="auto"`` would choose from, in standardized units.
-
-    Parameters
-    ----------
-    arguments : Arguments
-        Checked arguments of the estimator.
-    X : ndarray of shape (n, d)
-        Inputs in the data's own units.
-    y : ndarray of shape (n,) or (n, n_targets)
-        Targets in the data's own units.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument or the data are invalid; raised before any work.
-    """
-    problem = Problem.of(arguments, X, y)
-    model, estimator = problem.model, arguments.estimator
-    inference = Automatic(arguments.deadline, all_rows=model.noise_is_known)
-    arguments.check_for(inference)
-    inference.check_model(model)
-    generator = generator_from(estimator.random_state)
-    with (
-        meter_for(estimator.verbose, job=f"forecast for {len(X):,} rows") as meter,
-        interruptible(arguments.deadline),
-    ):
-        objective = inference.planning(problem.table(), model, spawn(generator))
-        model, _ = kernel_rules.pick(estimator.kernel, objective, model, inference, arguments.optimizer, generator)
-        if isinstance(arguments.optimizer, Auto):
-            model = arguments.optimizer.run(objective, model, Trace(History(), meter), spawn(generator))
-        return objective.plan_at(model), problem.scaling
 
 
 def fit_rows(
@@ -155,18 +132,20 @@ def fit_rows(
         If the fit exceeds the memory budget.
     """
     estimator, note = arguments.estimator, ""
-    if isinstance(estimator.likelihood, str) and estimator.likelihood == AUTO:
-        # The fit's own numbers are left as they are: "auto" that chooses Gaussian noise gives the bits of "gaussian".
-        chosen, note = student_fit.choose(arguments, X, y, generator_from(estimator.random_state).clone_state())
-        arguments = replace(arguments, likelihood=chosen)
+    if arguments.chooses_likelihood:
+        # The fit's own numbers are left as they are: "auto" that chooses Gaussian noise gives the bits of it.
+        own = generator_from(estimator.random_state).clone_state()
+        likelihood, note = likelihood_choice.choose(arguments, X, y, own)
+        arguments = replace(arguments, likelihood=likelihood)
     likelihood = arguments.likelihood
-    require_transformable(estimator, arguments.mean, likelihood, y[:1].size)
+    arguments.check_transform(y[:1].size)
     problem = Problem.of(arguments, X, y)
     require_same_rows(X, y, problem.model.noise_variance)
-    sizes = len(X), arguments.dtype.itemsize, arguments.budget
     inference = resolve_inference(
         estimator.inference,
-        *sizes,
+        len(X),
+        arguments.dtype.itemsize,
+        arguments.budget,
         likelihood,
         arguments.deadline,
         all_rows=problem.model.noise_is_known or likelihood.is_scale_mixture,
@@ -178,112 +157,8 @@ def fit_rows(
     inference.check_model(problem.model)
     if likelihood.has_noise:
         warn_of_shares(estimator, problem.model, y[:1].size)
-    watches = _watches(arguments) and not note
-    Y = y.reshape(len(y), -1)
-
-    def example(row: int, column: int) -> str:
-        return f"{Y[row, column]:.3g} in row {row}"
-
-    warned = watches and far_targets.warns_before(Y, example)
-    with meter_for(estimator.verbose, job=f"fit of {len(X):,} rows{arguments.job}") as meter:
-        fitted = _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)
-    fitted = fitted._replace(note="; ".join(filter(None, (note, fitted.note))))
-    with _afterwards(fitted.history):
-        if watches and not warned:
-            far_targets.warn_after(problem.table, Y, fitted.posterior, example)
-        if not warned:
-            some = flat_fits.evenly(len(X))
-            _warn_if_flat(arguments, lambda: problem.table_of(X[some], y[some]), fitted.posterior)
-    return fitted
-
-
-@contextmanager
-def _afterwards(history: History, deadline: float = math.inf) -> Iterator[None]:
-    """Let a first Ctrl-C, or a deadline, end only the block, which follows a fit; a second Ctrl-C ends both."""
-    is_first = history.interrupted in ("", "time budget")
-    with interruptible(deadline, handles=is_first and processes.current() is None) as interruption:
-        interruption.keep()
-        with suppress(Interrupted):
-            yield
-    if interruption.requested and not history.interrupted:
-        history.interrupted = "last solve"
-
-
-def _watches(arguments: Arguments) -> bool:
-    """Whether a fit is to be looked at for targets that spoil it: where Gaussian noise is learned."""
-    estimator = arguments.estimator
-    learns_noise = arguments.optimizer is not None and np.ndim(estimator.noise_variance) == 0
-    return learns_noise and isinstance(arguments.likelihood, Gaussian) and estimator.target_transform == "none"
-
-
-def _warn_if_flat(arguments: Arguments, table: Callable[[], TrainingTable], posterior: Posterior) -> None:
-    """Warn if learning has ended where all is noise; the table has rows of the fit, and is made if it is needed."""
-    estimator, likelihood = arguments.estimator, arguments.likelihood
-    if arguments.optimizer is not None:
-        is_sum = likelihood.has_noise and estimator.target_transform == "none"
-        learns_noise = not likelihood.is_scale_mixture and np.ndim(estimator.noise_variance) == 0
-        flat_fits.warn_after(table(), posterior, is_sum=is_sum, learns_noise=learns_noise and likelihood.has_noise)
-
-
-def _fit_problem(
-    arguments: Arguments,
-    inference: Inference,
-    problem: Problem,
-    X: np.ndarray,
-    y: np.ndarray,
-    meter: Meter,
-    validation: tuple[Any, Any] | None,
-    checkpoint: str | PathLike[str] | None,
-) -> Fitted:
-    """Fit rows that have been checked, and show the progress."""
-    estimator, likelihood = arguments.estimator, arguments.likelihood
-    generator = generator_from(estimator.random_state)
-    transform: TargetTransform = NoTransform()
-    if estimator.target_transform != "none":
-        # The fit's own numbers are left as they are: "auto" that finds none gives the bits of "none".
-        own = spawn(generator.clone_state())
-        transform = learn_transform(estimator, X, y.reshape(-1), arguments.mean, arguments.budget, own)
-        problem = Problem.of(arguments, X, transform.forward(y))
-    scaling, table = problem.scaling, problem.table()
-    objective, model = student_fit.begin(arguments, inference, table, problem.model, generator)
-    require_time(objective, inference, arguments.deadline)
-    validation = encoded_validation(fitted_encoder(estimator), validation)
-    validate = None if validation is None else validation_scorer(validation, scaling, table, transform)
-
-    def learn(start: Model) -> tuple[Posterior, History]:
-        trace = Trace(History(), meter, validate)
-        seed, deadline = spawn(generator), arguments.deadline
-        found = learn_posterior(objective, start, arguments.optimizer, trace, seed, deadline)
-        return _supported(arguments, objective, found, start, trace.history).posterior, trace.history
-
-    if not likelihood.is_scale_mixture and kernel_rules.averages(estimator.kernel, inference, table, checkpoint):
-        mixture, history, averaged = kernel_rules.average(
-            objective, model, inference, learn, arguments.deadline, checkpoint
-        )
-        return Fitted(mixture, scaling, history, inference, arguments.optimizer, None, transform, averaged)
-    model, choice = kernel_rules.pick(estimator.kernel, objective, model, inference, arguments.optimizer, generator)
-    trace, begun = Trace(History(), meter, validate), BegunFit(objective, model, scaling, logs_steps=True)
-    if checkpoint is not None:
-        trace.log = open_checkpoint(checkpoint, estimator, arguments.optimizer, objective, model)
-    fitted = _finish(arguments, inference, begun, trace, generator, checkpoint)
-    posterior = fitted.posterior
-    if not fitted.history.interrupted:
-        posterior = student_fit.end(arguments, objective, posterior, generator)
-    found = _supported(arguments, objective, posterior, model, fitted.history)
-    fitted = fitted._replace(transform=transform, choice=choice)
-    return fitted._replace(posterior=found.posterior, note=found.note)
-
-
-def _supported(
-    arguments: Arguments, objective: TableObjective, posterior: Posterior, start: Model, history: History
-) -> noise_support.Supported:
-    """Return the posterior with as much noise as left-out rows support, unless the fit was interrupted."""
-    found = noise_support.Supported(posterior)
-    if isinstance(arguments.likelihood, Gaussian) and arguments.optimizer is not None and not history.interrupted:
-        generator = torch.Generator().manual_seed(0)
-        with _afterwards(history, arguments.deadline):
-            found = noise_support.supported(objective, posterior, start, arguments.optimizer, generator)
-    return found
+    title = f"fit of {len(X):,} rows{arguments.job}"
+    return _Held(arguments, inference, checkpoint, title, problem, y, validation, note).fit()
 
 
 def fit_source(
@@ -318,15 +193,15 @@ def fit_source(
         If the fit exceeds the memory budget.
     """
     arguments = Arguments.of(estimator)
+    likelihood = arguments.likelihood
     refuse_streams(estimator)
-    likelihood, optimizer = arguments.likelihood, arguments.optimizer
-    if isinstance(estimator.likelihood, str) and estimator.likelihood == AUTO:
+    if arguments.chooses_likelihood:
         msg = 'likelihood of GPRegressor for fit_table must be given; "auto" compares rows that are held. Use fit.'
         raise InvalidInputError(msg)
     inference = resolve_streaming(estimator.inference, likelihood)
     if processes.current() is not None:
         inference = inference.in_processes()
-    if student_fit.is_weighted(inference, likelihood):
+    if arguments.weights_rows(inference):
         msg = (
             "inference of GPRegressor for fit_table with Student-t noise must be inference.Vecchia, because other "
             f"methods weight rows that are held; got {inference!r}. Or use fit."
@@ -334,13 +209,13 @@ def fit_source(
         raise InvalidInputError(msg)
     arguments.check_for(inference, streams=True)
     bounds = inference.check_bounds(bounds)
-    if isinstance(optimizer, SubsetStart) and not inference.abilities.holds_rows:
+    if isinstance(arguments.optimizer, SubsetStart) and not inference.abilities.holds_rows:
         msg = "optimization.SubsetStart needs the rows, which fit_table does not hold. Use fit, or another optimizer."
         raise InvalidInputError(msg)
     if np.ndim(estimator.noise_variance):
         msg = "noise_variance of GPRegressor must be one number, or None, for fit_table; got one for each row."
         raise InvalidInputError(msg)
-    require_transformable(estimator, arguments.mean, likelihood, streams=True)
+    arguments.check_transform(streams=True)
     rows = open_rows(arguments.mean)
     if checkpoint is not None and not rows.has_files:
         msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can resume; got rows."
@@ -350,96 +225,270 @@ def fit_source(
     start = start_model(estimator, arguments.mean, 1, rows.n_targets)
     inference.check_model(start.bound(rows.n_inputs))
     warn_of_shares(estimator, start.bound(rows.n_inputs), rows.n_targets)
-    generator, meter = generator_from(estimator.random_state), meter_for(estimator.verbose, job="fit of a table")
-    trace, own, early = Trace(History(), meter), spawn(generator), torch.Generator().manual_seed(0)
+    return _Streamed(arguments, inference, checkpoint, "fit of a table", rows, start, bounds).fit(), rows
 
-    def learn(objective: TableObjective, model: Model) -> Model:
-        """Learn from few rows alone, which is enough to choose the resolution of a grid."""
-        settings = optimizer if isinstance(optimizer, Auto) else Auto()
-        return replace(settings, polish_steps=0).run(objective, model, trace, early)
 
-    with ExitStack() as resources:
+class _Begun(NamedTuple):
+    """A fit before learning: the objective and its start, in the units of the standardized problem."""
+
+    objective: TableObjective
+    model: Model
+    scaling: Scaling
+    trace: Trace
+    generator: torch.Generator
+    rows: poor_fits.Rows
+    is_spoiled: bool  # a warning has said that few targets spoil the fit
+    transform: TargetTransform = NoTransform()
+    choice: KernelChoice | None = None
+    averages: bool = False
+
+
+@dataclass(frozen=True)
+class _Job(ABC):
+    """A fit whose likelihood and inference have been chosen, and the steps that follow."""
+
+    arguments: Arguments
+    inference: Inference
+    checkpoint: str | PathLike[str] | None
+    title: str
+
+    def fit(self) -> Fitted:
+        """Return the result of all steps."""
+        with ExitStack() as resources:
+            meter = resources.enter_context(meter_for(self.arguments.estimator.verbose, job=self.title))
+            begun = self.begin(meter, resources)
+            fitted = self.learn(begun)
+        self.check(begun, fitted)
+        return fitted
+
+    @abstractmethod
+    def begin(self, meter: Meter, resources: ExitStack) -> _Begun:
+        """Make the objective; ``resources`` are closed after the learning."""
+
+    def learn(self, begun: _Begun) -> Fitted:
+        """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
+        arguments, trace = self.arguments, begun.trace
+        with kept_in(None if trace.log is None else trace.log.solves):
+            posterior = learn_posterior(
+                begun.objective, begun.model, arguments.optimizer, trace, begun.generator, arguments.deadline
+            )
+        ended_early = trace.history.interrupted in ("learning", "time budget")
+        if isinstance(arguments.likelihood, Gaussian):
+            warn_of_small_variances(begun.objective, posterior, ended_early=ended_early)
+        if self.checkpoint is not None and not ended_early and not arguments.keeps_checkpoint:
+            if trace.log is not None:
+                trace.log.remove()
+            else:  # the state of a pass over the rows
+                Path(self.checkpoint).unlink(missing_ok=True)
+        inference, plan = self.inference, None
+        if isinstance(begun.objective, AutomaticObjective):
+            inference, plan = begun.objective.inference, begun.objective.plan
+        ended = posterior, begun.scaling, trace.history, inference
+        return Fitted(*ended, arguments.optimizer, plan, begun.transform, begun.choice)
+
+    def check(self, begun: _Begun, fitted: Fitted) -> None:
+        """Warn if few targets spoil a fit, or learning has ended where all is noise."""
+        estimator, likelihood = self.arguments.estimator, self.arguments.likelihood
+        if begun.is_spoiled or self.arguments.optimizer is None:
+            return
+        with _afterwards(fitted.history):
+            if self.watches:
+                poor_fits.warn_of_far_targets(begun.rows, fitted.posterior)
+            is_sum = likelihood.has_noise and estimator.target_transform == "none"
+            learns_noise = not likelihood.is_scale_mixture and np.ndim(estimator.noise_variance) == 0
+            learns_noise = learns_noise and likelihood.has_noise
+            poor_fits.warn_of_flat_fit(begun.rows, fitted.posterior, is_sum=is_sum, learns_noise=learns_noise)
+
+    @property
+    def watches(self) -> bool:
+        """Whether targets may spoil the fit: where Gaussian noise is given and learned."""
+        arguments, estimator = self.arguments, self.arguments.estimator
+        learns_noise = arguments.optimizer is not None and np.ndim(estimator.noise_variance) == 0
+        is_given = isinstance(arguments.likelihood, Gaussian) and not arguments.chooses_likelihood
+        return learns_noise and is_given and estimator.target_transform == "none"
+
+
+@dataclass(frozen=True)
+class _Held(_Job):
+    """A fit to rows that are held in memory."""
+
+    problem: Problem
+    y: np.ndarray
+    validation: tuple[Any, Any] | None
+    note: str
+
+    def begin(self, meter: Meter, resources: ExitStack) -> _Begun:
+        """Choose the transform of the target, make the objective, and choose the kernel."""
+        arguments, inference, problem, X = self.arguments, self.inference, self.problem, self.problem.X
+        estimator, rows = arguments.estimator, self._rows()
+        is_spoiled = self.watches and poor_fits.warns_of_far_targets(rows)
+        generator = generator_from(estimator.random_state)
+        transform: TargetTransform = NoTransform()
+        if estimator.target_transform != "none":
+            # The fit's own numbers are left as they are: "auto" that finds none gives the bits of "none".
+            own = spawn(generator.clone_state())
+            transform = learn_transform(arguments, X, self.y.reshape(-1), own)
+            problem = Problem.of(arguments, X, transform.forward(self.y))
+        table = problem.table()
+        if arguments.weights_rows(inference):
+            objective, model = student_fit.begin(arguments, inference, table, problem.model, generator)
+        else:
+            objective, model = inference.objective(table, spawn(generator), arguments.likelihood), problem.model
+        require_time(objective, inference, arguments.deadline)
+        validation = encoded_validation(fitted_encoder(estimator), self.validation)
+        validate = None if validation is None else validation_scorer(validation, problem.scaling, table, transform)
+        averages, choice, rule = False, None, estimator.kernel
+        if isinstance(rule, str):
+            may_average = not arguments.likelihood.is_scale_mixture
+            averages = may_average and kernel_rules.averages(rule, inference, table, self.checkpoint)
+            if not averages:
+                model, choice = kernel_rules.pick(rule, objective, model, inference, arguments.optimizer, generator)
+        trace = Trace(History(), meter, validate)
+        found = objective, model, problem.scaling, trace, generator, rows, is_spoiled
+        return _Begun(*found, transform, choice, averages)
+
+    def _rows(self) -> poor_fits.Rows:
+        problem, y = self.problem, self.y
+        Y = y.reshape(len(y), -1)
+        return poor_fits.Rows(
+            len(y),
+            lambda: Y,
+            lambda row, column: f"{Y[row, column]:.3g} in row {row}",
+            lambda some: problem.table_of(problem.X[some], y[some]),
+        )
+
+    def learn(self, begun: _Begun) -> Fitted:
+        """Learn and compute the posterior, with as much noise as the rows support."""
+        arguments, objective, generator = self.arguments, begun.objective, begun.generator
+        if begun.averages:
+            return self._averaged(begun)
+        if self.checkpoint is not None:
+            log = open_checkpoint(self.checkpoint, arguments.estimator, arguments.optimizer, objective, begun.model)
+            begun.trace.log = log
+        fitted = super().learn(begun)
+        posterior = fitted.posterior
+        if arguments.likelihood.is_scale_mixture and not fitted.history.interrupted:
+            posterior = student_fit.end(arguments, objective, posterior, generator)
+        posterior, note = _supported(arguments, objective, posterior, begun.model, fitted.history)
+        return fitted._replace(posterior=posterior, note="; ".join(filter(None, (self.note, note))))
+
+    def _averaged(self, begun: _Begun) -> Fitted:
+        """Learn every kernel, and return the mixture of their posteriors."""
+        arguments, objective, deadline = self.arguments, begun.objective, self.arguments.deadline
+
+        def learn(start: Model) -> tuple[Posterior, History]:
+            trace = Trace(History(), begun.trace.meter, begun.trace.validate)
+            seed = spawn(begun.generator)
+            found = learn_posterior(objective, start, arguments.optimizer, trace, seed, deadline)
+            return _supported(arguments, objective, found, start, trace.history)[0], trace.history
+
+        mixture, history, choice = kernel_rules.average(
+            objective, begun.model, self.inference, learn, deadline, self.checkpoint
+        )
+        ended = mixture, begun.scaling, history, self.inference
+        return Fitted(*ended, arguments.optimizer, None, begun.transform, choice, self.note)
+
+
+@dataclass(frozen=True)
+class _Streamed(_Job):
+    """A fit to rows that are not held in memory."""
+
+    rows: RowSource
+    start: StartModel
+    bounds: Any
+
+    def begin(self, meter: Meter, resources: ExitStack) -> _Begun:
+        """Read the rows as the inference needs them, and make the objective."""
+        arguments, rows, checkpoint = self.arguments, self.rows, self.checkpoint
+        estimator, optimizer = arguments.estimator, arguments.optimizer
+        generator, trace = generator_from(estimator.random_state), Trace(History(), meter)
+        own, early = spawn(generator), torch.Generator().manual_seed(0)
+
+        def learn(objective: TableObjective, model: Model) -> Model:
+            """Learn from few rows alone, which is enough to choose the resolution of a grid."""
+            settings = optimizer if isinstance(optimizer, Auto) else Auto()
+            return replace(settings, polish_steps=0).run(objective, model, trace, early)
+
         job = StreamJob(
             rows,
-            start,
+            self.start,
             estimator.standardize,
             arguments.budget,
-            bounds,
+            self.bounds,
             None if checkpoint is None else Path(checkpoint),
             None if optimizer is None else learn,
             meter,
-            likelihood,
+            arguments.likelihood,
             arguments.dtype,
             arguments.device,
             resources,
         )
-        resources.enter_context(meter)
-        begun = inference.stream(job, own)
-        if checkpoint is not None and begun.logs_steps:
-            extra = {"source": rows.identity, "rows": begun.objective.n_rows}
-            trace.log = open_checkpoint(checkpoint, estimator, optimizer, begun.objective, begun.model, extra)
+        found = self.inference.stream(job, own)
+        if checkpoint is not None and found.logs_steps:
+            extra = {"source": rows.identity, "rows": found.objective.n_rows}
+            trace.log = open_checkpoint(checkpoint, estimator, optimizer, found.objective, found.model, extra)
+        sample = _sample(found.objective.table, found.scaling)
+        is_spoiled = self.watches and poor_fits.warns_of_far_targets(sample)
+        return _Begun(found.objective, found.model, found.scaling, trace, generator, sample, is_spoiled)
+
+    def learn(self, begun: _Begun) -> Fitted:
+        """Learn and compute the posterior; rows that cannot be read any more come with advice."""
         try:
-            fitted = _finish(arguments, inference, begun, trace, generator, checkpoint)
+            return super().learn(begun)
         except UnreadableRowsError as error:
-            if trace.log is not None and not isinstance(begun.objective, SampledObjective):  # which has written its own
-                trace.log.write()
-            raise UnreadableRowsError(f"{error} {_what_next(rows, checkpoint)}".rstrip()) from error
-    sample = begun.objective.table
-    with _afterwards(fitted.history):
-        if not (_watches(arguments) and _warns_of_sample(sample, begun.scaling, fitted.posterior)):
-            some = torch.arange(sample.n_rows)[flat_fits.evenly(sample.n_rows)]
-            _warn_if_flat(arguments, lambda: sample.take_rows(some), fitted.posterior)
-    return fitted, rows
+            log = begun.trace.log
+            if log is not None and not isinstance(begun.objective, SampledObjective):  # which has written its own
+                log.write()
+            raise UnreadableRowsError(f"{error} {self._what_next()}".rstrip()) from error
+
+    def _what_next(self) -> str:
+        """Return advice for the case that rows cannot be read in the middle of a fit."""
+        checkpoint = self.checkpoint
+        if checkpoint is not None and Path(checkpoint).exists():
+            return (
+                f"What has been learned is kept in {checkpoint}: mend the file, and the same call goes on from there."
+            )
+        if checkpoint is not None:
+            return "Nothing had been learned yet: mend the file, and make the same call."
+        return "Give fit_table a checkpoint, and a later call goes on from there." if self.rows.has_files else ""
 
 
-def _warns_of_sample(sample: TrainingTable, scaling: Scaling, posterior: Posterior) -> bool:
-    """Warn of far targets among streamed rows that a fit holds; return whether they are what the targets vary by."""
+def _sample(table: TrainingTable, scaling: Scaling) -> poor_fits.Rows:
+    """Return the streamed rows that a fit holds, to check it by."""
 
     def example(row: int, column: int) -> str:
-        x, y = sample.X[[row]].double().cpu().numpy(), sample.Y[[row]].double().cpu().numpy()
-        value = (scaling.original(y) + sample.mean.offset(x * scaling.x_scale + scaling.x_centre)[:, None])[0, column]
+        x, y = table.X[[row]].double().cpu().numpy(), table.Y[[row]].double().cpu().numpy()
+        value = (scaling.original(y) + table.mean.offset(x * scaling.x_scale + scaling.x_centre)[:, None])[0, column]
         return f"{value:.3g}, among the rows that were looked at"
 
-    Y = sample.Y.double().cpu().numpy()
-    warned = far_targets.warns_before(Y, example)
-    if not warned:
-        far_targets.warn_after(lambda: sample, Y, posterior, example)
-    return warned
+    def some_of(some: slice) -> TrainingTable:
+        return table if some == slice(None) else table.take_rows(torch.arange(table.n_rows)[some])
+
+    return poor_fits.Rows(table.n_rows, lambda: table.Y.double().cpu().numpy(), example, some_of)
 
 
-def _finish(
-    arguments: Arguments,
-    inference: Inference,
-    begun: BegunFit,
-    trace: Trace,
-    generator: torch.Generator,
-    checkpoint: str | PathLike[str] | None,
-) -> Fitted:
-    """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
-    optimizer, deadline = arguments.optimizer, arguments.deadline
-    with kept_in(None if trace.log is None else trace.log.solves):
-        posterior = learn_posterior(begun.objective, begun.model, optimizer, trace, generator, deadline)
-    ended_early = trace.history.interrupted in ("learning", "time budget")
-    if isinstance(arguments.likelihood, Gaussian):
-        warn_of_certainty(begun.objective, posterior, ended_early=ended_early)
-    if checkpoint is not None and not ended_early and not arguments.keeps_checkpoint:
-        if trace.log is not None:
-            trace.log.remove()
-        else:  # the state of a pass over the rows
-            Path(checkpoint).unlink(missing_ok=True)
-    plan = None
-    if isinstance(begun.objective, AutomaticObjective):
-        inference, plan = begun.objective.inference, begun.objective.plan
-    return Fitted(posterior, begun.scaling, trace.history, inference, arguments.optimizer, plan)
+@contextmanager
+def _afterwards(history: History, deadline: float = math.inf) -> Iterator[None]:
+    """Let a first Ctrl-C, or a deadline, end only the block, which follows a fit; a second Ctrl-C ends both."""
+    is_first = history.interrupted in ("", "time budget")
+    with interruptible(deadline, handles=is_first and processes.current() is None) as interruption:
+        interruption.keep()
+        with suppress(Interrupted):
+            yield
+    if interruption.requested and not history.interrupted:
+        history.interrupted = "last solve"
 
 
-def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:
-    """Return advice for the case that rows cannot be read in the middle of a fit."""
-    if checkpoint is not None and Path(checkpoint).exists():
-        return f"What has been learned is kept in {checkpoint}: mend the file, and the same call goes on from there."
-    if checkpoint is not None:
-        return "Nothing had been learned yet: mend the file, and make the same call."
-    return "Give fit_table a checkpoint, and a later call goes on from there." if rows.has_files else ""
+def _supported(
+    arguments: Arguments, objective: TableObjective, posterior: Posterior, start: Model, history: History
+) -> tuple[Posterior, str]:
+    """Return the posterior with as much noise as left-out rows support, unless the fit was interrupted."""
+    found = posterior, ""
+    if isinstance(arguments.likelihood, Gaussian) and arguments.optimizer is not None and not history.interrupted:
+        generator = torch.Generator().manual_seed(0)
+        with _afterwards(history, arguments.deadline):
+            found = noise_support.supported(objective, posterior, start, arguments.optimizer, generator)
+    return found
 
 
 # Learn hyperparameters and solve for the posterior, to the end or until Ctrl-C or a deadline ends the learning --------
@@ -517,3 +566,104 @@ def _best_so_far(objective: TableObjective, start: Model, trace: Trace) -> Model
     model = start.replace({name: learned[name] for name in start.learned_names()})
     # A stage on other rows has no free parameters for these rows. Sampled objectives start when they are learned.
     return model if isinstance(objective, SampledObjective) else objective.start(model)
+
+
+# What a fit would choose, and several fits ----------------------------------------------------------------------------
+
+
+def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:
+    """Return what `fit_rows` with ``inference="auto"`` would choose from, in standardized units.
+
+    Parameters and errors are those of `fit_rows`.
+    """
+    problem = Problem.of(arguments, X, y)
+    model, estimator = problem.model, arguments.estimator
+    inference = Automatic(arguments.deadline, all_rows=model.noise_is_known)
+    arguments.check_for(inference)
+    inference.check_model(model)
+    generator = generator_from(estimator.random_state)
+    with (
+        meter_for(estimator.verbose, job=f"forecast for {len(X):,} rows") as meter,
+        interruptible(arguments.deadline),
+    ):
+        objective = inference.planning(problem.table(), model, spawn(generator))
+        model, _ = kernel_rules.pick(estimator.kernel, objective, model, inference, arguments.optimizer, generator)
+        if isinstance(arguments.optimizer, Auto):
+            model = arguments.optimizer.run(objective, model, Trace(History(), meter), spawn(generator))
+        return objective.plan_at(model), problem.scaling
+
+
+def fit_outputs(
+    arguments: Arguments,
+    X: np.ndarray,
+    y: np.ndarray,
+    validation: tuple[Any, Any] | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+) -> list[Any]:
+    """Return a fitted copy of an estimator for each output, as a fit of that output alone leaves it.
+
+    All have the seed of the estimator, so that equal targets get equal models; what is drawn from
+    these afterwards has random numbers of its own (`gigagp.estimators.answers.outputs.by_output`). Each output gets an
+    equal share of the memory budget, because all models are kept, and of what is left of a time budget.
+
+    Parameters are those of `fit_rows`, with targets (n, t). There is a checkpoint for each output, with ``.0``, ``.1``
+    and so on added to the name; they stay until all outputs are fitted.
+
+    Raises
+    ------
+    InvalidInputError, MemoryBudgetError
+        As for `fit_rows`; the message names the output.
+    KeyboardInterrupt
+        If Ctrl-C ends the fit of an output that is not the last: the others have not been learned.
+    """
+    count = y.shape[1]
+    _check_targets(arguments, y)
+    files = checkpoints_of(checkpoint, count)
+    pairs = _columns(validation, count)
+    models: list[Any] = []
+    for number, (file, pair) in enumerate(zip(files, pairs, strict=True)):
+        one: Any = copy.copy(arguments.estimator)
+        now = time.monotonic()
+        deadline = now + (arguments.deadline - now) / (count - number)
+        own = replace(
+            arguments,
+            estimator=one,
+            budget=arguments.budget // count,
+            deadline=deadline,
+            job=f", output {number + 1} of {count}",
+            keeps_checkpoint=True,
+        )
+        with naming(output_name(number)):
+            fitted = fit_rows(own, X, np.ascontiguousarray(y[:, number]), pair, file)
+        if fitted.history.interrupted in ("learning", "last solve") and number + 1 < count:
+            raise KeyboardInterrupt(f"Ctrl-C came in the fit of output {number + 1} of {count}.")
+        one._take(fitted, one_target=True)
+        models.append(one)
+    if processes.is_first() and not any(one.history_.interrupted in ("learning", "time budget") for one in models):
+        for file in files:
+            if file is not None:
+                file.unlink(missing_ok=True)
+                file.with_name(f"{file.name}.solve").unlink(missing_ok=True)
+    return models
+
+
+def checkpoints_of(checkpoint: str | PathLike[str] | None, count: int) -> Sequence[Path | None]:
+    """Return the file of each output; None without checkpoints."""
+    return [None if checkpoint is None else Path(f"{Path(checkpoint)}.{number}") for number in range(count)]
+
+
+def _check_targets(arguments: Arguments, y: np.ndarray) -> None:
+    """Refuse targets of any output before the first one is fitted."""
+    for number, column in enumerate(y.T):
+        with naming(output_name(number)):
+            if arguments.estimator.target_transform == "log":
+                Log().check(column)
+            if not arguments.likelihood.has_noise:
+                arguments.likelihood.check_targets(torch.from_numpy(np.ascontiguousarray(column)))
+
+
+def _columns(validation: Any, count: int) -> Sequence[Any]:
+    """Return the validation rows of each output; anything else than a pair is left for its own check."""
+    if not isinstance(validation, tuple | list) or len(validation) != 2:
+        return [validation] * count
+    return [(validation[0], column) for column in columns_of(validation[1], count, "validation y")]

@@ -10,8 +10,7 @@ import torch
 
 from gigagp.errors import InvalidInputError, naming
 from gigagp.estimators.answers.outputs import columns_of
-from gigagp.estimators.arguments import Arguments
-from gigagp.estimators.checks import known_noise
+from gigagp.estimators.arguments import Arguments, known_noise
 from gigagp.estimators.fitting import fit_rows
 from gigagp.estimators.guard import finite_means, warn_of_interruption
 from gigagp.inference import Inference

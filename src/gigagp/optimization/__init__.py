@@ -9,8 +9,7 @@ from gigagp.optimization.optimizer import Minimiser, Optimizer, Unsaved
 from gigagp.optimization.restarts import Restarts
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.sparse import SparseAdaGrad, SparseAdam, SparseSGD
-from gigagp.optimization.subset_first import SubsetFirst
-from gigagp.optimization.subset_start import SubsetStart
+from gigagp.optimization.subsets import SubsetFirst, SubsetStart
 
 __all__ = [
     "LBFGS",

@@ -36,7 +36,7 @@ from gigagp.settings.fields import Count, CountOrZero, Length, Positive, Range, 
 
 #: With noisy gradients, the k-th step (from 0) is divided by k plus this number. About ``4 / (steps + 4)`` of the error
 #: of the start remains. The subset's optimum is a good start, which the first steps must not destroy: with 1 instead of
-#: 4, two of three fits to the table of `Auto._average` ended 5 and 7 nats below the optimum; with 4, the three ended
+#: 4, two of three fits to the table of `_Stages._average` ended 5 and 7 nats below the optimum; with 4, the three ended
 #: 1.5, 0.7 and 1.8 nats below it.
 _FIRST_GAIN = 4
 #: Steps on a guide in a row that gain less than they must. Along a ridge of variance and lengthscales the information
@@ -144,72 +144,7 @@ class Auto(Settings):
         """Return the model after all stages."""
         if not objective.is_likelihood and not (objective.follows_likelihood and model.learned_names()):
             return self._maximise_bound(objective, model, trace, generator)
-        if not model.learned_names():
-            return model
-        whole = ParameterSpace(model, "log")
-        prior = WeakPrior(whole, objective.n_inputs, objective.target_variance)
-        vector = whole.encode(model)
-        n = objective.n_rows
-        scored, origin = None, vector
-        for size in self.subset_sizes:
-            if size >= n // 2 and scored is not None:
-                break
-            rows = objective.draw_rows(size, generator)
-            subset = objective.subset(rows)
-            title = "learning" if size >= n else f"choosing a start on {subset.n_rows:,} rows"
-            trace.meter.phase(title, most=self.subset_steps)
-            space = ParameterSpace(model.take_rows(rows), "log")
-            if scored is None:
-                given = space.decode(vector)
-                started = subset.start(given)
-                origin = vector = vector if started is given else space.encode(started)
-                scored = self._score_from_starts(subset, space, prior, vector, trace, generator)
-            else:
-                probes = self._probes(subset, generator)
-                scored = self._scoring(subset, space, prior, trace, probes).run(scored.vector, scored.information)
-            if trace.stopped:
-                break
-        assert scored is not None, "there is a size"
-        vector, information = scored.vector, scored.information
-        if not self.polish_steps or trace.stopped:
-            return whole.decode(vector)
-        if not objective.is_likelihood:
-            return self._maximise_bound(objective, whole.decode(vector), trace, generator)
-        if min(self.subset_sizes) >= n:  # on a small table this costs less than an estimate
-            exact = objective.subset(torch.arange(n))
-            found = self._polish(
-                exact, whole, prior, vector, information, trace, "all rows", known=scored if exact.is_exact else None
-            )
-            return objective.start(found)  # what the inference approximates may need another start (noise on a grid)
-        guide = objective.guide(whole.decode(vector))
-        if guide is not None:
-            vector, information = self._score_all(guide, whole, prior, vector, information, trace, origin)
-            learned = whole.decode(vector)
-            if trace.stopped:
-                return learned
-            following = objective.settled(learned)
-            if following is objective and objective is not guide:
-                if not objective.is_likelihood:  # a bound has been found better, and has its own start
-                    return self._maximise_bound(objective, model, trace, generator)
-                found = self._polish(objective, whole, prior, vector, information, trace, "all rows", guided=True)
-                following = objective.settled(learned)  # solves may have failed
-                if following is objective or trace.stopped:
-                    return found
-            own = following.guide(learned)
-            if own is None or own is guide:
-                return learned
-            # Neighbours end the fit, and were not the guide.
-            return whole.decode(self._score_all(own, whole, prior, vector, information, trace, None)[0])
-        if self.middle_size and n >= 2 * self.middle_size:
-            rows = objective.draw_rows(self.middle_size, generator)
-            space = ParameterSpace(model.take_rows(rows), "log")
-            thin = objective.thin(rows)
-            if thin is not objective:  # they are equal if fewer rows do not make gradients cheaper
-                middle = self._polish(thin, space, prior, vector, information, trace, f"subset {self.middle_size}")
-                vector = space.encode(middle)
-                if trace.stopped:
-                    return whole.decode(vector)
-        return self._polish(objective, whole, prior, vector, information, trace, "all rows")
+        return _Stages(self, objective, model, trace, generator).run() if model.learned_names() else model
 
     def _maximise_bound(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Maximise an objective that is not the likelihood, including its free numbers."""
@@ -230,92 +165,164 @@ class Auto(Settings):
         polish: LBFGS | Adam = self.bound_polish if objective.deterministic else self.stochastic_polish
         return polish.run(objective, model, trace, generator)
 
-    def _score_all(
-        self,
-        guide: GuideObjective,
-        space: ParameterSpace,
-        prior: WeakPrior,
-        vector: torch.Tensor,
-        information: torch.Tensor,
-        trace: Trace,
-        origin: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+
+class _Stages:
+    """The stages of one run of `Auto` on a likelihood, with what they share."""
+
+    def __init__(
+        self, settings: Auto, objective: Objective, model: Model, trace: Trace, generator: torch.Generator
+    ) -> None:
+        self.settings, self.objective, self.model = settings, objective, model
+        self.trace, self.generator = trace, generator
+        self.space = ParameterSpace(model, "log")
+        self.prior = WeakPrior(self.space, objective.n_inputs, objective.target_variance)
+        self.origin = self.space.encode(model)  # where the subsets begin
+
+    def run(self) -> Model:
+        """Return the model after all stages."""
+        objective, settings, trace = self.objective, self.settings, self.trace
+        scored = self._on_subsets()
+        learned = self.space.decode(scored.vector)
+        if not settings.polish_steps or trace.stopped:
+            return learned
+        if not objective.is_likelihood:
+            return settings._maximise_bound(objective, learned, trace, self.generator)
+        if min(settings.subset_sizes) >= objective.n_rows:  # on a small table this costs less than an estimate
+            exact = objective.subset(torch.arange(objective.n_rows))
+            known = scored if exact.is_exact else None
+            found = self._polish(exact, self.space, scored.vector, scored.information, "all rows", known=known)
+            return objective.start(found)  # what the inference approximates may need another start (noise on a grid)
+        guide = objective.guide(learned)
+        if guide is not None:
+            return self._guided(guide, scored)
+        vector = self._on_middle(scored)
+        if trace.stopped:
+            return self.space.decode(vector)
+        return self._polish(objective, self.space, vector, scored.information, "all rows")
+
+    def _on_subsets(self) -> Scored:
+        """Run Fisher scoring on successive subsets, each from the result of the one before."""
+        n, trace, scored = self.objective.n_rows, self.trace, None
+        for size in self.settings.subset_sizes:
+            if size >= n // 2 and scored is not None:
+                break
+            rows = self.objective.draw_rows(size, self.generator)
+            subset = self.objective.subset(rows)
+            title = "learning" if size >= n else f"choosing a start on {subset.n_rows:,} rows"
+            trace.meter.phase(title, most=self.settings.subset_steps)
+            space = ParameterSpace(self.model.take_rows(rows), "log")
+            if scored is None:
+                given = space.decode(self.origin)
+                started = subset.start(given)
+                self.origin = self.origin if started is given else space.encode(started)
+                scored = self._from_starts(subset, space)
+            else:
+                scored = self._scoring(subset, space, self._probes(subset)).run(scored.vector, scored.information)
+            if trace.stopped:
+                break
+        assert scored is not None, "there is a size"
+        return scored
+
+    def _guided(self, guide: GuideObjective, scored: Scored) -> Model:
+        """Learn from a guide, and then from the objective if that is more than its guide."""
+        objective, trace = self.objective, self.trace
+        vector, information = self._on_guide(guide, scored.vector, scored.information, self.origin)
+        learned = self.space.decode(vector)
+        if trace.stopped:
+            return learned
+        following = objective.settled(learned)
+        if following is objective and objective is not guide:
+            if not objective.is_likelihood:  # a bound has been found better, and has its own start
+                return self.settings._maximise_bound(objective, self.model, trace, self.generator)
+            found = self._polish(objective, self.space, vector, information, "all rows", guided=True)
+            following = objective.settled(learned)  # solves may have failed
+            if following is objective or trace.stopped:
+                return found
+        own = following.guide(learned)
+        if own is None or own is guide:
+            return learned
+        # Neighbours end the fit, and were not the guide.
+        return self.space.decode(self._on_guide(own, vector, information, None)[0])
+
+    def _on_middle(self, scored: Scored) -> Tensor:
+        """Polish on a subset of a large table by the same inference, if its gradients are cheaper."""
+        size = self.settings.middle_size
+        if not size or self.objective.n_rows < 2 * size:
+            return scored.vector
+        rows = self.objective.draw_rows(size, self.generator)
+        thin = self.objective.thin(rows)
+        if thin is self.objective:  # fewer rows do not make gradients cheaper
+            return scored.vector
+        space = ParameterSpace(self.model.take_rows(rows), "log")
+        return space.encode(self._polish(thin, space, scored.vector, scored.information, f"subset {size}"))
+
+    def _on_guide(
+        self, guide: GuideObjective, vector: Tensor, information: Tensor, origin: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Run Fisher scoring on a guide, again where it has changed with the hyperparameters.
 
         The first time it may begin anew from rougher functions than subsets show, given where the subsets began.
         """
-        tolerance = min(self.subset_tolerance, guide.least_gain / guide.n_observations)
-        closer = replace(self, subset_steps=self.guide_steps, subset_tolerance=tolerance)
-        probes = torch.zeros(0, self.n_probes)  # a guide needs none, and may have very many rows
-        stage = f"subset {guide.n_rows}" if guide.is_exact else "neighbours"
+        settings, space, trace = self.settings, self.space, self.trace
+        probes = torch.zeros(0, settings.n_probes)  # a guide needs none, and may have very many rows
         scoring = replace(
-            closer._scoring(guide, space, prior, trace, probes),
-            stage=stage,
+            self._scoring(guide, space, probes),
+            steps=settings.guide_steps,
+            tolerance=min(settings.subset_tolerance, guide.least_gain / guide.n_observations),
+            stage=f"subset {guide.n_rows}" if guide.is_exact else "neighbours",
             patience=_GUIDE_PATIENCE,
             has_substitute=guide.substitute is not None,
         )
-        for round_ in range(self.guide_rounds):
+        for round_ in range(settings.guide_rounds):
             changed = guide.refresh(space.decode(vector))
             # After an earlier run, as of `Restarts`, the guide may serve the first round without a change.
             if trace.stopped or not (changed or round_ == 0):
                 break
             phase = f"learning on {guide.n_rows:,} rows" if guide.is_exact else "learning from neighbours"
-            trace.meter.phase(phase, most=self.guide_steps)
+            trace.meter.phase(phase, most=settings.guide_steps)
             scored = scoring.run(vector, information)
             if scored.failed and guide.substitute is not None:
-                found = scored.vector, scored.information
-                return self._score_all(guide.substitute, space, prior, *found, trace, origin)
-            if round_ == 0 and origin is not None and self.rougher_starts:
+                return self._on_guide(guide.substitute, scored.vector, scored.information, origin)
+            if round_ == 0 and origin is not None and settings.rougher_starts:
                 scored = best_of_starts(scoring, origin, scored, guide.finest(space.decode(origin)))
             vector, information = scored.vector, scored.information
         return vector, information
 
-    def _score_from_starts(
-        self,
-        subset: FisherObjective,
-        space: ParameterSpace,
-        prior: WeakPrior,
-        vector: torch.Tensor,
-        trace: Trace,
-        generator: torch.Generator,
-    ) -> Scored:
-        """Run Fisher scoring from a vector and, where another optimum may be better, from rougher functions too."""
-        scoring = self._scoring(subset, space, prior, trace, self._probes(subset, generator))
+    def _from_starts(self, subset: FisherObjective, space: ParameterSpace) -> Scored:
+        """Run Fisher scoring from the start and, where another optimum may be better, from rougher functions too."""
+        vector, trace = self.origin, self.trace
+        scoring = self._scoring(subset, space, self._probes(subset))
         found = scoring.run(vector, None)
         if trace.stopped:
             return found
         if not subset.has_distant_optima:
-            return best_of_starts(scoring, vector, found) if self.rougher_starts else found
+            return best_of_starts(scoring, vector, found) if self.settings.rougher_starts else found
         rougher = space.rougher(vector, *_ROUGHER)
         if torch.equal(rougher, vector):
             return found
-        other = replace(scoring, probes=self._probes(subset, generator)).run(rougher, found.information)
+        other = replace(scoring, probes=self._probes(subset)).run(rougher, found.information)
         if other.value < found.value:
             return other
         if not trace.stopped:
             trace.accept(subset, space, found.vector)
         return found
 
-    def _probes(self, objective: FisherObjective, generator: torch.Generator) -> torch.Tensor:
+    def _probes(self, objective: FisherObjective) -> Tensor:
         """Return standard normal vectors for the information of an exact objective."""
-        return torch.randn(objective.n_rows, self.n_probes, generator=generator, dtype=torch.float64)
+        n_probes = self.settings.n_probes
+        return torch.randn(objective.n_rows, n_probes, generator=self.generator, dtype=torch.float64)
 
-    def _scoring(
-        self, objective: FisherObjective, space: ParameterSpace, prior: WeakPrior, trace: Trace, probes: torch.Tensor
-    ) -> FisherScoring:
-        stage, gain = f"subset {objective.n_rows}", self.subset_tolerance
-        return FisherScoring(
-            objective, space, prior, trace, probes, self.subset_steps, gain, self.max_subset_change, stage
-        )
+    def _scoring(self, objective: FisherObjective, space: ParameterSpace, probes: Tensor) -> FisherScoring:
+        settings, stage = self.settings, f"subset {objective.n_rows}"
+        limits = settings.subset_steps, settings.subset_tolerance, settings.max_subset_change
+        return FisherScoring(objective, space, self.prior, self.trace, probes, *limits, stage)
 
     def _polish(
         self,
         objective: Objective,
         space: ParameterSpace,
-        prior: WeakPrior,
-        vector: torch.Tensor,
-        information: torch.Tensor,
-        trace: Trace,
+        vector: Tensor,
+        information: Tensor,
         stage: str,
         *,
         guided: bool = False,
@@ -326,33 +333,33 @@ class Auto(Settings):
         A guide leaves little to gain, and its information is that of all rows. So a single small gain ends the steps.
         ``known`` is a point of the same objective.
         """
-        n = objective.n_observations
+        own, prior, trace, n = self.settings, self.prior, self.trace, objective.n_observations
         vector = space.encode(objective.start(space.decode(vector))) if known is None else known.vector
         inverse = damped_inverse(information + torch.diag(prior.precision / n), DAMPING)
         evaluate = loss(trace, objective, space, stage, prior)
         accept = partial(trace.accept, objective, space)
-        whole, n_gradients = stage == "all rows", None if objective.deterministic else self.noisy_steps
+        whole, n_gradients = stage == "all rows", None if objective.deterministic else own.noisy_steps
         trace.meter.phase(
             "learning" if whole else f"learning on {objective.n_rows:,} rows",
             n_gradients,
             unit="gradient",
-            most=self.guided_steps if guided else None,
+            most=own.guided_steps if guided else None,
             then=1.0 if whole else None,
         )
 
         def enough(at: torch.Tensor) -> float:
             if guided:
-                return self._worth(objective, trace)
+                return self._worth(objective)
             if space.decode(at).noise_share < _NO_NOISE:
                 return math.inf
-            return min(self.polish_tolerance, objective.least_gain / n)
+            return min(own.polish_tolerance, objective.least_gain / n)
 
         if not objective.deterministic:
-            return self._average(evaluate, lambda g: inverse @ g, space, vector, trace, stage, accept)
+            return self._average(evaluate, lambda g: inverse @ g, space, vector, stage, accept)
         settings = QuasiNewton(
-            steps=min(self.polish_steps, self.guided_steps if guided else self.polish_steps) - 1,
+            steps=min(own.polish_steps, own.guided_steps if guided else own.polish_steps) - 1,
             tolerance=enough,
-            max_change=self.max_polish_change,
+            max_change=own.max_polish_change,
             patience=1 if guided else 2,
             smallest_step=partial(_smallest_step, objective, trace) if guided else lambda: 0.0,
             unfinished=(lambda predicted: None) if guided else self._warn_of_limit,
@@ -369,16 +376,17 @@ class Auto(Settings):
         return space.decode(vector + step)
 
     def _warn_of_limit(self, predicted: float) -> None:
+        steps = self.settings.polish_steps
         msg = (
-            f"Learning stopped after {self.polish_steps} gradients, where another step promised {predicted:.2g} nats "
-            "an observation. Give optimization.Auto a larger polish_steps."
+            f"Learning stopped after {steps} gradients, where another step promised {predicted:.2g} nats an "
+            "observation. Give optimization.Auto a larger polish_steps."
         )
         warn(msg, FitWarning)
 
-    def _worth(self, objective: Objective, trace: Trace) -> float:
+    def _worth(self, objective: Objective) -> float:
         """Return the gain per observation that is worth another solve like the last one."""
-        entries = _last_entries(objective, trace)
-        worth = self.guided_gain * entries / objective.n_observations
+        entries = _last_entries(objective, self.trace)
+        worth = self.settings.guided_gain * entries / objective.n_observations
         return min(worth, _MOST_GAIN) if entries < _FEW_ENTRIES else worth
 
     def _average(
@@ -386,10 +394,9 @@ class Auto(Settings):
         evaluate: Evaluate,
         metric: Metric,
         space: ParameterSpace,
-        vector: torch.Tensor,
-        trace: Trace,
+        vector: Tensor,
         stage: str,
-        accept: Callable[[torch.Tensor], None],
+        accept: Callable[[Tensor], None],
     ) -> Model:
         """Run Fisher scoring with noisy gradients, whose steps are divided by their number (Robbins and Monro 1951).
 
@@ -397,17 +404,15 @@ class Auto(Settings):
         quasi-Newton updates would follow the noise: with CG cut at about 20 iterations they ended 4 to 55 nats below
         the optimum of 1,500 rows.
         """
-        best: torch.Tensor = vector
-        for k in range(self.noisy_steps):
+        best = vector
+        for k in range(self.settings.noisy_steps):
             outcome = evaluate(vector)
             if outcome is None:
-                return trace.stop(space, vector, space.decode(best), stage)
+                return self.trace.stop(space, vector, space.decode(best), stage)
             accept(vector)
             step = -metric(outcome[1]) / (k + _FIRST_GAIN)
-            best, vector = (
-                vector,
-                space.box.clip(vector + step * min(1.0, self.max_polish_change / max(float(step.abs().max()), 1e-300))),
-            )
+            share = min(1.0, self.settings.max_polish_change / max(float(step.abs().max()), 1e-300))
+            best, vector = vector, space.box.clip(vector + step * share)
         return space.decode(vector)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gigagp.optimization.box import Box
+from gigagp.optimization.space import Box
 from gigagp.runtime.progress import Approach, current
 
 #: At a vector, the value per observation (None if unknown) and the gradient of the loss; None if not finite.

@@ -13,9 +13,8 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.predictor import Predictor
-from gigagp.estimators.checks import resolve_device, resolve_dtype
+from gigagp.estimators.arguments import has_white_term, resolve_device, resolve_dtype, start_model
 from gigagp.estimators.guard import guarded
-from gigagp.estimators.start import has_white_term, start_model
 from gigagp.inference import Inference
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.rows_posterior import RowsPosterior

@@ -24,18 +24,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
-from gigagp.errors import (
-    InvalidInputError,
-    MemoryBudgetError,
-    NonFiniteError,
-    NotPositiveDefiniteError,
-    unshown,
-)
+from gigagp.errors import InvalidInputError, MemoryBudgetError, unshown
 from gigagp.estimators.choices.kernel_choice import ERRORS, MARGIN, TEMPERATURE, KernelChoice, TriedKernel
+from gigagp.estimators.choices.trials import FAILURES, Trial, decide, learned
 from gigagp.inference import Exact, Inference
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import TableObjective
@@ -45,11 +40,9 @@ from gigagp.inference.exact.evidence import laplace_evidence
 from gigagp.inference.exact.mixture_posterior import MixturePosterior, require_factors
 from gigagp.kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic, Sum
 from gigagp.kernels.leaf import Leaf
-from gigagp.model.likelihoods import Gaussian, Likelihood
 from gigagp.model.model import Model
-from gigagp.optimization import Auto, History
-from gigagp.optimization.trace import Trace
-from gigagp.runtime.progress import NoProgress, current
+from gigagp.optimization import History
+from gigagp.runtime.progress import current
 from gigagp.settings.random import spawn
 
 #: Largest number of rows that ``"auto"`` averages on; beyond it, the fits take minutes.
@@ -64,41 +57,8 @@ _NEGLIGIBLE = 1e-3
 #: takes the noise's place between different inputs. Equal targets of equal inputs then gain hundreds of nats as the
 #: noise falls to nothing, and the density of a new target explodes.
 _LEAST_NOISE = 1e-3
-#: What a candidate may raise where its matrix has no factor; the others go on without it.
-_FAILURES = (NonFiniteError, NotPositiveDefiniteError)
-
 #: From a model to its posterior on all rows, and the history of learning it.
 Learn = Callable[[Model], tuple[Posterior, History]]
-
-
-def check(
-    kernel: object, inference: Inference, likelihood: Likelihood, optimizer: object, *, streams: bool = False
-) -> None:
-    """Refuse a rule for the kernel where it does not apply; a kernel of the user's own is always accepted.
-
-    Raises
-    ------
-    InvalidInputError
-        If the rule cannot be used with the inference, the likelihood, the optimizer or `GPRegressor.fit_table`.
-    """
-    if not isinstance(kernel, str):
-        return
-    start = f'kernel="{kernel}" of GPRegressor'
-    if streams:
-        msg = f"{start} needs fit, because fit_table reads rows in chunks. Fit some thousand rows first, and give "
-        raise InvalidInputError(msg + "fit_table the kernel_ of that fit.")
-    if not isinstance(likelihood, Gaussian) and not (kernel != "average" and likelihood.is_scale_mixture):
-        msg = f"{start} compares likelihoods of targets with Gaussian noise; for the {likelihood.name} likelihood, "
-        raise InvalidInputError(msg + "give a kernel, such as kernels.Matern(nu=1.5), or None.")
-    if optimizer is None:
-        msg = f"{start} learns every candidate, and optimizer=None learns nothing. Give a kernel, or an optimizer."
-        raise InvalidInputError(msg)
-    if kernel == "average" and not isinstance(inference, Exact):
-        msg = (
-            f'{start} mixes exact posteriors; got {inference!r}, which is also what "auto" means for large tables. Use '
-            'inference.Exact(), or kernel="auto".'
-        )
-        raise InvalidInputError(msg)
 
 
 def averages(kernel: object, inference: Inference, table: TrainingTable, checkpoint: object = None) -> bool:
@@ -115,46 +75,32 @@ def averages(kernel: object, inference: Inference, table: TrainingTable, checkpo
     return True
 
 
-class _Gains(NamedTuple):
-    """Gains over the default kernel in nats: of evidence, of left-out log density, and the latter's standard error."""
-
-    evidence: float
-    left_out: float
-    standard_error: float
-
-    @property
-    def least(self) -> float:
-        """The smaller gain."""
-        return min(self.evidence, self.left_out)
-
-
 @dataclass(frozen=True)
-class _Trial:
-    """A candidate after learning: its model for all rows, its evidence and each row's left-out log density."""
+class _Kernel(Trial):
+    """A kernel after learning: its value is the log evidence, and its model is for all rows."""
 
     name: str
     model: Model
-    evidence: float
-    densities: torch.Tensor
 
     @classmethod
-    def of(cls, name: str, model: Model, posterior: ExactPosterior) -> _Trial:
+    def of(cls, name: str, model: Model, posterior: ExactPosterior) -> _Kernel:
         """Return the trial of a learned posterior."""
         probes = torch.Generator().manual_seed(0)  # the same for every candidate
         left_out = posterior.left_out().of_student(posterior.table.Y, posterior.model)
-        return cls(name, model, laplace_evidence(posterior, probes), left_out.log_density.sum(1))
+        return cls(laplace_evidence(posterior, probes), left_out.log_density.sum(1), name, model)
 
-    def gains(self, default: _Trial) -> _Gains:
-        """Return what the kernel gains over the default."""
-        differences = self.densities - default.densities
-        error = math.sqrt(len(differences)) * float(differences.std(correction=0))
-        return _Gains(self.evidence - default.evidence, float(differences.sum()), error)
-
-    def loses_noise(self, default: _Trial) -> bool:
+    def loses_noise(self, default: _Kernel) -> bool:
         """Whether the noise is a vanishing part of that of the default kernel."""
         if self.model.noise_is_known:
             return False
         return float(self.model.noise_variance) < _LEAST_NOISE * float(default.model.noise_variance)
+
+    def objection(self, default: _Kernel) -> str | None:
+        """Return why ``"choose"`` does not take the kernel in place of the default; None if it may."""
+        gain = self.gain(default)
+        if gain.value <= max(MARGIN, ERRORS * gain.standard_error) or gain.least <= 0:
+            return "gains too little"
+        return "loses the noise" if self.loses_noise(default) else None
 
 
 def pick(
@@ -187,29 +133,21 @@ def pick(
     rows = objective.draw_rows(min(CHOICE_ROWS, objective.n_rows), spawn(generator))
     subset = objective.subset(rows)
     candidates = _candidates(model, inference, subset.table)
-    settings = optimizer if isinstance(optimizer, Auto) else Auto()
-    # Learning must end at the optimum: after the first stage alone, the evidence of the default was 90 nats too low
-    # on a table without noise.
-    settings = replace(settings, subset_sizes=(subset.n_rows,), polish_steps=_POLISH_STEPS)
-    trials: list[_Trial] = []
+    trials: list[_Kernel] = []
     current().phase("choosing a kernel", len(candidates), unit="kernel")
     for name, candidate in candidates.items():
-        with unshown(), suppress(*([] if name == DEFAULT else _FAILURES)):
+        with unshown(), suppress(*([] if name == DEFAULT else FAILURES)):
             own = torch.Generator().manual_seed(0)
-            with NoProgress() as silent:
-                found = settings.run(subset, candidate.take_rows(rows), Trace(History(), silent), own)
+            # Learning must end at the optimum: after the first stage alone, the evidence of the default was 90 nats too
+            # low on a table without noise.
+            found = learned(subset, candidate.take_rows(rows), optimizer, own, _POLISH_STEPS)
             whole_model = replace(candidate, kernel=found.kernel)
             if not candidate.noise_is_known:
                 whole_model = replace(whole_model, noise_variance=found.noise_variance)
-            trials.append(_Trial.of(name, whole_model, subset.posterior(found)))
+            trials.append(_Kernel.of(name, whole_model, subset.posterior(found)))
         current().step()
-    default = trials[0]
-    best = default
-    for one in trials[1:]:
-        gains = one.gains(default)
-        clear = gains.evidence > max(MARGIN, ERRORS * gains.standard_error)
-        if clear and gains.least > best.gains(default).least and not one.loses_noise(default):
-            best = one
+    default, *others = trials
+    best = decide(default, others, lambda one: one.objection(default), lambda one: one.gain(default).least)
     return best.model, _choice("choose", subset.n_rows, trials, [float(one is best) for one in trials])
 
 
@@ -258,7 +196,7 @@ def average(
         raise InvalidInputError(msg)
     candidates = _candidates(model, inference, objective.table)
     require_factors(objective.table, len(candidates))
-    trials: list[_Trial] = []
+    trials: list[_Kernel] = []
     posteriors: list[ExactPosterior] = []
     histories: list[History] = []
     raised: list[list[warnings.WarningMessage]] = []
@@ -269,12 +207,12 @@ def average(
         if trials and began + slowest > deadline:
             histories[-1].interrupted = "time budget"
             break
-        with warnings.catch_warnings(record=True) as caught, suppress(*([] if name == DEFAULT else _FAILURES)):
+        with warnings.catch_warnings(record=True) as caught, suppress(*([] if name == DEFAULT else FAILURES)):
             warnings.simplefilter("always")
             with current().inside():
                 posterior, history = learn(candidate)
             assert isinstance(posterior, ExactPosterior), "the inference is exact"
-            trials.append(_Trial.of(name, posterior.model, posterior))
+            trials.append(_Kernel.of(name, posterior.model, posterior))
             posteriors.append(posterior)
             histories.append(history)
             raised.append(caught)
@@ -308,20 +246,20 @@ def _candidates(model: Model, inference: Inference, table: TrainingTable) -> dic
     return found
 
 
-def tempered_weights(trials: Sequence[_Trial]) -> list[float]:
+def tempered_weights(trials: Sequence[_Kernel]) -> list[float]:
     """Return the weights ``exp(gain / 10)``, which add up to 1; refused and negligible ones are 0."""
-    gains = [-math.inf if one.loses_noise(trials[0]) else one.gains(trials[0]).least for one in trials]
+    gains = [-math.inf if one.loses_noise(trials[0]) else one.gain(trials[0]).least for one in trials]
     weights = [math.exp((gain - max(gains)) / TEMPERATURE) for gain in gains]
     weights = [weight if weight > _NEGLIGIBLE else 0.0 for weight in weights]
     return [weight / sum(weights) for weight in weights]
 
 
 def _choice(
-    rule: Literal["average", "choose"], n_rows: int, trials: Sequence[_Trial], weights: Sequence[float]
+    rule: Literal["average", "choose"], n_rows: int, trials: Sequence[_Kernel], weights: Sequence[float]
 ) -> KernelChoice:
     """Return the record of all trials, whose first is that of the default."""
     tried = tuple(
-        TriedKernel(one.name, *one.gains(trials[0]), weight, one.loses_noise(trials[0]))
+        TriedKernel(one.name, *one.gain(trials[0]), weight, one.loses_noise(trials[0]))
         for one, weight in zip(trials, weights, strict=True)
     )
     return KernelChoice(rule, n_rows, tried)

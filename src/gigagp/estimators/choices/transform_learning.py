@@ -10,33 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError, unshown
-from gigagp.estimators.estimator import Estimator
-from gigagp.estimators.start import start_model
+from gigagp.errors import InvalidInputError
+from gigagp.estimators.arguments import Arguments, Problem
+from gigagp.estimators.choices.trials import FAILURES, Trial, decide, few_values, learned, n_learned
 from gigagp.inference.contract.objective import ExactObjective
-from gigagp.inference.contract.table import TrainingTable
-from gigagp.model.likelihoods import Gaussian, Likelihood
-from gigagp.model.means import Mean
 from gigagp.model.model import Model
 from gigagp.model.scaling import Scaling, centre_and_spread
 from gigagp.model.target_transform import Log, NoTransform, Spline, TargetTransform, YeoJohnson
 from gigagp.model.transformed_answers import mean_of
-from gigagp.optimization import Auto, History
-from gigagp.optimization.trace import Trace
-from gigagp.runtime.progress import NoProgress, current
-from gigagp.tables.encoding import scaled_inputs
+from gigagp.runtime.progress import current
 
-#: Largest number of rows that a transform is learned from.
-SUBSET_ROWS = 1000
-#: Bytes for each pair of rows of the subset: matrices of a fit, and those of two fits that are compared.
-_BYTES = 64
 #: Knots of a spline, and their largest distance from the middle, in standard deviations of the normal scores.
 _KNOTS, _REACH = 9, 2.33
 #: Rows for each knot.
@@ -46,49 +36,9 @@ _ROUGHNESS, _STEEPEST = 1.0, 7.0
 #: Steps on the transform, each followed by a step on the hyperparameters.
 _ROUNDS = 2
 
-#: A transform is taken by "auto" only if it gains this many nats on the subset, beyond half of the logarithm of the
-#: number of rows for each of its parameters ...
-_MARGIN = 10.0
-#: ... if the leave-one-out log density gains this many standard errors ...
-_STANDARD_ERRORS = 2.0
-#: ... and if the leave-one-out error of the mean is at most this many times that without a transform.
+#: A transform is taken by "auto" only if the leave-one-out error of the mean is at most this many times that without.
 _RMSE_FACTOR = 1.02
-#: For "auto", at least this share of the rows must have different targets, and no target may be more frequent.
-_DISTINCT, _MOST_FREQUENT = 0.1, 0.05
-#: "auto" has no transform for fewer rows.
-_FEWEST_ROWS = 50
-
 _PARAMETERS = {"none": 0, "log": 0, "yeo-johnson": 1, "spline": _KNOTS - 2}
-
-
-def require_transformable(
-    estimator: Estimator, mean: Mean, likelihood: Likelihood, n_targets: int = 1, *, streams: bool = False
-) -> None:
-    """Refuse a target transform together with arguments that have no meaning after it.
-
-    Raises
-    ------
-    InvalidInputError
-        If rows are streamed, or there are several targets, another likelihood than the Gaussian, known variances of
-        rows or a known mean.
-    """
-    name = estimator.target_transform
-    if name == "none":
-        return
-    got = None
-    if not isinstance(likelihood, Gaussian):
-        got = f"the {likelihood.name} likelihood, whose targets are not transformed"
-    elif n_targets > 1:
-        got = f'{n_targets} targets that share one kernel. Use outputs="independent"'
-    elif np.ndim(estimator.noise_variance):
-        got = "the known noise variance of each row, which is in the units of the untransformed target"
-    elif type(mean).offset is not Mean.offset:
-        got = "a known mean function, which is in the units of the untransformed target"
-    elif streams:
-        got = "fit_table, which reads rows in chunks. Load the table and use fit, or transform its column"
-    if got is not None:
-        msg = f'target_transform of GPRegressor must be "none" with {got}; got {name!r}.'
-        raise InvalidInputError(msg)
 
 
 @dataclass(frozen=True)
@@ -97,25 +47,19 @@ class _Rows:
 
     X: np.ndarray
     y: np.ndarray
-    estimator: Estimator
-    mean: Mean
-    budget: int
+    arguments: Arguments
     generator_state: torch.Tensor
 
     def fit(self, transform: TargetTransform, warm: Model | None) -> _Fit:
         """Return the fit with a transform; its hyperparameters start at those of another fit."""
-        z = transform.forward(self.y)[:, None]
-        scaling = Scaling.fit(self.X, z, self.estimator.standardize, is_scaled=scaled_inputs(self.estimator))
-        model = start_model(self.estimator, self.mean, len(z), 1, noise_differs=True).standardized(scaling.units())
-        X, Y = torch.from_numpy(scaling.inputs(self.X)), torch.from_numpy(scaling.targets(z))
-        objective = ExactObjective(TrainingTable(X, Y, self.mean, self.budget).require_finite())
-        if self.estimator.optimizer is not None:
+        problem = Problem.of(self.arguments, self.X, transform.forward(self.y))
+        objective, model = ExactObjective(problem.table()), problem.model
+        if self.arguments.optimizer is not None:
             if warm is not None:
                 model = model.replace({name: warm.parameters()[name] for name in model.learned_names()})
             generator = torch.Generator()
             generator.set_state(self.generator_state)
-            with NoProgress() as silent, unshown():
-                model = _OPTIMIZER.run(objective, model, Trace(History(), silent), generator)
+            model = learned(objective, model, None, generator)
             current().step()
         posterior = objective.posterior(model)
         # The precision of targets whose mean's coefficients are unknown, of which estimates follow by leaving one out
@@ -124,12 +68,12 @@ class _Rows:
             solved = posterior.basis_solutions
             precision = precision - solved @ torch.linalg.pinv(objective.table.basis.T @ solved) @ solved.T
         value = posterior.log_marginal_likelihood(torch.Generator()).value  # exact: nothing is drawn
-        return _Fit.of(transform, model, precision.numpy(), value, self.y, scaling)
+        return _Fit.of(transform, model, precision.numpy(), value, self.y, problem.scaling)
 
 
 @dataclass(frozen=True)
-class _Fit:
-    """A transform with the hyperparameters learned for it.
+class _Fit(Trial):
+    """A transform with the hyperparameters learned for it; value and densities are in the target's own units.
 
     Attributes
     ----------
@@ -138,10 +82,6 @@ class _Fit:
         In units of the standardized problem.
     precision : ndarray of shape (n, n)
         Inverse covariance of the standardized targets, the mean's coefficients integrated out.
-    value : float
-        Log density of all targets, in their own units.
-    scores : ndarray of shape (n,)
-        Log density of each target given all others, in its own units.
     rmse : float
         Error of the mean of each target given all others, as a share of the largest target.
     """
@@ -149,8 +89,6 @@ class _Fit:
     transform: TargetTransform
     model: Model
     precision: np.ndarray
-    value: float
-    scores: np.ndarray
     rmse: float
 
     @classmethod
@@ -174,33 +112,20 @@ class _Fit:
         mean = centre if transform.is_identity else mean_of(transform, centre, variance * scaling.units().variance)
         unit = float(np.abs(y).max()) or 1.0  # squares of huge targets would leave the range of float64
         rmse = float(np.sqrt(np.mean(((mean - y) / unit) ** 2)))
-        return cls(transform, model, precision, value + float(jacobian.sum()), scores, rmse)
-
-    @property
-    def penalised(self) -> float:
-        """The log density less half of the logarithm of the number of rows for each parameter of the transform."""
-        return self.value - 0.5 * _PARAMETERS[self.transform.kind] * float(np.log(len(self.scores)))
+        return cls(value + float(jacobian.sum()), torch.from_numpy(scores), transform, model, precision, rmse)
 
 
-_OPTIMIZER = Auto(subset_sizes=(SUBSET_ROWS,), polish_steps=0)
-
-
-def learn_transform(
-    estimator: Estimator, X: np.ndarray, y: np.ndarray, mean: Mean, budget: int, generator: torch.Generator
-) -> TargetTransform:
+def learn_transform(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.Generator) -> TargetTransform:
     """Return the transform that an estimator asks for, with its parameters.
 
     Parameters
     ----------
-    estimator : Estimator
-        Its kernel, mean, noise variance and ``standardize`` are used, and learned unless its optimizer is None.
+    arguments : Arguments
+        Checked arguments of the estimator. Hyperparameters are learned unless its optimizer is None.
     X : ndarray of shape (n, d)
         Inputs.
     y : ndarray of shape (n,)
         Targets.
-    mean : Mean
-    budget : int
-        Memory budget in bytes.
     generator : torch.Generator
         Source of the subset.
 
@@ -210,7 +135,7 @@ def learn_transform(
         If a target is not positive and the transform is a logarithm, or the variance of the targets leaves the range of
         floating point and it is not.
     """
-    name = estimator.target_transform
+    name = arguments.estimator.target_transform
     if name == "none":
         return NoTransform()
     if name == "log":
@@ -226,9 +151,9 @@ def learn_transform(
         raise InvalidInputError(msg)
     if not y.min() < y.max():
         return _unlearned(name, y).noted("the targets are constant")
-    most = min(SUBSET_ROWS, math.isqrt(budget // _BYTES))
-    rows = torch.randperm(len(y), generator=generator)[:most].sort().values.numpy()
-    subset = _Rows(X[rows], y[rows], estimator, mean, budget, generator.get_state())
+    rows = torch.randperm(len(y), generator=generator)[: n_learned(len(y), arguments.budget)].sort().values.numpy()
+    exact = replace(arguments, dtype=torch.float64, device=torch.device("cpu"))
+    subset = _Rows(X[rows], y[rows], exact, generator.get_state())
     current().phase("choosing a transform of the target" if name == "auto" else "learning the transform", unit="fit")
     reason = few_values(subset.y) if name == "auto" else None
     if reason is not None:
@@ -249,55 +174,42 @@ def _unlearned(name: str, y: np.ndarray) -> TargetTransform:
     return Spline(targets=ends, values=ends) if name == "spline" else NoTransform()
 
 
-def few_values(y: np.ndarray) -> str | None:
-    """Return why ``"auto"`` does not choose a distribution for targets like these; None if it does.
-
-    A density of few values can be raised without limit, at the cost of everything else.
-    """
-    if len(y) < _FEWEST_ROWS:
-        return f"fewer than {_FEWEST_ROWS} rows"
-    counts = np.unique(y, return_counts=True)[1]
-    if len(counts) < _DISTINCT * len(y):
-        return f"only {len(counts)} different targets in {len(y):,} rows"
-    if counts.max() > _MOST_FREQUENT * len(y):
-        return f"one target in {100 * counts.max() / len(y):.0f} % of the rows"
-    return None
-
-
 def _candidates(rows: _Rows, plain: _Fit, positive: bool) -> Iterable[_Fit]:
     """Return the fits of all transforms, without those that leave the range of floating point."""
     for name in (*(("log",) if positive else ()), "yeo-johnson", "spline"):
         try:
             yield rows.fit(Log(), plain.model) if name == "log" else _learned(rows, plain, name)
-        except (InvalidInputError, NonFiniteError, NotPositiveDefiniteError):
+        except (InvalidInputError, *FAILURES):
             continue
 
 
 def _chosen(plain: _Fit, tried: list[_Fit]) -> TargetTransform:
     """Return the transform of the most likely fit that is surely better than none, with a note."""
     failings = {found.transform.kind: _failing(found, plain) for found in tried}
-    sound = [found for found in tried if failings[found.transform.kind] is None]
-    if sound:
-        best = max(sound, key=lambda found: found.penalised)
+    best = decide(
+        plain, tried, lambda found: failings[found.transform.kind], lambda found: found.value - _penalty(found)
+    )
+    if best is not plain:
         return best.transform.noted(f"auto: {_gain(best, plain)}")
     shown = "; ".join(f"{kind}: {failing}" for kind, failing in failings.items())
-    return NoTransform(f"auto, on {len(plain.scores):,} rows; {shown or 'nothing else could be fitted'}")
+    return NoTransform(f"auto, on {len(plain.densities):,} rows; {shown or 'nothing else could be fitted'}")
 
 
 def _failing(found: _Fit, plain: _Fit) -> str | None:
     """Return why a transform is not surely better than none, or None if it is."""
-    gains, nats = found.scores - plain.scores, f"{found.value - plain.value:+.1f} nats"
-    if found.penalised <= plain.value + _MARGIN:
-        return f"{nats}, too few"
-    if gains.mean() <= _STANDARD_ERRORS * gains.std() / np.sqrt(len(gains)):
-        return f"{nats}, but leave-one-out densities within their error"
-    if not found.rmse <= _RMSE_FACTOR * plain.rmse:
-        return f"{nats}, but leave-one-out RMSE {100 * (found.rmse / plain.rmse - 1):+.1f} %"
-    return None
+    doubt = found.doubt(plain, _penalty(found))
+    if doubt is None and not found.rmse <= _RMSE_FACTOR * plain.rmse:
+        doubt = f"but leave-one-out RMSE {100 * (found.rmse / plain.rmse - 1):+.1f} %"
+    return None if doubt is None else f"{found.value - plain.value:+.1f} nats, {doubt}"
+
+
+def _penalty(found: _Fit) -> float:
+    """Return half of the logarithm of the number of rows for each parameter of a transform, in nats."""
+    return 0.5 * _PARAMETERS[found.transform.kind] * math.log(len(found.densities))
 
 
 def _gain(found: _Fit, plain: _Fit) -> str:
-    return f"{found.value - plain.value:+.1f} nats over none on {len(plain.scores):,} rows"
+    return f"{found.value - plain.value:+.1f} nats over none on {len(plain.densities):,} rows"
 
 
 def _learned(rows: _Rows, plain: _Fit, name: str) -> _Fit:

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import GigaGPWarning, ModelFileError, warn
-from gigagp.estimators.checks import resolve_device
+from gigagp.estimators.arguments import has_white_term, resolve_device
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.estimators.estimator import Estimator, FittedEstimator
 from gigagp.estimators.saving.configuration import from_plain
 from gigagp.estimators.saving.custom_parts import are_close, known_values
 from gigagp.estimators.saving.fitted_state import SCALES
-from gigagp.estimators.start import has_white_term
 from gigagp.inference import Inference
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
@@ -128,44 +127,76 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
         If the state is not valid for an estimator.
     """
     _HEADER(header, "the header")
-    sizes = check_tensors(
-        part(tensors, "scaling."),
-        {
-            "x_centre": Field("d", "float64"),
-            "x_scale": Field("d", "float64", positive),
-            "y_centre": Field("t", "float64"),
-            "y_scale": Field("t", "float64", positive),
-        },
-        {},
-    )
-    d = sizes["d"]
-    noise = {name: value for name, value in tensors.items() if name == NOISE}
-    of_rows = any(value.ndim == 1 for value in noise.values())
-    check_tensors(noise, {NOISE: Field("n" if of_rows else "", "float64", positive if of_rows else not_negative)}, {})
-    scaling = Scaling(*(tensors.pop(f"scaling.{name}").numpy() for name in SCALES))
+    scaling = _scaling(tensors)
+    d, t = len(scaling.x_scale), len(scaling.y_scale)
     # for files of versions that only had standardized units
     settings: dict[str, Any] = {"hyperparameter_units": "standardized"}
     settings |= {name: from_plain(value, custom, d) for name, value in header["settings"].items()}
     estimator = cls(**settings)
     device = _device(estimator)
+    model = _model(tensors, header, custom, scaling)
+    estimator.mean = _mean_argument(model.mean)
+    if model.noise_is_known and model.student is None:
+        estimator.noise_variance = model.noise_variance.numpy() * scaling.y_scale[0] ** 2
+    _set_records(estimator, header, custom, d)
+    saved = Saved(
+        model,
+        resolve_budget(estimator.memory_budget, device),
+        from_plain(header["solver"], custom, d),
+        resolve_likelihood(estimator.likelihood),
+        t,
+    )
+    may_transform = isinstance(saved.likelihood, Gaussian) and not model.noise_is_known
+    estimator.target_transform_ = target_transform.restored(header, t, may_transform=may_transform)
+    if estimator._one_target and t != 1:
+        raise ModelFileError(f"the header.one_target must be false for {t} targets.")
+    _set_columns(estimator, header, d)
+    moved = {name: value.to(device) for name, value in tensors.items()}
+    own = custom.classes(Inference)  # type: ignore[type-abstract]  # only used in comparisons
+    posterior = restore_posterior(header["posterior"], moved, saved, own)
+    _check_answer(posterior)
+    estimator._adopt(posterior, scaling)
+    return estimator
+
+
+def _scaling(tensors: dict[str, Tensor]) -> Scaling:
+    """Take the scaling out of the tensors of a file."""
+    fields = {
+        "x_centre": Field("d", "float64"),
+        "x_scale": Field("d", "float64", positive),
+        "y_centre": Field("t", "float64"),
+        "y_scale": Field("t", "float64", positive),
+    }
+    check_tensors(part(tensors, "scaling."), fields, {})
+    return Scaling(*(tensors.pop(f"scaling.{name}").numpy() for name in SCALES))
+
+
+def _model(tensors: dict[str, Tensor], header: dict[str, Any], custom: Custom, scaling: Scaling) -> Model:
+    """Return the model of a file, with the noise that is taken out of its tensors."""
+    d, t = len(scaling.x_scale), len(scaling.y_scale)
+    noise = {name: value for name, value in tensors.items() if name == NOISE}
+    of_rows = any(value.ndim == 1 for value in noise.values())
+    check_tensors(noise, {NOISE: Field("n" if of_rows else "", "float64", positive if of_rows else not_negative)}, {})
     kernel, mean = from_dict(header["kernel"], custom, d), means.from_dict(header["mean"], custom)
     if kernel.n_inputs != d:
         raise ModelFileError(f"its kernel must be bound to {d} inputs; got {kernel.n_inputs}.")
     if "custom_values" in header and not are_close(known_values(kernel, mean, scaling), header["custom_values"]):
         msg = "the objects in custom of gigagp.load compute other numbers than those the model was fitted with."
         raise ModelFileError(msg)
-    estimator.mean = _mean_argument(mean)
     variance = tensors.pop(NOISE)
     held = not of_rows and float(variance) == 0
     if held and not has_white_term(kernel):
         raise ModelFileError("its tensor 'noise_variance' must be positive: its kernel has no White term.")
     student = StudentNoise(**header["student"]) if "student" in header else None
-    if student is not None and not (of_rows and sizes["t"] == 1 and student.df > 2):
+    if student is not None and not (of_rows and t == 1 and student.df > 2):
         raise ModelFileError(
             "the header.student must have more than 2 degrees of freedom, weights of rows and 1 target."
         )
-    if of_rows and student is None:
-        estimator.noise_variance = variance.numpy() * scaling.y_scale[0] ** 2
+    return Model(kernel, mean, variance, noise_is_learned=not held, student=student)
+
+
+def _set_records(estimator: FittedEstimator, header: dict[str, Any], custom: Custom, d: int) -> None:
+    """Set what is known of the fit that has been saved."""
     estimator.inference_ = from_plain(header["inference"], custom, d)
     estimator.optimizer_ = from_plain(header["optimizer"], custom, d)
     estimator.history_ = _history(header["history"])
@@ -179,34 +210,19 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     gap = header.get("gap")
     estimator.history_.gap = None if gap is None else Estimate(*gap)
     estimator._one_target = header["one_target"]
-    saved = Saved(
-        Model(kernel, mean, variance, noise_is_learned=not held, student=student),
-        resolve_budget(estimator.memory_budget, device),
-        from_plain(header["solver"], custom, d),
-        resolve_likelihood(estimator.likelihood),
-        sizes["t"],
-    )
-    estimator.target_transform_ = target_transform.restored(
-        header, sizes["t"], may_transform=isinstance(saved.likelihood, Gaussian) and not of_rows
-    )
-    if estimator._one_target and sizes["t"] != 1:
-        raise ModelFileError(f"the header.one_target must be false for {sizes['t']} targets.")
+
+
+def _set_columns(estimator: FittedEstimator, header: dict[str, Any], d: int) -> None:
+    """Set the names of the columns, and how they become d inputs."""
     encoder = TableEncoder.from_plain(header["encoder"], d) if "encoder" in header else None
     if estimator.encode not in get_args(Encode):
         raise ModelFileError(f"the header.settings.encode must be one of {get_args(Encode)}; got {estimator.encode!r}.")
-    n_columns = d if encoder is None else len(encoder.columns)
-    listing(text, 0, n_columns)(header["feature_names"], "the header.feature_names")
-    moved = {name: value.to(device) for name, value in tensors.items()}
-    own = custom.classes(Inference)  # type: ignore[type-abstract]  # only used in comparisons
-    posterior = restore_posterior(header["posterior"], moved, saved, own)
-    _check_answer(posterior)
-    estimator._adopt(posterior, scaling)
-    estimator.n_features_in_ = n_columns
+    estimator.n_features_in_ = d if encoder is None else len(encoder.columns)
+    listing(text, 0, estimator.n_features_in_)(header["feature_names"], "the header.feature_names")
     if encoder is not None:
         estimator.encoder_ = encoder
     if header["feature_names"]:
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
-    return estimator
 
 
 def _device(estimator: Estimator) -> torch.device:

@@ -35,7 +35,7 @@ from gigagp.optimization.history import History
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.sampled import SampledEvaluation
 from gigagp.optimization.sparse import SparseAdam
-from gigagp.optimization.subset_first import SubsetFirst
+from gigagp.optimization.subsets import SubsetFirst
 from gigagp.optimization.trace import Trace
 from gigagp.runtime.processes import sum_of_rows
 from gigagp.runtime.progress import NoProgress

@@ -35,7 +35,7 @@ from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Evaluation
-from gigagp.optimization.subset_first import SubsetFirst
+from gigagp.optimization.subsets import SubsetFirst
 from gigagp.products.dense import cholesky
 from gigagp.runtime.machine import MULTIPLICATION, slowness
 

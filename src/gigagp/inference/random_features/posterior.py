@@ -30,7 +30,7 @@ class FeaturePosterior(RowsPosterior, GrowingPosterior):
 
     The variance is too small where there are not many more features than the data could resolve: rows then determine a
     share of all features, and so of the function everywhere, between the rows and far from them. A fit warns where it
-    is far too small (`gigagp.estimators.warnings.certainty`).
+    is far too small (`gigagp.estimators.fit_checks.small_variances`).
 
     Parameters
     ----------

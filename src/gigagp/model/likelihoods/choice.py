@@ -72,7 +72,7 @@ def is_default(likelihood: Likelihood) -> bool:
 def resolve_likelihood(likelihood: str | Likelihood) -> Likelihood:
     """Return the likelihood with a given name, or a likelihood unchanged.
 
-    ``"auto"`` is Gaussian until a fit has chosen (`gigagp.estimators.choices.student_fit.choose`).
+    ``"auto"`` is Gaussian until a fit has chosen (`gigagp.estimators.choices.likelihood_choice.choose`).
 
     Raises
     ------

@@ -10,7 +10,7 @@ import torch
 
 from gigagp import GPRegressor, inference
 from gigagp.errors import FitWarning
-from gigagp.estimators.warnings import certainty
+from gigagp.estimators.fit_checks import small_variances
 from gigagp.inference.contract.base import Inference
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import RBF, Kernel, Matern, White
@@ -102,9 +102,9 @@ def test_latent_errors_are_those_of_dense_algebra(name, kind, targets):
     X, kernel = rows_like(kind, 200, 2, random), Matern(1.5, [0.3, 3.0])
     Y = drawn(kernel, X, 0.1, targets, random)
     gp = fitted(kernel, WEIGHTS[name](60), X, Y, 0.1)
-    points = certainty._points_between(kernel, torch.from_numpy(X), 64, torch.Generator().manual_seed(0)).numpy()
+    points = small_variances._points_between(kernel, torch.from_numpy(X), 64, torch.Generator().manual_seed(0)).numpy()
     expected = dense_ratio(gp, kernel, X, Y, 0.1, points)
-    assert certainty.latent_errors(table_of(gp, X, Y), gp.posterior_) == pytest.approx(expected, rel=1e-3)
+    assert small_variances.latent_errors(table_of(gp, X, Y), gp.posterior_) == pytest.approx(expected, rel=1e-3)
     assert expected > 2
 
 
@@ -114,7 +114,7 @@ def test_the_exact_posterior_has_the_errors_that_it_predicts(kind):
     X, kernel = rows_like(kind, 200, 2, random), Matern(1.5, [0.3, 3.0])
     Y = drawn(kernel, X, 0.01, 1, random)
     gp = fitted(kernel, inference.Exact(), X, Y, 0.01)
-    assert certainty.latent_errors(table_of(gp, X, Y), gp.posterior_) == pytest.approx(1.0, abs=1e-6)
+    assert small_variances.latent_errors(table_of(gp, X, Y), gp.posterior_) == pytest.approx(1.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -136,9 +136,9 @@ def test_nearest_rows_tell_the_errors_in_a_large_table(kind):
     X, kernel = rows_like(kind, 2500, 2, random), Matern(0.5, [0.3, 3.0])
     Y = drawn(kernel, X, 0.1, 1, random)
     gp = fitted(kernel, inference.RandomFeatures(n_features=100), X, Y, 0.1)
-    points = certainty._points_between(kernel, torch.from_numpy(X), 300, torch.Generator().manual_seed(5)).numpy()
-    found = certainty.latent_errors(table_of(gp, X, Y), gp.posterior_)
-    assert found > certainty._LATENT
+    points = small_variances._points_between(kernel, torch.from_numpy(X), 300, torch.Generator().manual_seed(5)).numpy()
+    found = small_variances.latent_errors(table_of(gp, X, Y), gp.posterior_)
+    assert found > small_variances._LATENT
     assert 0.4 < found / dense_ratio(gp, kernel, X, Y, 0.1, points) < 2.5  # 64 points at two places
 
 
@@ -149,9 +149,9 @@ def test_points_at_which_far_rows_matter_do_not_count():
     Y = np.sin(X) + random.normal(size=X.shape)
     gp = fitted(kernel, inference.SparseVariational(n_inducing=40, batch_size=None), X, Y, 1.0)
     table = table_of(gp, X, Y)
-    assert certainty.latent_errors(table, gp.posterior_) == 0.0
-    near = certainty.most_correlated(kernel, table.X[[1500]], table.X, 1000, 2**30).rows[0]
-    points = certainty._points_between(kernel, table.X[near[:100]], 64, torch.Generator().manual_seed(0))
+    assert small_variances.latent_errors(table, gp.posterior_) == 0.0
+    near = small_variances.most_correlated(kernel, table.X[[1500]], table.X, 1000, 2**30).rows[0]
+    points = small_variances._points_between(kernel, table.X[near[:100]], 64, torch.Generator().manual_seed(0))
     of_near = dense_ratio(gp, kernel, X[near], Y[near], 1.0, points.numpy())
     assert of_near > 1.5  # the control: they would count as errors
 

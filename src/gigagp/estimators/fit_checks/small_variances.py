@@ -1,4 +1,4 @@
-"""Fits whose predicted variances are too small: warnings after the fit.
+"""Fits whose predicted variances are too small: a warning after the fit.
 
 An approximation can be too certain in two ways. Its errors at training rows are larger than predicted; or its latent
 function differs from that of the exact posterior at the same hyperparameters by more than it predicts, which noise
@@ -36,7 +36,7 @@ _LEAST_SHARE, _ROUNDING = 1e-6, 1e-12
 
 
 @torch.no_grad()
-def warn_of_certainty(objective: TableObjective, posterior: Posterior, *, ended_early: bool) -> None:
+def warn_of_small_variances(objective: TableObjective, posterior: Posterior, *, ended_early: bool) -> None:
     """Warn if the errors at training rows, or those of the latent function between them, are larger than predicted.
 
     The noise that a fit learns includes what an approximation leaves out. Noise that is given does not, nor does that

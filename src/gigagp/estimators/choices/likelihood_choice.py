@@ -1,39 +1,26 @@
-"""Fits with Student-t noise by any inference that takes known noise variances of rows, and the choice of the noise.
-
-Exact inference maximises the bound itself (`gigagp.inference.exact.student`). For other methods 1,000 rows give a start
-of the hyperparameters, their neighbours give weights to all rows, the method learns with the noise variances that
-follow from these, and its posterior gives the last weights.
-"""
+"""The choice between Gaussian and Student-t noise: ``likelihood="auto"``."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError, unshown
+from gigagp.errors import InvalidInputError
 from gigagp.estimators.arguments import Arguments, Problem
-from gigagp.estimators.choices.transform_learning import SUBSET_ROWS, few_values
-from gigagp.inference import Exact, Inference
+from gigagp.estimators.choices.trials import FAILURES, Trial, few_values, held_exactly, learned, n_learned
+from gigagp.estimators.student_fit import with_squared_scale
 from gigagp.inference.contract.exact_posterior import ExactPosterior
-from gigagp.inference.contract.objective import ExactObjective, TableObjective
-from gigagp.inference.contract.posterior import Posterior
-from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.objective import ExactObjective
 from gigagp.inference.exact.evidence import bound
-from gigagp.inference.exact.student import StudentObjective, check_student, improved
-from gigagp.inference.vecchia.student_rows import weighted_by_neighbours
+from gigagp.inference.exact.student import StudentObjective, check_student
 from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
-from gigagp.model.model import Model
 from gigagp.model.scaling import distances_from_bulk
 from gigagp.model.student_noise import START_DF, StudentNoise, most_likely_noise
 from gigagp.neighbours.correlated import most_correlated
-from gigagp.optimization import Auto, History
-from gigagp.optimization.trace import Trace
-from gigagp.runtime.progress import meter_for
-from gigagp.settings.random import spawn
 
 #: Rows of the comparison of two likelihoods.
 CHOICE_ROWS = 500
@@ -47,13 +34,7 @@ _TAIL, _ALIKE = 4.0, 0.125
 #: Rows among which they are looked for: drawn at random, and with the targets farthest from most; and rows with the
 #: largest errors, whose standard deviations are computed.
 _LOOKED_AT, _FARTHEST, _LARGEST = 100_000, 100, 200
-#: Bytes for each pair of rows of a subset.
-_BYTES = 64
-#: Student-t noise is taken by "auto" only if it gains this many nats on the subset ...
-_MARGIN = 10.0
-#: ... and if the log density of left-out rows gains this many standard errors.
-_STANDARD_ERRORS = 2.0
-#: ... and has at most this many degrees of freedom.
+#: Student-t noise is taken only if it has at most this many degrees of freedom.
 _NORMAL_DF = 30.0
 #: Nats that a Student-t density of left-out errors gains where they have heavy tails, so that other fits are worth it.
 PROMISE = 5.0
@@ -64,53 +45,6 @@ class Choice(NamedTuple):
 
     likelihood: Likelihood
     note: str
-
-
-def is_weighted(inference: Inference, likelihood: Likelihood) -> bool:
-    """Whether an inference method fits a likelihood by weights of rows."""
-    return likelihood.is_scale_mixture and inference.abilities.likelihoods == "gaussian"
-
-
-def begin(
-    arguments: Arguments, inference: Inference, table: TrainingTable, model: Model, generator: torch.Generator
-) -> tuple[TableObjective, Model]:
-    """Return the objective of a fit and the start of its learning, for any likelihood.
-
-    Raises
-    ------
-    InvalidInputError
-        If Student-t noise has no meaning for the targets or their noise.
-    """
-    likelihood = arguments.likelihood
-    if not is_weighted(inference, likelihood):
-        return inference.objective(table, spawn(generator), likelihood), model
-    assert isinstance(likelihood, StudentT)
-    check_student(model, table.n_targets)
-    df, learns = likelihood.df, arguments.optimizer is not None
-    model = _with_squared_scale(model, df)
-    if isinstance(inference, Exact):
-        return StudentObjective(table, df if learns else df or START_DF), model
-    seed = spawn(generator)
-    objective = inference.objective(table, seed, Gaussian())
-    noise = StudentNoise(df or START_DF, float(model.noise_variance))
-    if learns:
-        rows = torch.randperm(table.n_rows, generator=spawn(seed))[: _size(table.n_rows, arguments.budget)].sort()
-        few = table.take_rows(rows.values.to(table.X.device))
-        few = replace(few, X=few.X.double(), Y=few.Y.double())
-        posterior = _learned(StudentObjective(few, df), model, arguments.optimizer, spawn(seed))
-        assert posterior.model.student is not None
-        model, noise = replace(model, kernel=posterior.model.kernel), posterior.model.student
-    return objective, weighted_by_neighbours(model, table, noise, learns_df=df is None if learns else None)
-
-
-def end(arguments: Arguments, objective: TableObjective, posterior: Posterior, generator: torch.Generator) -> Posterior:
-    """Return the posterior at the weights that it gives to the rows itself, if it has weights and is not exact."""
-    if posterior.model.student is None or isinstance(objective, StudentObjective):
-        return posterior
-    assert isinstance(arguments.likelihood, StudentT)
-    learns_df, learns = arguments.likelihood.df is None, arguments.optimizer is not None
-    model = improved(posterior, objective.table, learns_df=learns_df, learns_scale=learns)
-    return objective.posterior(model, generator)
 
 
 def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.Generator) -> Choice:
@@ -138,7 +72,7 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
     _check_choice(arguments, y)
     y, order = y.reshape(-1), torch.randperm(len(y), generator=generator).numpy()
     drawn = order[:_LOOKED_AT]
-    rows = np.sort(order[: _size(min(len(y), CHOICE_ROWS), arguments.budget)])
+    rows = np.sort(order[: n_learned(min(len(y), CHOICE_ROWS), arguments.budget)])
     reason = few_values(y[rows])
     if reason is not None:
         return Choice(Gaussian(), f"Gaussian, auto: {reason}")
@@ -154,14 +88,16 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
             words = f"a Student-t density of left-out errors gains {promise:.1f} nats on {len(rows):,} rows"
             return Choice(Gaussian(), f"Gaussian, auto: {words}, too few")
         robust = _trial(replace(arguments, likelihood=StudentT()), X[rows], y[rows], generator.clone_state())
-    except (InvalidInputError, NonFiniteError, NotPositiveDefiniteError):
+    except (InvalidInputError, *FAILURES):
         return Choice(Gaussian(), f"Gaussian, auto: the {len(rows):,} rows of the comparison could not be fitted")
     gained = f"Student-t noise gains {robust.value - plain.value:+.1f} nats on {len(rows):,} rows"
-    objection = _objection(plain, robust, gained)
-    if objection is None and _disregards_neighbours(robust, X, y, rows, drawn):
-        objection = f"{gained}, but rows around its outliers have errors alike"
-    if objection is not None:
-        return Choice(Gaussian(), f"Gaussian, auto: {objection}")
+    doubt = robust.doubt(plain)
+    if robust.df > _NORMAL_DF:  # the tails are not why another optimum was found
+        return Choice(Gaussian(), f"Gaussian, auto: Student-t noise would have {robust.df:.0f} degrees of freedom")
+    if doubt is None and _disregards_neighbours(robust, X, y, rows, drawn):
+        doubt = "but rows around its outliers have errors alike"
+    if doubt is not None:
+        return Choice(Gaussian(), f"Gaussian, auto: {gained}, {doubt}")
     return Choice(StudentT(), f"auto: {gained}")
 
 
@@ -182,48 +118,34 @@ def _check_choice(arguments: Arguments, y: np.ndarray) -> None:
         raise InvalidInputError(msg)
 
 
-def _objection(plain: _Trial, robust: _Trial, gained: str) -> str | None:
-    """Return why Gaussian noise is kept although Student-t noise has been tried, if the scores of both say so."""
-    gains = robust.densities - plain.densities
-    if robust.df > _NORMAL_DF:  # the tails are not why another optimum was found
-        return f"Student-t noise would have {robust.df:.0f} degrees of freedom"
-    if robust.value - plain.value <= _MARGIN:
-        return f"{gained}, too few"
-    if float(gains.mean()) <= _STANDARD_ERRORS * float(gains.std()) / math.sqrt(len(gains)):
-        return f"{gained}, but left-out densities gain less than their error"
-    return None
+@dataclass(frozen=True)
+class _Noise(Trial):
+    """A likelihood learned from the rows of the comparison; values and densities are in the target's units."""
 
-
-class _Trial(NamedTuple):
-    """A fit to the rows of the comparison: log likelihood or bound, and log densities, in the target's units."""
-
-    value: float
-    densities: torch.Tensor
     standardized: torch.Tensor
     df: float
     problem: Problem
     posterior: ExactPosterior
 
 
-def _trial(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.Generator) -> _Trial:
+def _trial(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.Generator) -> _Noise:
     problem = Problem.of(arguments, X, y)
-    table = problem.table()
-    table = replace(table, X=table.X.double().cpu(), Y=table.Y.double().cpu())
+    table = held_exactly(problem.table())
     model, objective = problem.model, ExactObjective(table)
     if isinstance(arguments.likelihood, StudentT):
         check_student(model, 1)
-        model, objective = _with_squared_scale(model, None), StudentObjective(table, None)  # type: ignore[assignment]
-    posterior = _learned(objective, model, arguments.optimizer, generator)
+        model, objective = with_squared_scale(model, None), StudentObjective(table, None)  # type: ignore[assignment]
+    posterior = objective.posterior(learned(objective, model, arguments.optimizer, generator))
     unit = math.log(problem.scaling.y_scale[0])
     left_out = posterior.left_out()
     errors = (table.Y - left_out.mean)[:, 0] * left_out.variance.rsqrt()
     densities = left_out.of_student(table.Y, posterior.model).log_density.sum(1)
     student = posterior.model.student
     df = math.inf if student is None else student.df
-    return _Trial(bound(posterior) - len(y) * unit, densities - unit, errors, df, problem, posterior)
+    return _Noise(bound(posterior) - len(y) * unit, densities - unit, errors, df, problem, posterior)
 
 
-def _far_rows_and_neighbours(trial: _Trial, X: np.ndarray, y: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+def _far_rows_and_neighbours(trial: _Noise, X: np.ndarray, y: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     """Return the rows that lie farthest from what a fit to few of them predicts, if any do, and their neighbours.
 
     They are looked for among the rows ``drawn``, and those whose targets are farthest from most.
@@ -241,7 +163,7 @@ def _far_rows_and_neighbours(trial: _Trial, X: np.ndarray, y: np.ndarray, drawn:
     return rows[torch.cat([far, near.flatten()]).unique().numpy()]
 
 
-def _disregards_neighbours(robust: _Trial, X: np.ndarray, y: np.ndarray, rows: np.ndarray, drawn: np.ndarray) -> bool:
+def _disregards_neighbours(robust: _Noise, X: np.ndarray, y: np.ndarray, rows: np.ndarray, drawn: np.ndarray) -> bool:
     """Whether rows around the outliers of a robust fit to some rows, among those drawn, have errors alike."""
     everything, posterior = np.union1d(rows, drawn), robust.posterior
     points, errors = _errors(robust, X[everything], y[everything])
@@ -257,22 +179,11 @@ def _disregards_neighbours(robust: _Trial, X: np.ndarray, y: np.ndarray, rows: n
     return bool(others @ own > _ALIKE * own @ own)
 
 
-def _errors(trial: _Trial, X: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+def _errors(trial: _Noise, X: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows in the units of a trial, and their targets minus what it predicts."""
     table = trial.problem.table_of(X, y)
     points = table.X.double().cpu()
     return points, table.Y.double().cpu()[:, 0] - trial.posterior.mean(points)[:, 0]
-
-
-def _learned(objective: Any, model: Model, optimizer: object, generator: torch.Generator) -> ExactPosterior:
-    """Return the posterior of a small table after learning."""
-    settings = optimizer if isinstance(optimizer, Auto) else Auto()
-    settings = replace(settings, subset_sizes=(objective.n_rows,), polish_steps=0)
-    with unshown():
-        found = settings.run(objective, model, Trace(History(), meter_for(0)), generator)
-    posterior = objective.posterior(found)
-    assert isinstance(posterior, ExactPosterior)
-    return posterior
 
 
 def tail_gain(errors: torch.Tensor) -> float:
@@ -286,14 +197,3 @@ def tail_gain(errors: torch.Tensor) -> float:
     zero, normal = torch.zeros_like(errors), Gaussian()
     gain = student.log_density(errors, zero, noise.variance * one) - normal.log_density(errors, zero, scale * one)
     return float(gain.sum())
-
-
-def _with_squared_scale(model: Model, df: float | None) -> Model:
-    """Return the model with the squared scale in place of the noise variance."""
-    degrees = df or START_DF
-    return replace(model, noise_variance=model.noise_variance * (degrees - 2) / degrees)
-
-
-def _size(n_rows: int, budget: int) -> int:
-    """Return the number of rows that a start is learned from."""
-    return min(n_rows, SUBSET_ROWS, math.isqrt(budget // _BYTES))

@@ -14,24 +14,20 @@ The likelihood takes less noise than there is in two ways, and each has a rule:
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp.errors import NonFiniteError, NotPositiveDefiniteError, unshown
-from gigagp.estimators.choices.student_fit import PROMISE, tail_gain
+from gigagp.estimators.choices.likelihood_choice import PROMISE, tail_gain
+from gigagp.estimators.choices.trials import FAILURES, held_exactly, learned
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.model import NOISE, Model
 from gigagp.neighbours.correlated import most_correlated
-from gigagp.optimization import Auto, History
-from gigagp.optimization.trace import Trace
-from gigagp.runtime.progress import NoProgress
 
 #: Fewest rows that tell anything, and most from which learning begins again. Of more rows, so many are looked at.
 _FEWEST, _MOST = 10, 500
@@ -51,24 +47,12 @@ _CONTRADICTS = 2.0
 _LEFT = 0.01
 
 
-class Supported(NamedTuple):
-    """The posterior with as much noise as is supported, and what is said of it.
-
-    Attributes
-    ----------
-    posterior : Posterior
-    note : str
-        What was done to the noise, in words; empty if nothing was.
-    """
-
-    posterior: Posterior
-    note: str = ""
-
-
 def supported(
     objective: TableObjective, posterior: Posterior, start: Model, optimizer: object, generator: torch.Generator
-) -> Supported:
+) -> tuple[Posterior, str]:
     """Return the posterior of a fit with Gaussian noise, or one with more noise where the rows support that.
+
+    The text says what was done to the noise; it is empty if nothing was.
 
     Parameters
     ----------
@@ -83,36 +67,32 @@ def supported(
     generator : torch.Generator
         Source of what a posterior draws.
     """
-    learned, table = posterior.model, objective.table
-    learns = NOISE in learned.learned_names() and objective.has_posteriors_near and not posterior.is_mixture
-    if not learns or learned.student is not None or not _FEWEST <= table.n_rows <= _LOOKED_AT:
-        return Supported(posterior)
-    settings = replace(optimizer if isinstance(optimizer, Auto) else Auto(), polish_steps=0)
-    held = replace(table, X=table.X.double().cpu(), Y=table.Y.double().cpu())
+    found, table = posterior.model, objective.table
+    learns = NOISE in found.learned_names() and objective.has_posteriors_near and not posterior.is_mixture
+    if not learns or found.student is not None or not _FEWEST <= table.n_rows <= _LOOKED_AT:
+        return posterior, ""
+    held = held_exactly(table)
     try:
         places = _Places.of(held.X)
-        model, note = _from_places(posterior, held, places, start, settings)
+        model, note = _from_places(posterior, held, places, start, optimizer)
         if _is_doubtful(posterior, held, places):
-            errors, variances = _left_out(held, start, settings)
+            errors, variances = _left_out(held, start, optimizer)
             more, gain = most_supported(errors, variances)
-            raised = learned.noise_variance + more
+            raised = found.noise_variance + more
             if gain > _SUPPORTED and float(raised) > float(model.noise_variance):
                 share = f"{float(more / table.target_variance):.2g} of the target's variance"
                 model, note = model.replace({NOISE: raised}), f"raised by {share}, as left-out rows support"
-        if model is not learned:
+        if model is not found:
             posterior = objective.posterior(model, generator)
-    except (NonFiniteError, NotPositiveDefiniteError):
-        return Supported(posterior)
-    return Supported(posterior, note)
+    except FAILURES:
+        return posterior, ""
+    return posterior, note
 
 
-def _learned(table: TrainingTable, start: Model, settings: Auto) -> ExactPosterior:
+def _learned(table: TrainingTable, start: Model, optimizer: object) -> ExactPosterior:
     """Return the posterior of learning from the rows of a small table alone."""
     objective = ExactObjective(table)
-    with NoProgress() as silent, unshown():
-        trace = Trace(History(), silent)
-        alone = replace(settings, subset_sizes=(table.n_rows,))
-        found = alone.run(objective, objective.start(start), trace, torch.Generator().manual_seed(0))
+    found = learned(objective, objective.start(start), optimizer, torch.Generator().manual_seed(0))
     return objective.learned_posterior(found, torch.Generator())
 
 
@@ -133,7 +113,7 @@ def _is_doubtful(posterior: Posterior, table: TrainingTable, places: _Places) ->
     return tail_gain(errors.flatten()) > PROMISE
 
 
-def _left_out(table: TrainingTable, start: Model, settings: Auto) -> tuple[Tensor, Tensor]:
+def _left_out(table: TrainingTable, start: Model, optimizer: object) -> tuple[Tensor, Tensor]:
     """Return errors (n, t) and predicted variances (n,) of rows by fits to three quarters of the others.
 
     Rows left out at the learned hyperparameters do not tell: these have been learned from them too.
@@ -142,7 +122,7 @@ def _left_out(table: TrainingTable, start: Model, settings: Auto) -> tuple[Tenso
     errors, variances = torch.zeros_like(table.Y), torch.zeros(table.n_rows, dtype=torch.float64)
     for part in range(_PARTS):
         tested, others = order[part::_PARTS], order[torch.arange(len(order)) % _PARTS != part].sort().values
-        posterior = _learned(table.take_rows(others), start, settings)
+        posterior = _learned(table.take_rows(others), start, optimizer)
         mean, variance = posterior.mean_and_variance(table.X[tested])
         errors[tested] = table.Y[tested] - mean
         variances[tested] = variance + posterior.noise_at(table.X[tested])
@@ -183,7 +163,7 @@ def most_supported(errors: Tensor, variances: Tensor) -> tuple[float, float]:
 
 
 def _from_places(
-    posterior: Posterior, table: TrainingTable, places: _Places, start: Model, settings: Auto
+    posterior: Posterior, table: TrainingTable, places: _Places, start: Model, optimizer: object
 ) -> tuple[Model, str]:
     """Return the learned model, or one with the noise that places tell if it is far more, and what was done."""
     model, X = posterior.model, table.X
@@ -193,7 +173,7 @@ def _from_places(
         return model, ""
     other, words = model, "learned from one row of each place, as those that repeat are too few to tell it"
     if _FEWEST <= len(places.first) <= min(_MOST, len(X) - 1) and noise < variance:
-        other = _learned(table.take_rows(places.first), start, settings).model
+        other = _learned(table.take_rows(places.first), start, optimizer).model
     if _is_flat(other, X[places.first], posterior.budget):
         smaller = other.amplified(_LEFT)
         if smaller is None:

@@ -1,0 +1,126 @@
+"""What is tried on a few rows, and taken only if it is surely better than what is plain.
+
+The arguments ``likelihood``, ``target_transform`` and ``kernel`` can leave a choice to the data. Each has candidates of
+its own, and reasons of its own against them; how candidates are learned, compared and chosen is here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import NonFiniteError, NotPositiveDefiniteError, unshown
+from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.model.model import Model
+from gigagp.optimization import Auto, History
+from gigagp.optimization.trace import Trace
+from gigagp.runtime.progress import NoProgress
+
+#: Largest number of rows that a candidate is learned from, and bytes for each pair of them: matrices of a fit, and
+#: those of two fits that are compared.
+SUBSET_ROWS, _BYTES = 1000, 64
+#: Nats that a candidate gains at least, and standard errors that the log density of left-out rows gains.
+MARGIN, ERRORS = 10.0, 2.0
+#: For a choice of the density, at least this share of the rows must have different targets, no target may be more
+#: frequent, and there must be this many rows.
+_DISTINCT, _MOST_FREQUENT, _FEWEST_ROWS = 0.1, 0.05, 50
+#: What a candidate may raise where its matrix has no factor; the others go on without it.
+FAILURES = (NonFiniteError, NotPositiveDefiniteError)
+
+
+class Gain(NamedTuple):
+    """What a candidate gains over the plain one in nats, and the standard error of the gain of left-out rows."""
+
+    value: float
+    left_out: float
+    standard_error: float
+
+    @property
+    def least(self) -> float:
+        """The smaller gain."""
+        return min(self.value, self.left_out)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate after learning from some rows.
+
+    Attributes
+    ----------
+    value : float
+        Log density of all targets, a bound on it, or the log evidence.
+    densities : Tensor of shape (n,)
+        Log density of each target given all others.
+    """
+
+    value: float
+    densities: Tensor
+
+    def gain(self, plain: Trial) -> Gain:
+        """Return what is gained over a trial on the same rows."""
+        differences = self.densities - plain.densities
+        error = math.sqrt(len(differences)) * float(differences.std(correction=0))
+        return Gain(self.value - plain.value, float(differences.sum()), error)
+
+    def doubt(self, plain: Trial, penalty: float = 0.0) -> str | None:
+        """Return why this, less a penalty in nats, is not surely better than the plain trial, or None if it is."""
+        gain = self.gain(plain)
+        if gain.value - penalty <= MARGIN:
+            return "too few"
+        if gain.left_out <= ERRORS * gain.standard_error:
+            return "but leave-one-out densities within their error"
+        return None
+
+
+T = TypeVar("T", bound=Trial)
+
+
+def decide(plain: T, tried: Iterable[T], objection: Callable[[T], object], worth: Callable[[T], float]) -> T:
+    """Return the candidate of the largest worth among those without an objection; the plain one if there is none."""
+    return max((one for one in tried if objection(one) is None), key=worth, default=plain)
+
+
+def learned(
+    objective: TableObjective, model: Model, optimizer: object, generator: torch.Generator, polish_steps: int = 0
+) -> Model:
+    """Return the model that is learned from all rows of an exact objective, without progress and warnings.
+
+    `optimization.Auto` learns it, with the settings of the optimizer if that is one, and with at most so many gradients
+    after its first stage.
+    """
+    settings = optimizer if isinstance(optimizer, Auto) else Auto()
+    settings = replace(settings, subset_sizes=(objective.n_rows,), polish_steps=polish_steps)
+    with NoProgress() as silent, unshown():
+        return settings.run(objective, model, Trace(History(), silent), generator)
+
+
+def held_exactly(table: TrainingTable) -> TrainingTable:
+    """Return a small table in float64 on the CPU."""
+    return replace(table, X=table.X.double().cpu(), Y=table.Y.double().cpu())
+
+
+def n_learned(n_rows: int, budget: int) -> int:
+    """Return how many rows candidates are learned from, within a memory budget in bytes."""
+    return min(n_rows, SUBSET_ROWS, math.isqrt(budget // _BYTES))
+
+
+def few_values(y: np.ndarray) -> str | None:
+    """Return why no density is chosen for targets like these; None if one can be.
+
+    A density of few values can be raised without limit, at the cost of everything else.
+    """
+    if len(y) < _FEWEST_ROWS:
+        return f"fewer than {_FEWEST_ROWS} rows"
+    counts = np.unique(y, return_counts=True)[1]
+    if len(counts) < _DISTINCT * len(y):
+        return f"only {len(counts)} different targets in {len(y):,} rows"
+    if counts.max() > _MOST_FREQUENT * len(y):
+        return f"one target in {100 * counts.max() / len(y):.0f} % of the rows"
+    return None

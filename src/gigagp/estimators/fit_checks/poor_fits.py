@@ -1,0 +1,198 @@
+"""Fits that far targets or a poor optimum spoil: warnings before and after the fit.
+
+Targets that lie far from all others spoil a fit with Gaussian noise. Before a fit, the targets alone show those that
+set the standard deviation of all. Fewer or nearer ones show after it, because no row around them predicts them. The
+noise is then mostly theirs; or, in small tables, the function turns to each of them, with a lengthscale that is far too
+short for all others.
+
+A flat fit explains its targets as noise although rows that are close have targets alike. The likelihood has optima
+where the kernel's variance is zero, or its lengthscales so short that it correlates no row with another, and all is
+noise. Learning that starts far from a better one can end there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import FitWarning, warn
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.vecchia.likelihood import pool_of
+from gigagp.model.scaling import centre_and_spread, distances_from_bulk, far_rows
+from gigagp.neighbours.correlated import most_correlated
+from gigagp.neighbours.search import NeighbourTree
+
+#: Standard deviation of the targets, over the spread of most of them, above which a fit warns in advance.
+_TIMES = 5.0
+#: Spreads from most targets at which one is far. At most so many are predicted, each from so many rows.
+_SPREADS, _MOST_PREDICTED, _AROUND = 6.0, 32, 30
+#: A fit warns if the squared errors of far targets, divided by the number of all rows, are more than this share of the
+#: noise variance, and if their root mean square is more than so many standard deviations. A normal error never is, and
+#: those of a function with high peaks are not.
+_SHARE, _DEVIATIONS = 0.75, 5.0
+
+#: A fit is flat if the targets of most rows have less correlation with that of any other than this share of the
+#: correlation that rows have with those around them.
+_FLAT = 0.1
+#: Correlation of targets with the mean of those of their nearest rows above which there is a function, and the number
+#: of standard errors of that of independent targets that it exceeds at least.
+_ALIKE, _STANDARD_ERRORS = 0.25, 4.0
+#: Rows that are looked at, rows among which others are found, and how many of the nearest.
+_ROWS, _AMONG, _NEAREST = 500, 5000, 3
+
+
+class Rows(NamedTuple):
+    """Rows of a fit that it is checked by.
+
+    Attributes
+    ----------
+    n_rows : int
+        Number of the rows.
+    targets : callable
+        Returns their targets (n, t) in any units.
+    example : callable
+        Describes the target of a row and a column to a user.
+    table : callable
+        Returns the rows of a slice in the posterior's units.
+    """
+
+    n_rows: int
+    targets: Callable[[], np.ndarray]
+    example: Callable[[int, int], str]
+    table: Callable[[slice], TrainingTable]
+
+
+def warns_of_far_targets(rows: Rows) -> bool:
+    """Warn if the standard deviation of targets is due to few far ones; return whether it is."""
+    Y = rows.targets()
+    for k, column in enumerate(Y.T):
+        far = far_rows(column, _TIMES)
+        if len(far):
+            why = "Most targets vary by less than a fifth of their standard deviation"
+            _warn_of_far(why, len(far), len(Y), rows.example(int(far[0]), k))
+            return True
+    return False
+
+
+def warn_of_far_targets(rows: Rows, posterior: Posterior) -> None:
+    """Warn if few targets are so far from what the rows around them predict that a fit of learned noise is theirs."""
+    Y = rows.targets()
+    far = distances_from_bulk(Y) > _SPREADS
+    if not far.any():
+        return
+    rounded, model = rows.table(slice(None)), posterior.model
+    held = replace(rounded, X=rounded.X.double(), Y=rounded.Y.double())
+    pool, noise = pool_of(model, held), posterior.noise_at(held.X[:1].to(posterior.dtype)).double()
+    values = held.Y - posterior.trend(held.X).double()
+    for column in np.flatnonzero(far.any(0)):
+        those = np.flatnonzero(far[:, column])
+        some = torch.from_numpy(those[:: -(-len(those) // _MOST_PREDICTED)]).to(held.X.device)
+        near = most_correlated(model.kernel, held.X[some], held.X, 1 + _AROUND, held.budget).rows
+        others = torch.stack([alike[alike != row][:_AROUND] for row, alike in zip(some, near, strict=True)])
+        found = pool.conditionals(some, others.int(), values, weights=False)
+        assert found.residual is not None
+        squares = found.residual[:, column].square()
+        share = len(those) / len(Y) * squares.mean() / noise
+        if share > _SHARE and (squares / found.variance).mean() > _DEVIATIONS**2:
+            why = "The rows around them do not predict few targets"
+            _warn_of_far(why, len(those), len(Y), rows.example(int(some[squares.argmax()]), int(column)))
+            return
+
+
+def _warn_of_far(why: str, n_far: int, n: int, example: str) -> None:
+    msg = (
+        f"{why}: {n_far:,} of {n:,} lie far from the others, such as {example}. With Gaussian noise a fit follows "
+        'these and is poor elsewhere. If they are errors, correct them or take likelihood="student-t"; if not, take '
+        'target_transform="auto".'
+    )
+    warn(msg, FitWarning)
+
+
+# Flat fits ------------------------------------------------------------------------------------------------------------
+
+
+def _evenly(n: int, count: int) -> slice:
+    """Return a slice with a constant step of at most so many of n rows."""
+    return slice(None, None, -(-n // count))
+
+
+def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, learns_noise: bool) -> None:
+    """Warn if a fit is flat and the targets are not.
+
+    Parameters
+    ----------
+    looked_at : Rows
+        Rows of the fit, of which some are compared.
+    posterior : Posterior
+        Posterior of the fit.
+    is_sum : bool
+        Whether targets are the function plus noise, and not signs, counts or transformed.
+    learns_noise : bool
+        Whether that noise has a variance, which was learned. If not, only the function's own correlations are compared.
+    """
+    if looked_at.n_rows <= _NEAREST + 1:
+        return
+    table = looked_at.table(_evenly(looked_at.n_rows, _AMONG))
+    points = table.X.to(posterior.dtype)
+    rows = torch.arange(table.n_rows, device=table.X.device)[_evenly(table.n_rows, _ROWS)]
+    fitted = _fitted_correlations(posterior, points, rows, with_noise=is_sum and learns_noise)
+    if float(fitted.median()) >= _FLAT:  # an observed correlation is at most one
+        return
+    values, trend = table.Y.double(), posterior.trend(points).double()
+    if is_sum:
+        values = values - trend
+    elif bool((trend != trend[0]).any()):  # the mean may explain the targets
+        return
+    rows = rows[fitted < _FLAT]
+    observed = _observed_correlation(table.X.double(), values, rows)
+    # Rows that are each other's nearest count twice, so that the correlation of noise has a variance of up to 2 / n.
+    least = max(_ALIKE, _STANDARD_ERRORS * (2 / len(rows)) ** 0.5)
+    if observed > least and float(fitted.median()) < _FLAT * observed:
+        msg = (
+            "The fit explains the targets as noise: to its kernel, most rows have nothing in common with any other. "
+            "But rows that are close have targets alike: their correlation with the mean of the nearest "
+            f'{_NEAREST} is {observed:.2f}. Learning has ended in a poor optimum. Take optimizer="auto", or begin with '
+            f"other lengthscales{' and less noise' if learns_noise else ''}."
+        )
+        warn(msg, FitWarning)
+
+
+@torch.no_grad()
+def _fitted_correlations(posterior: Posterior, X: Tensor, rows: Tensor, *, with_noise: bool) -> Tensor:
+    """Return the prior correlation of some rows of X (n, d) with any other row, the highest of each.
+
+    It is that of the function, or with noise that of the targets.
+    """
+    kernel, points = posterior.model.kernel, X[rows]
+    found = most_correlated(kernel, points, X, 2, posterior.budget)
+    # A row that has duplicates need not be the first of those that are found.
+    itself = found.rows[:, 0] == rows
+    others = torch.where(itself, found.rows[:, 1], found.rows[:, 0])
+    correlations = torch.where(itself, found.correlations[:, 1], found.correlations[:, 0])
+    if not with_noise:
+        return correlations
+    shares = kernel.diagonal(X) / (kernel.diagonal(X) + posterior.noise_at(X))
+    return correlations * (shares[rows] * shares[others]).sqrt()
+
+
+@torch.no_grad()
+def _observed_correlation(X: Tensor, values: Tensor, rows: Tensor) -> float:
+    """Return the largest, over columns, of the correlation of values (n, t) of some rows with those of the nearest.
+
+    Each input counts by its standard deviation.
+    """
+    centre, spread = centre_and_spread(X.cpu().numpy())
+    X = (X - torch.from_numpy(centre).to(X)) / torch.from_numpy(spread).to(X)
+    found = NeighbourTree(X).query(X[rows], 1 + _NEAREST)
+    others = torch.stack([near[near != row][:_NEAREST] for row, near in zip(rows, found, strict=True)])
+    nearest = values[others].mean(1)
+    own = values[rows] - values.mean(0)
+    nearest = nearest - values.mean(0)
+    scale = own.norm(dim=0) * nearest.norm(dim=0)
+    return float(((own * nearest).sum(0) / scale.clamp_min(torch.finfo(scale.dtype).tiny)).max())

@@ -1,0 +1,53 @@
+"""What is tried on a few rows: gains over the plain trial, doubts about them, and the decision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gigagp.estimators.choices.trials import ERRORS, MARGIN, SUBSET_ROWS, Trial, decide, n_learned
+
+DENSITIES = torch.linspace(-2.0, 1.0, 60, dtype=torch.float64)
+PLAIN = Trial(-30.0, DENSITIES)
+
+
+def better(nats, gains):
+    return Trial(PLAIN.value + nats, DENSITIES + torch.as_tensor(gains, dtype=torch.float64))
+
+
+def test_the_gain_is_that_of_sums_with_their_standard_error():
+    gains = np.random.default_rng(0).normal(0.1, 0.5, 60)
+    found = better(12.0, gains).gain(PLAIN)
+    assert found.value == pytest.approx(12.0)
+    assert found.left_out == pytest.approx(gains.sum())
+    assert found.standard_error == pytest.approx(np.sqrt(60) * gains.std())
+    assert found.least == min(found.value, found.left_out)
+
+
+def test_each_doubt_is_said_and_nothing_where_there_is_none():
+    sure, unsure = np.resize([0.1, 0.3], 60), np.resize([1.0, -0.9], 60)
+    assert better(MARGIN + 1, sure).doubt(PLAIN) is None
+    assert better(MARGIN - 1, sure).doubt(PLAIN) == "too few"
+    assert better(MARGIN + 1, sure).doubt(PLAIN, penalty=2.0) == "too few"
+    assert "within their error" in better(MARGIN + 1, unsure).doubt(PLAIN)
+    error = better(MARGIN + 1, unsure).gain(PLAIN).standard_error
+    shifted = unsure - unsure.mean() + (ERRORS + 0.01) * error / 60
+    assert better(MARGIN + 1, shifted).doubt(PLAIN) is None
+
+
+def test_the_decision_is_the_most_worthy_candidate_without_an_objection():
+    tried = [better(nats, 0.0) for nats in (5.0, 20.0, 30.0, 20.0)]
+
+    def chosen(objected):
+        return decide(PLAIN, tried, lambda one: "no" if one.value > objected else None, lambda one: one.value)
+
+    assert chosen(np.inf) is tried[2]
+    assert chosen(PLAIN.value + 25) is tried[1]  # the first of equals
+    assert chosen(PLAIN.value) is PLAIN
+
+
+def test_fewer_rows_are_learned_from_where_the_memory_is_small():
+    assert n_learned(10**6, 2**40) == SUBSET_ROWS
+    assert n_learned(70, 2**40) == 70
+    assert n_learned(10**6, 64 * 30**2) == 30
