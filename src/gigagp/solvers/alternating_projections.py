@@ -8,24 +8,24 @@ from typing import Literal
 
 import torch
 
-from gigagp.operators.base import Index, LinearOperator, SymmetricMatrix
+from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.runtime import interruption, memory
 from gigagp.runtime.progress import Approach, current
 from gigagp.settings.fields import Count, CountOrZero, Positive
 from gigagp.solvers.base import (
+    PreparingSolver,
     Problem,
-    Solver,
     StoppingRule,
     column_norms,
     has_finite_diagonal,
-    own_generator,
     require_matrix,
     slack,
     stopping_rule,
 )
-from gigagp.solvers.preconditioners import Reuse, pivoting
+from gigagp.solvers.preconditioners import pivoting
 from gigagp.solvers.preconditioners.base import budget_of, factor_with_jitter
 from gigagp.solvers.preconditioners.clusters import Partition, clustered, contiguous
+from gigagp.solvers.prepared import Prepared
 from gigagp.solvers.solution import Solution, Start, Status
 
 #: Epochs between comparisons of the running residual with the true one, which rounding errors may have separated, and
@@ -34,7 +34,7 @@ _CHECK_EPOCHS, _FIRST_CHECK = 50, 3
 
 
 @dataclass(frozen=True)
-class AlternatingProjections(Solver):
+class AlternatingProjections(PreparingSolver):
     """Greedy block coordinate descent on ``v' H v / 2 - v' b``, with a coarse space.
 
     A step reads only ``n * block_size`` entries of the matrix, so this solver suits matrices that are expensive to
@@ -88,27 +88,22 @@ class AlternatingProjections(Solver):
     score: Literal["frobenius", "sum"] = "frobenius"
     coarse_rank: CountOrZero = 300
 
-    def solve(
+    def _solve(
         self,
-        operator: LinearOperator,
+        state: Prepared,
         right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None = None,
-        generator: torch.Generator | None = None,
-        *,
-        n_targets: int | None = None,
-        reuse: Reuse | None = None,
+        initial: torch.Tensor | Start | None,
+        generator: torch.Generator,
+        n_targets: int | None,
     ) -> Solution:
-        """Solve for every column; see `Solver.solve`."""
-        matrix = require_matrix(operator, "AlternatingProjections")
-        generator = own_generator(generator)
+        matrix = require_matrix(state.operator, "AlternatingProjections")
         first_residual_needed = initial is not None and not (
             isinstance(initial, Start) and initial.residual is not None
         )
-        coarse = (
-            _CoarseSpace.build(matrix, self._coarse_rank(matrix.n), generator, reuse) if first_residual_needed else None
-        )
+        rank = self._coarse_rank(matrix.n)
+        coarse = _CoarseSpace.build(matrix, rank, generator, state.pivots) if first_residual_needed else None
         companion = None if coarse is None else coarse.basis
-        problem = Problem(matrix, right_hand_sides, initial, companion=companion, reuse=reuse)
+        problem = Problem(matrix, right_hand_sides, initial, companion=companion)
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
         if rule.met(problem.residual_norms()):
             problem.setup_epochs += 0.0 if coarse is None else coarse.epochs
@@ -116,7 +111,7 @@ class AlternatingProjections(Solver):
         if not has_finite_diagonal(matrix):
             return problem.finish(Status.NOT_FINITE, 0, 0.0, rule)
         if coarse is None:
-            coarse = _CoarseSpace.build(matrix, self._coarse_rank(matrix.n), generator, reuse)
+            coarse = _CoarseSpace.build(matrix, rank, generator, state.pivots)
         if coarse is not None:
             problem.setup_epochs += coarse.epochs
             product = problem.companion_product
@@ -124,7 +119,7 @@ class AlternatingProjections(Solver):
             if not bool(torch.isfinite(product).all()):
                 return problem.finish(Status.NOT_FINITE, 0, 0.0, rule)
             coarse.complete(product)
-            problem.reuse = Reuse(pivots=coarse.pivots)
+            state.pivots = coarse.pivots
         partition, name = self._partition(matrix, generator, coarse)
         run = _ProjectionSolve(self, matrix, problem, rule, partition, coarse)
         status = run.loop()
@@ -177,12 +172,11 @@ class _CoarseSpace:
 
     @classmethod
     def build(
-        cls, matrix: SymmetricMatrix, rank: int, generator: torch.Generator, reuse: Reuse | None
+        cls, matrix: SymmetricMatrix, rank: int, generator: torch.Generator, pivots: torch.Tensor | None
     ) -> _CoarseSpace | None:
         """Return the space spanned by ``rank`` randomly pivoted columns, or None if it would be empty."""
         if rank == 0:
             return None
-        pivots = None if reuse is None else reuse.pivots
         factor = pivoting.random(matrix, rank, generator, pivots=pivots)
         return cls(factor, matrix.dtype) if factor.rank else None
 

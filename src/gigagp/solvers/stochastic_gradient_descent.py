@@ -9,21 +9,20 @@ from typing import Literal
 
 import torch
 
-from gigagp.operators.base import LinearOperator, SymmetricMatrix
+from gigagp.operators.base import SymmetricMatrix
 from gigagp.runtime import interruption
 from gigagp.runtime.progress import Approach, current
 from gigagp.settings.fields import Count, Positive, ShareBelowOne
 from gigagp.solvers.base import (
+    PreparingSolver,
     Problem,
-    Solver,
     StoppingRule,
     has_finite_diagonal,
-    own_generator,
     require_matrix,
     slack,
     stopping_rule,
 )
-from gigagp.solvers.preconditioners.base import Reuse
+from gigagp.solvers.prepared import Prepared
 from gigagp.solvers.solution import Solution, Start, Status
 
 #: Ratio of the residual to the best one seen that counts as divergence, for a rate that was given and for one that was
@@ -35,7 +34,7 @@ _MOST_HALVINGS = 12
 
 
 @dataclass(frozen=True)
-class StochasticGradientDescent(Solver):
+class StochasticGradientDescent(PreparingSolver):
     """Mini-batch gradient descent with heavy-ball momentum.
 
     A step reads only ``batch_size`` rows of the matrix, less than in any other solver, but the loop is the slowest to
@@ -82,20 +81,16 @@ class StochasticGradientDescent(Solver):
     momentum: ShareBelowOne = 0.9
     sampling: Literal["independent", "epoch"] = "independent"
 
-    def solve(
+    def _solve(
         self,
-        operator: LinearOperator,
+        state: Prepared,
         right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None = None,
-        generator: torch.Generator | None = None,
-        *,
-        n_targets: int | None = None,
-        reuse: Reuse | None = None,
+        initial: torch.Tensor | Start | None,
+        generator: torch.Generator,
+        n_targets: int | None,
     ) -> Solution:
-        """Solve for every column; see `Solver.solve`."""
-        matrix = require_matrix(operator, "StochasticGradientDescent")
-        generator = own_generator(generator)
-        problem = Problem(matrix, right_hand_sides, initial, reuse=reuse)
+        matrix = require_matrix(state.operator, "StochasticGradientDescent")
+        problem = Problem(matrix, right_hand_sides, initial)
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
         if rule.met(problem.residual_norms()):
             return problem.finish(Status.CONVERGED, 0, 0.0, rule)
