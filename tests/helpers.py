@@ -272,8 +272,8 @@ class RecordingSolver(Solver):
     inner: Solver
     calls: list[Call] = field(default_factory=list, compare=False, repr=False)
 
-    def prepare(self, operator, previous=None):  # type: ignore[no-untyped-def]
-        return self.inner.prepare(operator, previous)
+    def prepare(self, operator, previous=None, run=None):  # type: ignore[no-untyped-def]
+        return self.inner.prepare(operator, previous, run)
 
     def solve(self, operator, right_hand_sides, initial=None, generator=None, *, n_targets=None):  # type: ignore[no-untyped-def]
         solution = self.inner.solve(operator, right_hand_sides, initial, generator, n_targets=n_targets)

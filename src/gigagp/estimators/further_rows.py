@@ -8,7 +8,7 @@ from typing import Any, Self
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from gigagp.errors import InvalidInputError, naming
+from gigagp.errors import InvalidInputError
 from gigagp.estimators.added_rows import add_rows, cannot_add, rows_of
 from gigagp.estimators.answers.outputs import columns_of
 from gigagp.estimators.arguments import Arguments
@@ -20,6 +20,7 @@ from gigagp.inference.contract.posterior import GrowingPosterior
 from gigagp.inference.registry import adding_names
 from gigagp.kernels.stationary import require_taken
 from gigagp.model.likelihoods import Gaussian, resolve_likelihood
+from gigagp.runtime.run import naming
 from gigagp.settings.brief import output_name
 from gigagp.settings.fields import checks_arguments
 from gigagp.tables.encoding import fitted_encoder, model_inputs

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from gigagp.errors import naming
 from gigagp.estimators.answers.outputs import columns_of
 from gigagp.estimators.arguments import Arguments
 from gigagp.estimators.fitting import fit_rows
 from gigagp.model.target_transform import Log
 from gigagp.runtime import processes
+from gigagp.runtime.run import naming
 from gigagp.settings.brief import output_name
 
 

@@ -9,8 +9,9 @@ from typing import Literal
 import torch
 
 from gigagp.operators.base import Index, SymmetricMatrix
-from gigagp.runtime import interruption, memory
-from gigagp.runtime.progress import Approach, current
+from gigagp.runtime import memory
+from gigagp.runtime.progress import Approach
+from gigagp.runtime.run import Run
 from gigagp.settings.fields import Count, CountOrZero, Positive
 from gigagp.solvers.base import (
     PreparingSolver,
@@ -26,7 +27,7 @@ from gigagp.solvers.preconditioners import pivoting
 from gigagp.solvers.preconditioners.base import budget_of, factor_with_jitter
 from gigagp.solvers.preconditioners.clusters import Partition, clustered, contiguous
 from gigagp.solvers.prepared import Prepared
-from gigagp.solvers.solution import Solution, Start, Status
+from gigagp.solvers.solution import Initial, Solution, Start, Status
 
 #: Epochs between comparisons of the running residual with the true one, which rounding errors may have separated, and
 #: before the first one if products are less precise than the matrix (`LinearOperator.fast`).
@@ -89,12 +90,7 @@ class AlternatingProjections(PreparingSolver):
     coarse_rank: CountOrZero = 300
 
     def _solve(
-        self,
-        state: Prepared,
-        right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None,
-        generator: torch.Generator,
-        n_targets: int | None,
+        self, state: Prepared, b: torch.Tensor, initial: Initial, generator: torch.Generator, n_targets: int | None
     ) -> Solution:
         matrix = require_matrix(state.operator, "AlternatingProjections")
         first_residual_needed = initial is not None and not (
@@ -103,7 +99,7 @@ class AlternatingProjections(PreparingSolver):
         rank = self._coarse_rank(matrix.n)
         coarse = _CoarseSpace.build(matrix, rank, generator, state.pivots) if first_residual_needed else None
         companion = None if coarse is None else coarse.basis
-        problem = Problem(matrix, right_hand_sides, initial, companion=companion)
+        problem = Problem(matrix, b, initial, companion=companion)
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
         if rule.met(problem.residual_norms()):
             problem.setup_epochs += 0.0 if coarse is None else coarse.epochs
@@ -121,7 +117,7 @@ class AlternatingProjections(PreparingSolver):
             coarse.complete(product)
             state.pivots = coarse.pivots
         partition, name = self._partition(matrix, generator, coarse)
-        run = _ProjectionSolve(self, matrix, problem, rule, partition, coarse)
+        run = _ProjectionSolve(self, matrix, problem, rule, partition, coarse, state.run)
         status = run.loop()
         run.flush()
         detail: dict[str, object] = {
@@ -211,9 +207,10 @@ class _ProjectionSolve:
         rule: StoppingRule,
         partition: Partition,
         coarse: _CoarseSpace | None,
+        run: Run,
     ) -> None:
         self.solver, self.matrix, self.problem, self.rule = solver, matrix, problem, rule
-        self.partition, self.coarse = partition, coarse
+        self.partition, self.coarse, self.run = partition, coarse, run
         self.iterations = 0
         self.rows_used = 0
         self.jitter = 0.0
@@ -238,7 +235,7 @@ class _ProjectionSolve:
             norms = squares.sum(0).sqrt()
             if self.rule.met((norms + problem.drift) * margin):
                 return Status.CONVERGED
-            current().within(way.share(self.rule.excess(norms)))
+            self.run.meter.within(way.share(self.rule.excess(norms)))
             claimed = self.rule.met(norms * margin)
             if claimed or (self.rows_used >= next_check and bool((problem.drift > 0.1 * norms).any())):
                 # Rounding may have separated the running residual from the true one.
@@ -262,7 +259,7 @@ class _ProjectionSolve:
                 squares = problem.residual.square()
             if self.rows_used >= budget:
                 return Status.BUDGET_SPENT
-            if interruption.seconds_left() <= 0:
+            if self.run.seconds_left() <= 0:
                 return Status.TIME_SPENT
             if not self._step(self._choose(squares), norms):
                 return Status.NOT_FINITE

@@ -11,15 +11,18 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
+from gigagp.runtime.run import Run
 from gigagp.settings.fields import Settings
 from gigagp.solvers.prepared import Prepared
-from gigagp.solvers.solution import Solution, Start, Status
+from gigagp.solvers.solution import Initial, Solution, Start, Status
 
 
 class Solver(Settings, ABC):
     """A method of solving ``H v = b`` for many right-hand sides; immutable, and independent of the data."""
 
-    def prepare(self, operator: LinearOperator, previous: object = None) -> LinearOperator | Prepared:
+    def prepare(
+        self, operator: LinearOperator, previous: object = None, run: Run | None = None
+    ) -> LinearOperator | Prepared:
         """Return what `solve` takes for several solves with one matrix, and what they can share.
 
         Parameters
@@ -28,6 +31,9 @@ class Solver(Settings, ABC):
             The matrix ``H``.
         previous : Prepared or LinearOperator, optional
             What this method returned for a similar matrix, with the same rows. It saves work and has no other effect.
+        run : Run, optional
+            What the loop of a solve reports to, when it has to end, and where it keeps its state. None: those of the
+            fit in this thread, if there is one.
         """
         return operator
 
@@ -36,7 +42,7 @@ class Solver(Settings, ABC):
         self,
         operator: LinearOperator | Prepared,
         right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None = None,
+        initial: Initial = None,
         generator: torch.Generator | None = None,
         *,
         n_targets: int | None = None,
@@ -74,33 +80,26 @@ class Solver(Settings, ABC):
 class PreparingSolver(Solver):
     """Base of solvers whose solves with one matrix share a `Prepared`."""
 
-    def prepare(self, operator: LinearOperator, previous: object = None) -> Prepared:
+    def prepare(self, operator: LinearOperator, previous: object = None, run: Run | None = None) -> Prepared:
         """Return the matrix with what solves share; see `Solver.prepare`."""
-        return Prepared(operator, previous)
+        return Prepared(operator, previous, run=run)
 
     def solve(
         self,
         operator: LinearOperator | Prepared,
         right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None = None,
+        initial: Initial = None,
         generator: torch.Generator | None = None,
         *,
         n_targets: int | None = None,
     ) -> Solution:
         """Solve for every column; see `Solver.solve`."""
         state = operator if isinstance(operator, Prepared) else self.prepare(operator)
-        if generator is None:
-            generator = torch.Generator().manual_seed(0)
-        return self._solve(state, right_hand_sides, initial, generator, n_targets)
+        return self._solve(state, right_hand_sides, initial, own_generator(generator), n_targets)
 
     @abstractmethod
     def _solve(
-        self,
-        state: Prepared,
-        right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None,
-        generator: torch.Generator,
-        n_targets: int | None,
+        self, state: Prepared, b: torch.Tensor, initial: Initial, generator: torch.Generator, n_targets: int | None
     ) -> Solution:
         """Solve for every column."""
 
@@ -175,7 +174,7 @@ class Problem:
         self,
         operator: LinearOperator,
         right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None,
+        initial: Initial,
         *,
         norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
         companion: torch.Tensor | None = None,
@@ -201,7 +200,7 @@ class Problem:
         self._initial = self.value.clone() if initial is not None else None
         self._initial_norms = self.residual_norms()
 
-    def _set_start(self, initial: torch.Tensor | Start | None, companion: torch.Tensor | None) -> None:
+    def _set_start(self, initial: Initial, companion: torch.Tensor | None) -> None:
         b = self.right_hand_sides
         if initial is None:
             self.value, self.residual = torch.zeros_like(b), b.clone()

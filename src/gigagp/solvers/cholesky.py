@@ -12,7 +12,7 @@ from gigagp.runtime import memory
 from gigagp.solvers.base import PreparingSolver, Problem, StoppingRule, require_matrix
 from gigagp.solvers.preconditioners.base import budget_of
 from gigagp.solvers.prepared import Prepared
-from gigagp.solvers.solution import Solution, Start, Status
+from gigagp.solvers.solution import Initial, Solution, Status
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,10 @@ class Cholesky(PreparingSolver):
     """
 
     def _solve(
-        self,
-        state: Prepared,
-        right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None,
-        generator: torch.Generator,
-        n_targets: int | None,
+        self, state: Prepared, b: torch.Tensor, initial: Initial, generator: torch.Generator, n_targets: int | None
     ) -> Solution:
         matrix = require_matrix(state.operator, "Cholesky")
-        problem = Problem(matrix, right_hand_sides, None)
+        problem = Problem(matrix, b, None)
         memory.require(
             16 * matrix.n**2,
             budget_of(matrix),

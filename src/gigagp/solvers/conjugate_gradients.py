@@ -10,8 +10,8 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import LinearOperator
-from gigagp.runtime import interruption
-from gigagp.runtime.progress import Approach, current
+from gigagp.runtime.progress import Approach
+from gigagp.runtime.run import Run
 from gigagp.settings.fields import Count, Positive, Range, Words
 from gigagp.solvers.base import (
     PreparingSolver,
@@ -26,11 +26,10 @@ from gigagp.solvers.krylov import Recurrence
 from gigagp.solvers.preconditioners import Preconditioner
 from gigagp.solvers.preconditioners.automatic import PreconditionerChoice
 from gigagp.solvers.prepared import Prepared
-from gigagp.solvers.solution import Solution, Start, Status
+from gigagp.solvers.solution import Initial, Solution, Status
 from gigagp.solvers.truncated import TruncatedRun
 from gigagp.solvers.truncation import Distribution, RussianRoulette, TruncatedSeries
 from gigagp.solvers.truncation.estimators import TruncationChoice
-from gigagp.storage import kept_solves
 
 #: Comparisons with the true residual without progress after which the working precision counts as exhausted.
 _PATIENCE = 2
@@ -157,7 +156,7 @@ class ConjugateGradients(PreparingSolver):
         assert self.truncation is not None
         return RussianRoulette(self.truncation) if isinstance(self.truncation, Distribution) else self.truncation
 
-    def prepare(self, operator: LinearOperator, previous: object = None) -> Prepared:
+    def prepare(self, operator: LinearOperator, previous: object = None, run: Run | None = None) -> Prepared:
         """Return the matrix with a preconditioner for all solves with it; see `Solver.prepare`.
 
         The preconditioner of an earlier matrix is used as it is at the same hyperparameters. Where "auto" leaves the
@@ -165,19 +164,14 @@ class ConjugateGradients(PreparingSolver):
         truncated solver builds one for each matrix, because the law of its lengths assumes quick convergence.
         """
         near = _NEAR if self.preconditioner == "auto" and not self.is_random else 1.0
-        return Prepared(operator, previous, self.preconditioner, near=near, bound=self.nats is not None)
+        return Prepared(operator, previous, self.preconditioner, near=near, bound=self.nats is not None, run=run)
 
     def _solve(
-        self,
-        state: Prepared,
-        right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None,
-        generator: torch.Generator,
-        n_targets: int | None,
+        self, state: Prepared, b: torch.Tensor, initial: Initial, generator: torch.Generator, n_targets: int | None
     ) -> Solution:
         operator = state.operator
         series = None if self.truncation is None else self._series.bounded(operator.n, "the number of rows")
-        problem = Problem(operator, right_hand_sides, initial, norm=inner_norm(operator))
+        problem = Problem(operator, b, initial, norm=inner_norm(operator))
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
         run = (
             _ConjugateGradientSolve(self, problem, rule, state)
@@ -237,7 +231,7 @@ class _ConjugateGradientSolve:
             norms = problem.residual_norms()
             if self._met((norms + problem.drift) * margin):
                 return Status.CONVERGED
-            current().within(way.share(self.rule.excess(norms)))
+            self.state.run.meter.within(way.share(self.rule.excess(norms)))
             if bool((norms > _BLOWN_UP).any()):
                 if not problem.corrects:
                     problem.start_again()
@@ -253,7 +247,7 @@ class _ConjugateGradientSolve:
                     return ended
             if self.iterations >= budget:
                 return Status.BUDGET_SPENT
-            if self.iterations and interruption.seconds_left() <= 0:
+            if self.iterations and self.state.run.seconds_left() <= 0:
                 return Status.TIME_SPENT
             coefficients, step_norms = recurrence.step()
             self.iterations += 1
@@ -263,7 +257,7 @@ class _ConjugateGradientSolve:
 
     def _go_on(self) -> Callable[[], None]:
         """Go on where a killed process stopped, in a fit with a checkpoint; return what keeps the state of the loop."""
-        file, numbers, problem = kept_solves.current(), self.problem.operator.numbers, self.problem
+        file, numbers, problem = self.state.run.solves, self.problem.operator.numbers, self.problem
         if file is None or numbers is None:
             return lambda: None
         settings = f"{self.solver} {self.rule} {self.state.describe()}"
@@ -278,7 +272,7 @@ class _ConjugateGradientSolve:
             self._parting = float(state["parting"]) if len(state["parting"]) else None
         return lambda: file.keep(key, self._state)
 
-    def _state(self) -> kept_solves.State:
+    def _state(self) -> dict[str, torch.Tensor]:
         parting = torch.tensor([] if self._parting is None else [self._parting], dtype=torch.float64)
         counts = {"iterations": torch.tensor(self.iterations), "idle": torch.tensor(self._idle)}
         best_true = torch.tensor(self._best_true, dtype=torch.float64)

@@ -15,6 +15,7 @@ from gigagp.model.model import NOISE
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
+from gigagp.runtime.run import Run, current_run
 from gigagp.settings.schema import part
 from gigagp.solvers.preconditioners.automatic import PreconditionerChoice, automatic
 from gigagp.solvers.preconditioners.base import Parts, Preconditioner, PreconditionerRecipe
@@ -41,6 +42,8 @@ class Prepared(Parts):
         Factor of hyperparameters up to which the preconditioner of another matrix serves.
     bound : bool, default False
         As for `PreconditionerRecipe.build`.
+    run : Run, optional
+        What solves report to, when they have to end, and where they keep their state. None: `current_run`.
 
     Attributes
     ----------
@@ -58,7 +61,9 @@ class Prepared(Parts):
         *,
         near: float = 1.0,
         bound: bool = False,
+        run: Run | None = None,
     ) -> None:
+        self.run = run or current_run()
         self._operator: LinearOperator | None = operator
         self._n, self.setting, self._bound = operator.n, setting, bound
         self.preconditioner: Preconditioner | None = None
@@ -67,10 +72,9 @@ class Prepared(Parts):
         if isinstance(previous, Prepared) and previous._n == operator.n:
             self.pivots, self.graph, self.choice = previous.pivots, previous.graph, previous.choice
             origin = previous._origin
-            is_same = previous._operator is operator if origin is None else origin.is_near(operator, 1.0)
-            if is_same or (origin is not None and origin.is_near(operator, near)):
+            if origin is not None and origin.is_near(operator, near):
                 self.preconditioner, self._origin = previous.preconditioner, origin
-                self.is_kept = previous.preconditioner is not None and not is_same
+                self.is_kept = not origin.is_near(operator, 1.0)
 
     @property
     def operator(self) -> LinearOperator:
@@ -110,7 +114,7 @@ class Prepared(Parts):
             if isinstance(setting, PreconditionerRecipe):
                 recipe, self.choice = setting, None
             else:
-                recipe = automatic(operator, self)
+                recipe = automatic(operator, self, self.run.seconds_left())
             built = recipe.build(operator, generator, self, bound=self._bound)
         elif isinstance(setting, PreconditionerRecipe):
             msg = f"{setting!r} reads entries of the matrix, and {type(operator).__name__} has none to read: use None."

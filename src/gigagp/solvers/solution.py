@@ -56,6 +56,10 @@ class Start:
     rounding: float = 0.0
 
 
+#: What a solve starts from; None is zero.
+Initial = torch.Tensor | Start | None
+
+
 @dataclass(frozen=True)
 class Truncated:
     """The results of a randomly truncated run beyond `Solution.value`.

@@ -301,7 +301,7 @@ class IterativeObjective(TableObjective):
         """Return what a trial chooses for a model, or None if there is nothing to try; the next solve takes it."""
         matrix = self.matrix(model)
         state = Prepared(matrix)
-        automatic(matrix, state)
+        automatic(matrix, state, state.run.seconds_left())
         self._state = state.without_matrix()
         return state.choice
 

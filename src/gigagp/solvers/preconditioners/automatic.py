@@ -13,7 +13,6 @@ from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS, FEW_NEIGHBOURS, NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.operators.base import SymmetricMatrix
-from gigagp.runtime import interruption
 from gigagp.runtime.machine import slowness
 from gigagp.settings.fields import Words
 from gigagp.solvers.preconditioners.base import Choice, Parts, Preconditioner, PreconditionerRecipe, budget_of
@@ -85,10 +84,11 @@ def auto_sizes(n: int, budget: int | None = None, seconds: float = math.inf) -> 
     return size, size
 
 
-def automatic(matrix: SymmetricMatrix, parts: Parts) -> PreconditionerRecipe:
+def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) -> PreconditionerRecipe:
     """Return the recipe for a matrix, whose build uses at most half of the memory budget.
 
     What is known of a similar matrix serves here, and ``parts`` then has the neighbours and the choice for this one.
+    ``seconds`` are those left of a time budget.
 
     Up to three inputs the recipe is `Vecchia` with 30 neighbours, from 10,000 rows on with ``30 (n / 10,000)^(1/3)``
     where the budget has room for them. Beyond, solves with 2,000 of the rows decide between `Vecchia` with
@@ -97,7 +97,7 @@ def automatic(matrix: SymmetricMatrix, parts: Parts) -> PreconditionerRecipe:
     spread over many rows. A kernel without a compiled program takes `TwoLevel`, because its conditionals are slow.
     """
     n, budget = matrix.n, budget_of(matrix) // 2
-    rank, block_size = auto_sizes(n, budget, interruption.seconds_left())
+    rank, block_size = auto_sizes(n, budget, seconds)
     two_level = TwoLevel(rank=rank, block_size=block_size)
     if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE or not is_compiled(matrix.kernel, matrix.device):
         return two_level
