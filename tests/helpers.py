@@ -20,7 +20,7 @@ from gigagp.optimization import Evaluation, History
 from gigagp.optimization.sparse_ascent import SparseRun
 from gigagp.optimization.trace import Trace
 from gigagp.runtime.progress import NoProgress
-from gigagp.solvers import Solution
+from gigagp.solvers import Prepared, Solution
 from gigagp.solvers.base import Solver
 
 DTYPES = (torch.float64, torch.float32)
@@ -272,9 +272,13 @@ class RecordingSolver(Solver):
     inner: Solver
     calls: list[Call] = field(default_factory=list, compare=False, repr=False)
 
-    def solve(self, operator, right_hand_sides, initial=None, generator=None, *, n_targets=None, reuse=None):  # type: ignore[no-untyped-def]
-        solution = self.inner.solve(operator, right_hand_sides, initial, generator, n_targets=n_targets, reuse=reuse)
-        self.calls.append(Call(operator, right_hand_sides, initial, n_targets, solution))
+    def prepare(self, operator, previous=None, run=None):  # type: ignore[no-untyped-def]
+        return self.inner.prepare(operator, previous, run)
+
+    def solve(self, operator, right_hand_sides, initial=None, generator=None, *, n_targets=None):  # type: ignore[no-untyped-def]
+        solution = self.inner.solve(operator, right_hand_sides, initial, generator, n_targets=n_targets)
+        matrix = operator.operator if isinstance(operator, Prepared) else operator
+        self.calls.append(Call(matrix, right_hand_sides, initial, n_targets, solution))
         return solution
 
 

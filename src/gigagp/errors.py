@@ -25,9 +25,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 
 class GigaGPError(Exception):
@@ -100,28 +99,8 @@ class FitInterruptedWarning(FitWarning):
     """
 
 
-#: What the work at hand is about, for messages; empty if that goes without saying.
-_subject: ContextVar[str] = ContextVar("gigagp_subject", default="")
-
-
-@contextmanager
-def naming(subject: str) -> Iterator[None]:
-    """Begin the messages of errors and warnings in the block with what they are about, such as one of several outputs.
-
-    Parameters
-    ----------
-    subject : str
-        It precedes a colon.
-    """
-    token = _subject.set(subject)
-    try:
-        yield
-    except GigaGPError as error:
-        if error.args:
-            error.args = (f"{subject}: {error.args[0]}", *error.args[1:])
-        raise
-    finally:
-        _subject.reset(token)
+#: Returns what the work at hand is about, for messages; `gigagp.runtime.run` knows it, and sets this.
+subject: Callable[[], str] = str
 
 
 def warn(message: str, category: type[GigaGPWarning]) -> None:
@@ -129,8 +108,8 @@ def warn(message: str, category: type[GigaGPWarning]) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "gigagp":
         level, frame = level + 1, frame.f_back
-    subject = _subject.get()
-    warnings.warn(f"{subject}: {message}" if subject else message, category, stacklevel=level)
+    named = subject()
+    warnings.warn(f"{named}: {message}" if named else message, category, stacklevel=level)
 
 
 @contextmanager

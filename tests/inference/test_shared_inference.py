@@ -25,7 +25,7 @@ from gigagp.model.likelihoods import resolve_likelihood
 from gigagp.model.means import resolve_mean
 from gigagp.model.model import Model
 from gigagp.operators import kernel_matrix
-from gigagp.runtime import machine, processes
+from gigagp.runtime import group, machine, processes
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not there")
 
@@ -132,13 +132,13 @@ def work(rank: int, count: int, folder: Path) -> dict[str, Any]:
     """Compute everything in one of the processes, and return it."""
     meet, wait = f"file://{folder}/meet{count}", timedelta(seconds=120)
     dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=count, timeout=wait)
-    whats, meets = set(), processes.Processes.meet
+    whats, meets = set(), group.Processes.meet
 
-    def noted(self: processes.Processes, what: str, *arguments: Any, **settings: Any) -> None:
+    def noted(self: group.Processes, what: str, *arguments: Any, **settings: Any) -> None:
         whats.add(what.split(" (")[0])
         meets(self, what, *arguments, **settings)
 
-    processes.Processes.meet = noted  # type: ignore[method-assign]
+    group.Processes.meet = noted  # type: ignore[method-assign]
     try:
         with processes.joined(True):
             found: dict[str, Any] = gradients() | {"shared": whats}
@@ -148,7 +148,7 @@ def work(rank: int, count: int, folder: Path) -> dict[str, Any]:
             found["choice"] = choice(rank)
         return found
     finally:
-        processes.Processes.meet = meets  # type: ignore[method-assign]
+        group.Processes.meet = meets  # type: ignore[method-assign]
         dist.destroy_process_group()
 
 

@@ -27,7 +27,7 @@ from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators import KernelMatrix, ShardedKernelMatrix, kernel_matrix
 from gigagp.products import LowRankWeights, TorchTiles
 from gigagp.products.shared_tiles import SMALLEST, SharedTiles, n_terms
-from gigagp.runtime import processes
+from gigagp.runtime import group, processes
 
 pytestmark = [
     pytest.mark.slow,
@@ -432,7 +432,7 @@ def test_a_sum_has_one_order(count):
     nodes = [
         node
         for rank in range(count)
-        for node in processes._nodes(range(parts * rank // count, parts * (rank + 1) // count))
+        for node in group._nodes(range(parts * rank // count, parts * (rank + 1) // count))
     ]
     covered = [place * 2**level + k for level, place in nodes for k in range(2**level)]
     assert covered == list(range(parts))
@@ -440,7 +440,7 @@ def test_a_sum_has_one_order(count):
 
 @pytest.mark.parametrize("n", [1, 15, 16, 1000, 50_000])
 def test_parts_cover_the_rows(n):
-    edges = processes.row_edges(n)
+    edges = group.row_edges(n)
     assert edges[0] == 0
     assert edges[-1] == n
     assert all(a < b for a, b in pairwise(edges))
@@ -450,10 +450,10 @@ def test_parts_cover_the_rows(n):
 
 def test_a_part_of_a_product_is_worth_its_overhead():
     n, entries = 50_000, 1024
-    edges = processes.row_edges(n, entries)
-    assert len(processes.row_edges(n)) - 1 == 64
+    edges = group.row_edges(n, entries)
+    assert len(group.row_edges(n)) - 1 == 64
     assert len(edges) - 1 == 8
-    assert all((b - a) * entries >= processes._PART_ENTRIES for a, b in pairwise(edges))
+    assert all((b - a) * entries >= group._PART_ENTRIES for a, b in pairwise(edges))
 
 
 if __name__ == "__main__":

@@ -64,7 +64,6 @@ RECORDS = {
     optimization.History,
     optimization.SolveRecord,
     optimization.Step,
-    preconditioners.Reuse,
     solvers.Solution,
     solvers.Start,
     solvers.Truncated,

@@ -111,8 +111,9 @@ def test_one_block_solves_in_one_step():
 def test_the_coarse_space_is_solved_exactly_after_every_step():
     solver = AlternatingProjections(block_size=25, coarse_rank=10, tolerance=1e-14, max_epochs=1)
     matrix, b = kernel_matrix(100, noise=0.01), normal(100, 3)
-    solution = solver.solve(matrix, b, generator=generator())
-    columns = smooth_part(matrix)[:, solution.reuse.pivots]
+    state = solver.prepare(matrix)
+    solution = solver.solve(state, b, generator=generator())
+    columns = smooth_part(matrix)[:, state.pivots]
     residual = b - matrix.to_dense() @ solution.value
     assert float((torch.linalg.qr(columns)[0].T @ residual).abs().max()) < 1e-10
     assert solution.detail["coarse_rank"] == 10

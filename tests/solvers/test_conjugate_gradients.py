@@ -128,7 +128,7 @@ def test_a_preconditioner_may_be_built_once_and_used_often():
     assert torch.equal(solution.value, fresh.value)
     assert solution.setup_epochs == 0
     assert fresh.setup_epochs == pytest.approx(built.epochs)
-    assert solver.build_preconditioner(matrix) is built
+    assert solver.prepare(matrix).build(generator()) is built
     with pytest.raises(InvalidInputError, match="built for 100 rows; the operator has 20"):
         solver.solve(kernel_matrix(20), normal(20))
 

@@ -39,10 +39,16 @@ def table() -> tuple[np.ndarray, np.ndarray]:
     return X, np.sin(6 * X).sum(1) + 0.1 * rng.normal(size=len(X))
 
 
-def fit(solver: str = "plain", dtype: str = "float64", noise: float = 0.01, **options: object) -> GPRegressor:
+def fit(
+    solver: str = "plain",
+    dtype: str = "float64",
+    noise: float = 0.01,
+    aware: bool = False,
+    **options: object,
+) -> GPRegressor:
     tolerance = 1e-3 if dtype == "float32" else 1e-6
     given = solvers.ConjugateGradients(tolerance, probe_tolerance=tolerance, **SOLVERS[solver])
-    how = inference.Iterative(solver=given, n_samples=4)
+    how = inference.Iterative(solver=given, n_samples=4, computational_uncertainty=aware)
     gp = GPRegressor(kernels.Matern(1.5, 0.3), how, noise_variance=noise, optimizer=None, dtype=dtype)
     return gp.fit(*table(), **options)
 
@@ -101,6 +107,16 @@ def test_a_solve_with_other_hyperparameters_begins_anew(tmp_path, monkeypatch):
         keys.add(file.key([*numbers, y], "settings"))
     assert len(keys) == 3
     assert all(file.state_of(key) is None for key in keys)
+
+
+def test_a_solve_whose_products_are_recorded_begins_anew(tmp_path, monkeypatch):
+    """The posterior is made of all products, and those before the kill are not in the file."""
+    path = tmp_path / "fit.checkpoint"
+    whole = fit(aware=True)
+    killed(monkeypatch, 5, checkpoint=path, aware=True)
+    resumed = fit(checkpoint=path, aware=True)
+    for one, other in zip(*(gp.predict(table()[0] + 0.01, return_std=True) for gp in (whole, resumed)), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_damaged_file_is_told_and_the_solve_begins_anew(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError, naming
+from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
 from gigagp.estimators import student_fit
 from gigagp.estimators.answers.outputs import columns_of
 from gigagp.estimators.arguments import Arguments, Problem, require_same_rows, start_model, warn_of_shares
@@ -60,6 +60,7 @@ from gigagp.optimization.trace import Trace
 from gigagp.runtime import processes, termination
 from gigagp.runtime.interruption import Interrupted, interruptible
 from gigagp.runtime.progress import Meter, meter_for
+from gigagp.runtime.run import naming
 from gigagp.settings.brief import output_name
 from gigagp.settings.random import generator_from, spawn
 from gigagp.storage.files import check_folder

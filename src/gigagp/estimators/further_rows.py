@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError, naming
+from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.outputs import columns_of
 from gigagp.estimators.arguments import Arguments, known_noise
 from gigagp.estimators.fitting import fit_rows
@@ -20,6 +20,7 @@ from gigagp.inference.registry import adding_names
 from gigagp.kernels.stationary import require_taken
 from gigagp.model.likelihoods import Gaussian, resolve_likelihood
 from gigagp.model.model import Model
+from gigagp.runtime.run import naming
 from gigagp.settings.brief import output_name
 from gigagp.tables import intake
 from gigagp.tables.encoding import fitted_encoder, model_inputs

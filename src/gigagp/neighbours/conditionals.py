@@ -20,8 +20,9 @@ from gigagp.neighbours import batched
 from gigagp.neighbours.local import Conditionals, Derivatives, total
 from gigagp.products.extension import native as _native
 from gigagp.products.program import Program, compile_kernel, supports
+from gigagp.runtime.group import Processes
 from gigagp.runtime.memory import require
-from gigagp.runtime.processes import Processes, current
+from gigagp.runtime.processes import current
 
 #: Bytes of a local problem for each entry of its covariance: eight in the lanes of a vector, or batches of torch.
 _LOCAL_BYTES = 64

@@ -120,7 +120,7 @@ class KernelMatrix(SymmetricMatrix):
             self.storage = "tiles"
 
     @property
-    def numbers(self) -> tuple[Tensor, ...]:
+    def numbers(self) -> tuple[Tensor, ...] | None:
         """The hyperparameters of the kernel, and the noise."""
         return (*self.kernel.parameters().values(), self._noise)
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from gigagp.operators.kernel_matrix import KernelMatrix
 from gigagp.products.stored import stored_product
-from gigagp.runtime.processes import Processes, current, row_edges
+from gigagp.runtime.group import Processes, row_edges
+from gigagp.runtime.processes import current
 
 
 class ShardedKernelMatrix(KernelMatrix):

@@ -18,7 +18,8 @@ from gigagp.optimization.history import Step, natural_values
 from gigagp.optimization.sampled import Place, Sampleable, SampledObjective
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace, in_range
-from gigagp.runtime.interruption import Interruption, asked_between_steps
+from gigagp.runtime.interruption import asked_between_steps
+from gigagp.runtime.run import Interruption
 from gigagp.settings.fields import Count, Positive, PositiveShare, Settings, Share, ShareBelowOne
 
 #: Windows of steps in a fit of a given number of steps. At the end of each, history, best state and checkpoint are

@@ -13,7 +13,8 @@ from gigagp.kernels import Kernel
 from gigagp.products.engine import Engine, LowRankWeights, Weights
 from gigagp.products.native_tiles import NativeTiles
 from gigagp.products.torch_tiles import TorchTiles
-from gigagp.runtime.processes import Processes, current, row_edges
+from gigagp.runtime.group import Processes, row_edges
+from gigagp.runtime.processes import current
 
 #: Entries of the kernel matrix below which a process computes a result alone, in a few milliseconds.
 SMALLEST = 2**20

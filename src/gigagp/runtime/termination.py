@@ -10,29 +10,12 @@ As with `gigagp.runtime.interruption`, programs with their own handler are not a
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from types import FrameType
 
-
-class _Termination:
-    """Whether SIGTERM has been received, and whether it can wait for a write."""
-
-    def __init__(self) -> None:
-        self.requested = self.waits = False
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.waits and not self.requested:
-            self.requested = True
-        else:
-            end()
-
-
-_current: ContextVar[_Termination | None] = ContextVar("gigagp_termination", default=None)
+from gigagp.runtime.run import Termination, current_run, end, running
 
 
 @contextmanager
@@ -42,23 +25,22 @@ def written_first(has_checkpoint: bool) -> Iterator[None]:
     if not (has_checkpoint and main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL):
         yield
         return
-    state = _Termination()
+    state = Termination()
     handler = state.handle
-    token = _current.set(state)
     signal.signal(signal.SIGTERM, handler)
     try:
-        yield
+        with running(termination=state):
+            yield
     finally:
         if signal.getsignal(signal.SIGTERM) is handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _current.reset(token)
         if state.requested:  # the block failed before it could write
             end()
 
 
 def can_wait() -> bool:
     """Record that a write will soon follow a SIGTERM, and return whether one has been received."""
-    state = _current.get()
+    state = current_run().termination
     if state is None:
         return False
     state.waits = True
@@ -67,7 +49,7 @@ def can_wait() -> bool:
 
 def after_write() -> None:
     """End the process if SIGTERM has been received, since the checkpoint has been written."""
-    state = _current.get()
+    state = current_run().termination
     if state is not None and state.requested:
         end()
 
@@ -78,13 +60,7 @@ def write_last(write: Callable[[], object]) -> None:
     A SIGTERM during the write waits for it, since this may be the only write of a short fit.
     """
     write()
-    state = _current.get()
+    state = current_run().termination
     if state is not None:
         state.waits = False
     after_write()
-
-
-def end() -> None:
-    """End this process in the same way as SIGTERM."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)

@@ -5,6 +5,7 @@ from gigagp.solvers.base import Solver
 from gigagp.solvers.cholesky import Cholesky
 from gigagp.solvers.conjugate_gradients import ConjugateGradients
 from gigagp.solvers.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel, Vecchia
+from gigagp.solvers.prepared import Prepared
 from gigagp.solvers.solution import Solution, Start, Status, Truncated
 from gigagp.solvers.stochastic_gradient_descent import StochasticGradientDescent
 
@@ -14,6 +15,7 @@ __all__ = [
     "ConjugateGradients",
     "Nystrom",
     "PivotedCholesky",
+    "Prepared",
     "RandomlyPivotedCholesky",
     "Solution",
     "Solver",

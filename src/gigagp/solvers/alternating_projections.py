@@ -8,25 +8,26 @@ from typing import Literal
 
 import torch
 
-from gigagp.operators.base import Index, LinearOperator, SymmetricMatrix
-from gigagp.runtime import interruption, memory
-from gigagp.runtime.progress import Approach, current
+from gigagp.operators.base import Index, SymmetricMatrix
+from gigagp.runtime import memory
+from gigagp.runtime.progress import Approach
+from gigagp.runtime.run import Run
 from gigagp.settings.fields import Count, CountOrZero, Positive
 from gigagp.solvers.base import (
+    PreparingSolver,
     Problem,
-    Solver,
     StoppingRule,
     column_norms,
     has_finite_diagonal,
-    own_generator,
     require_matrix,
     slack,
     stopping_rule,
 )
-from gigagp.solvers.preconditioners import Reuse, pivoting
+from gigagp.solvers.preconditioners import pivoting
 from gigagp.solvers.preconditioners.base import budget_of, factor_with_jitter
 from gigagp.solvers.preconditioners.clusters import Partition, clustered, contiguous
-from gigagp.solvers.solution import Solution, Start, Status
+from gigagp.solvers.prepared import Prepared
+from gigagp.solvers.solution import Initial, Solution, Start, Status
 
 #: Epochs between comparisons of the running residual with the true one, which rounding errors may have separated, and
 #: before the first one if products are less precise than the matrix (`LinearOperator.fast`).
@@ -34,7 +35,7 @@ _CHECK_EPOCHS, _FIRST_CHECK = 50, 3
 
 
 @dataclass(frozen=True)
-class AlternatingProjections(Solver):
+class AlternatingProjections(PreparingSolver):
     """Greedy block coordinate descent on ``v' H v / 2 - v' b``, with a coarse space.
 
     A step reads only ``n * block_size`` entries of the matrix, so this solver suits matrices that are expensive to
@@ -88,27 +89,17 @@ class AlternatingProjections(Solver):
     score: Literal["frobenius", "sum"] = "frobenius"
     coarse_rank: CountOrZero = 300
 
-    def solve(
-        self,
-        operator: LinearOperator,
-        right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None = None,
-        generator: torch.Generator | None = None,
-        *,
-        n_targets: int | None = None,
-        reuse: Reuse | None = None,
+    def _solve(
+        self, state: Prepared, b: torch.Tensor, initial: Initial, generator: torch.Generator, n_targets: int | None
     ) -> Solution:
-        """Solve for every column; see `Solver.solve`."""
-        matrix = require_matrix(operator, "AlternatingProjections")
-        generator = own_generator(generator)
+        matrix = require_matrix(state.operator, "AlternatingProjections")
         first_residual_needed = initial is not None and not (
             isinstance(initial, Start) and initial.residual is not None
         )
-        coarse = (
-            _CoarseSpace.build(matrix, self._coarse_rank(matrix.n), generator, reuse) if first_residual_needed else None
-        )
+        rank = self._coarse_rank(matrix.n)
+        coarse = _CoarseSpace.build(matrix, rank, generator, state.pivots) if first_residual_needed else None
         companion = None if coarse is None else coarse.basis
-        problem = Problem(matrix, right_hand_sides, initial, companion=companion, reuse=reuse)
+        problem = Problem(matrix, b, initial, companion=companion)
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
         if rule.met(problem.residual_norms()):
             problem.setup_epochs += 0.0 if coarse is None else coarse.epochs
@@ -116,7 +107,7 @@ class AlternatingProjections(Solver):
         if not has_finite_diagonal(matrix):
             return problem.finish(Status.NOT_FINITE, 0, 0.0, rule)
         if coarse is None:
-            coarse = _CoarseSpace.build(matrix, self._coarse_rank(matrix.n), generator, reuse)
+            coarse = _CoarseSpace.build(matrix, rank, generator, state.pivots)
         if coarse is not None:
             problem.setup_epochs += coarse.epochs
             product = problem.companion_product
@@ -124,9 +115,9 @@ class AlternatingProjections(Solver):
             if not bool(torch.isfinite(product).all()):
                 return problem.finish(Status.NOT_FINITE, 0, 0.0, rule)
             coarse.complete(product)
-            problem.reuse = Reuse(pivots=coarse.pivots)
+            state.pivots = coarse.pivots
         partition, name = self._partition(matrix, generator, coarse)
-        run = _ProjectionSolve(self, matrix, problem, rule, partition, coarse)
+        run = _ProjectionSolve(self, matrix, problem, rule, partition, coarse, state.run)
         status = run.loop()
         run.flush()
         detail: dict[str, object] = {
@@ -177,12 +168,11 @@ class _CoarseSpace:
 
     @classmethod
     def build(
-        cls, matrix: SymmetricMatrix, rank: int, generator: torch.Generator, reuse: Reuse | None
+        cls, matrix: SymmetricMatrix, rank: int, generator: torch.Generator, pivots: torch.Tensor | None
     ) -> _CoarseSpace | None:
         """Return the space spanned by ``rank`` randomly pivoted columns, or None if it would be empty."""
         if rank == 0:
             return None
-        pivots = None if reuse is None else reuse.pivots
         factor = pivoting.random(matrix, rank, generator, pivots=pivots)
         return cls(factor, matrix.dtype) if factor.rank else None
 
@@ -217,9 +207,10 @@ class _ProjectionSolve:
         rule: StoppingRule,
         partition: Partition,
         coarse: _CoarseSpace | None,
+        run: Run,
     ) -> None:
         self.solver, self.matrix, self.problem, self.rule = solver, matrix, problem, rule
-        self.partition, self.coarse = partition, coarse
+        self.partition, self.coarse, self.run = partition, coarse, run
         self.iterations = 0
         self.rows_used = 0
         self.jitter = 0.0
@@ -244,7 +235,7 @@ class _ProjectionSolve:
             norms = squares.sum(0).sqrt()
             if self.rule.met((norms + problem.drift) * margin):
                 return Status.CONVERGED
-            current().within(way.share(self.rule.excess(norms)))
+            self.run.meter.within(way.share(self.rule.excess(norms)))
             claimed = self.rule.met(norms * margin)
             if claimed or (self.rows_used >= next_check and bool((problem.drift > 0.1 * norms).any())):
                 # Rounding may have separated the running residual from the true one.
@@ -268,7 +259,7 @@ class _ProjectionSolve:
                 squares = problem.residual.square()
             if self.rows_used >= budget:
                 return Status.BUDGET_SPENT
-            if interruption.seconds_left() <= 0:
+            if self.run.seconds_left() <= 0:
                 return Status.TIME_SPENT
             if not self._step(self._choose(squares), norms):
                 return Status.NOT_FINITE

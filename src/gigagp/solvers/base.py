@@ -11,31 +11,48 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
+from gigagp.runtime.run import Run
 from gigagp.settings.fields import Settings
-from gigagp.solvers.preconditioners.base import Preconditioner, Reuse
-from gigagp.solvers.solution import Solution, Start, Status
+from gigagp.solvers.prepared import Prepared
+from gigagp.solvers.solution import Initial, Solution, Start, Status
 
 
 class Solver(Settings, ABC):
     """A method of solving ``H v = b`` for many right-hand sides; immutable, and independent of the data."""
 
-    @abstractmethod
-    def solve(
-        self,
-        operator: LinearOperator,
-        right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None = None,
-        generator: torch.Generator | None = None,
-        *,
-        n_targets: int | None = None,
-        reuse: Reuse | None = None,
-    ) -> Solution:
-        """Solve for every column.
+    def prepare(
+        self, operator: LinearOperator, previous: object = None, run: Run | None = None
+    ) -> LinearOperator | Prepared:
+        """Return what `solve` takes for several solves with one matrix, and what they can share.
 
         Parameters
         ----------
         operator : LinearOperator
             The matrix ``H``.
+        previous : Prepared or LinearOperator, optional
+            What this method returned for a similar matrix, with the same rows. It saves work and has no other effect.
+        run : Run, optional
+            What the loop of a solve reports to, when it has to end, and where it keeps its state. None: those of the
+            fit in this thread, if there is one.
+        """
+        return operator
+
+    @abstractmethod
+    def solve(
+        self,
+        operator: LinearOperator | Prepared,
+        right_hand_sides: torch.Tensor,
+        initial: Initial = None,
+        generator: torch.Generator | None = None,
+        *,
+        n_targets: int | None = None,
+    ) -> Solution:
+        """Solve for every column.
+
+        Parameters
+        ----------
+        operator : LinearOperator or Prepared
+            The matrix ``H``, or what `prepare` returned for it.
         right_hand_sides : Tensor of shape (n, s) or (n,)
             Cast to the operator's dtype and device.
         initial : Tensor or Start, optional
@@ -47,8 +64,6 @@ class Solver(Settings, ABC):
             Number k of leading columns that are targets; the others are probe vectors. Each target has to reach the
             tolerance, but only the mean relative residual of the probe vectors has to reach the probe tolerance. None:
             every column is a target.
-        reuse : Reuse, optional
-            `Solution.reuse` of an earlier solve with a similar matrix. It saves work and has no other effect.
 
         Returns
         -------
@@ -60,6 +75,33 @@ class Solver(Settings, ABC):
         InvalidInputError
             If shapes disagree or a number is complex, NaN or infinite.
         """
+
+
+class PreparingSolver(Solver):
+    """Base of solvers whose solves with one matrix share a `Prepared`."""
+
+    def prepare(self, operator: LinearOperator, previous: object = None, run: Run | None = None) -> Prepared:
+        """Return the matrix with what solves share; see `Solver.prepare`."""
+        return Prepared(operator, previous, run=run)
+
+    def solve(
+        self,
+        operator: LinearOperator | Prepared,
+        right_hand_sides: torch.Tensor,
+        initial: Initial = None,
+        generator: torch.Generator | None = None,
+        *,
+        n_targets: int | None = None,
+    ) -> Solution:
+        """Solve for every column; see `Solver.solve`."""
+        state = operator if isinstance(operator, Prepared) else self.prepare(operator)
+        return self._solve(state, right_hand_sides, initial, own_generator(generator), n_targets)
+
+    @abstractmethod
+    def _solve(
+        self, state: Prepared, b: torch.Tensor, initial: Initial, generator: torch.Generator, n_targets: int | None
+    ) -> Solution:
+        """Solve for every column."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +166,6 @@ class Problem:
         Whether `take_exact` was called.
     drift : Tensor of shape (s,)
         Bound on the distance between ``residual`` and the true residual that rounding may have caused.
-    reuse : Reuse or None
-        Parts that a later solve may reuse; initially those that this solve was given.
     companion_product : Tensor or None
         ``H @ companion``, if a first residual had to be computed and the companion could share that pass.
     """
@@ -134,15 +174,14 @@ class Problem:
         self,
         operator: LinearOperator,
         right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None,
+        initial: Initial,
         *,
         norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
         companion: torch.Tensor | None = None,
-        reuse: Reuse | None = None,
+        reuse: object = None,  # of solvers written for earlier versions
     ) -> None:
-        self.operator, self.working, self.reuse = operator, operator.fast, reuse
+        self.operator, self.working = operator, operator.fast
         self.widened = False
-        self.preconditioner: Preconditioner | None = None
         self.norm = norm or column_norms
         self._flat = right_hand_sides.ndim == 1
         b = _as_columns(operator, right_hand_sides, "right_hand_sides")
@@ -161,7 +200,7 @@ class Problem:
         self._initial = self.value.clone() if initial is not None else None
         self._initial_norms = self.residual_norms()
 
-    def _set_start(self, initial: torch.Tensor | Start | None, companion: torch.Tensor | None) -> None:
+    def _set_start(self, initial: Initial, companion: torch.Tensor | None) -> None:
         b = self.right_hand_sides
         if initial is None:
             self.value, self.residual = torch.zeros_like(b), b.clone()
@@ -316,8 +355,6 @@ class Problem:
             setup_epochs=self.setup_epochs,
             nats=nats,
             residual=(self.residual * self.scale)[:, : rule.n_targets],
-            reuse=self.reuse,
-            preconditioner=self.preconditioner,
             widened=self.widened,
             detail=detail or {},
         )

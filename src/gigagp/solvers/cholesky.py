@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.errors import NotPositiveDefiniteError
-from gigagp.operators.base import LinearOperator
 from gigagp.products import dense
 from gigagp.runtime import memory
-from gigagp.solvers.base import Problem, Solver, StoppingRule, require_matrix
-from gigagp.solvers.preconditioners.base import Reuse, budget_of
-from gigagp.solvers.solution import Solution, Start, Status
+from gigagp.solvers.base import PreparingSolver, Problem, StoppingRule, require_matrix
+from gigagp.solvers.preconditioners.base import budget_of
+from gigagp.solvers.prepared import Prepared
+from gigagp.solvers.solution import Initial, Solution, Status
 
 
 @dataclass(frozen=True)
-class Cholesky(Solver):
+class Cholesky(PreparingSolver):
     """Factor the whole matrix in float64: the reference, and the fastest choice for a few thousand rows.
 
-    A solve stores two dense n x n float64 matrices and takes n^3 / 3 operations. No jitter is ever added. ``initial``,
-    ``generator`` and ``reuse`` are accepted and ignored. ``detail["log_determinant"]`` is the exact log-determinant.
+    A solve stores two dense n x n float64 matrices and takes n^3 / 3 operations. No jitter is ever added. ``initial``
+    and ``generator`` are accepted and ignored. ``detail["log_determinant"]`` is the exact log-determinant.
 
     Raises
     ------
@@ -30,19 +30,11 @@ class Cholesky(Solver):
         If the two matrices exceed the memory budget.
     """
 
-    def solve(
-        self,
-        operator: LinearOperator,
-        right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None = None,
-        generator: torch.Generator | None = None,
-        *,
-        n_targets: int | None = None,
-        reuse: Reuse | None = None,
+    def _solve(
+        self, state: Prepared, b: torch.Tensor, initial: Initial, generator: torch.Generator, n_targets: int | None
     ) -> Solution:
-        """Solve for every column; see `Solver.solve`."""
-        matrix = require_matrix(operator, "Cholesky")
-        problem = Problem(matrix, right_hand_sides, None)
+        matrix = require_matrix(state.operator, "Cholesky")
+        problem = Problem(matrix, b, None)
         memory.require(
             16 * matrix.n**2,
             budget_of(matrix),

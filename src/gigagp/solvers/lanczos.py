@@ -15,7 +15,8 @@ from gigagp.settings.random import standard_normal
 from gigagp.solvers.base import own_generator
 from gigagp.solvers.krylov import Recurrence
 from gigagp.solvers.preconditioners import Preconditioner
-from gigagp.solvers.preconditioners.automatic import PreconditionerChoice, build
+from gigagp.solvers.preconditioners.automatic import PreconditionerChoice
+from gigagp.solvers.prepared import Prepared
 from gigagp.solvers.truncation import Distribution, RussianRoulette, TruncatedSeries
 from gigagp.solvers.truncation.estimators import TruncationChoice
 
@@ -161,7 +162,7 @@ def log_determinant(
     """
     generator = own_generator(generator)
     series = None if truncation is None else _bounded(truncation, operator.dimension, max_steps)
-    built = build(preconditioner, operator, generator)
+    built = Prepared(operator, setting=preconditioner).build(generator)
     if starts is not None:
         probes = starts
     elif built is None:

@@ -7,8 +7,6 @@ from enum import Enum
 
 import torch
 
-from gigagp.solvers.preconditioners.base import Preconditioner, Reuse
-
 
 class Status(Enum):
     """The reason why a solve ended. The value is the message for the user."""
@@ -56,6 +54,10 @@ class Start:
     residual: torch.Tensor | None = None
     epochs: float = 0.0
     rounding: float = 0.0
+
+
+#: What a solve starts from; None is zero.
+Initial = torch.Tensor | Start | None
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,6 @@ class Solution:
         ``b - H v`` of the targets, as the loop knows it; None from solvers of other spaces.
     truncated : Truncated or None
         Further results of a random truncation; None for untruncated solves.
-    reuse : Reuse or None
-        Parts that a later solve with a similar matrix may reuse.
-    preconditioner : Preconditioner or None
-        The preconditioner that ran, which serves a later solve with the same matrix as it is
-        (``replace(solver, preconditioner=...)``); None if there was none, or none was needed.
     widened : bool
         Whether products in less precision (`LinearOperator.fast`) were too coarse for this matrix, so that the loop
         went on with the operator's own.
@@ -130,8 +127,6 @@ class Solution:
     nats: torch.Tensor | None = None
     residual: torch.Tensor | None = None
     truncated: Truncated | None = None
-    reuse: Reuse | None = None
-    preconditioner: Preconditioner | None = None
     widened: bool = False
     detail: dict[str, object] = field(default_factory=dict)
 

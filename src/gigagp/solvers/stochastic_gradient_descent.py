@@ -9,22 +9,21 @@ from typing import Literal
 
 import torch
 
-from gigagp.operators.base import LinearOperator, SymmetricMatrix
-from gigagp.runtime import interruption
-from gigagp.runtime.progress import Approach, current
+from gigagp.operators.base import SymmetricMatrix
+from gigagp.runtime.progress import Approach
+from gigagp.runtime.run import Run
 from gigagp.settings.fields import Count, Positive, ShareBelowOne
 from gigagp.solvers.base import (
+    PreparingSolver,
     Problem,
-    Solver,
     StoppingRule,
     has_finite_diagonal,
-    own_generator,
     require_matrix,
     slack,
     stopping_rule,
 )
-from gigagp.solvers.preconditioners.base import Reuse
-from gigagp.solvers.solution import Solution, Start, Status
+from gigagp.solvers.prepared import Prepared
+from gigagp.solvers.solution import Initial, Solution, Status
 
 #: Ratio of the residual to the best one seen that counts as divergence, for a rate that was given and for one that was
 #: found automatically, which is abandoned sooner.
@@ -35,7 +34,7 @@ _MOST_HALVINGS = 12
 
 
 @dataclass(frozen=True)
-class StochasticGradientDescent(Solver):
+class StochasticGradientDescent(PreparingSolver):
     """Mini-batch gradient descent with heavy-ball momentum.
 
     A step reads only ``batch_size`` rows of the matrix, less than in any other solver, but the loop is the slowest to
@@ -82,20 +81,11 @@ class StochasticGradientDescent(Solver):
     momentum: ShareBelowOne = 0.9
     sampling: Literal["independent", "epoch"] = "independent"
 
-    def solve(
-        self,
-        operator: LinearOperator,
-        right_hand_sides: torch.Tensor,
-        initial: torch.Tensor | Start | None = None,
-        generator: torch.Generator | None = None,
-        *,
-        n_targets: int | None = None,
-        reuse: Reuse | None = None,
+    def _solve(
+        self, state: Prepared, b: torch.Tensor, initial: Initial, generator: torch.Generator, n_targets: int | None
     ) -> Solution:
-        """Solve for every column; see `Solver.solve`."""
-        matrix = require_matrix(operator, "StochasticGradientDescent")
-        generator = own_generator(generator)
-        problem = Problem(matrix, right_hand_sides, initial, reuse=reuse)
+        matrix = require_matrix(state.operator, "StochasticGradientDescent")
+        problem = Problem(matrix, b, initial)
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
         if rule.met(problem.residual_norms()):
             return problem.finish(Status.CONVERGED, 0, 0.0, rule)
@@ -107,7 +97,7 @@ class StochasticGradientDescent(Solver):
             problem.setup_epochs += epochs
         else:
             step = self.learning_rate / batch_size
-        run = _DescentSolve(self, matrix, problem, rule, step)
+        run = _DescentSolve(self, matrix, problem, rule, step, state.run)
         status = run.loop(_batches(matrix.n, batch_size, self.sampling, generator, matrix.device))
         problem.drift.fill_(math.inf)  # the running residual is an estimate: a product gives the true one
         detail: dict[str, object] = {
@@ -139,9 +129,10 @@ class _DescentSolve:
         problem: Problem,
         rule: StoppingRule,
         step_size: float,
+        run: Run,
     ) -> None:
         self.solver, self.matrix, self.problem, self.rule = solver, matrix, problem, rule
-        self.step_size = step_size
+        self.step_size, self.run = step_size, run
         self.iterations = 0
         self.rows_used = 0
         self.halvings = 0
@@ -159,12 +150,12 @@ class _DescentSolve:
         for batch in batches:
             if self.rows_used >= budget:
                 break
-            if interruption.seconds_left() <= 0:
+            if self.run.seconds_left() <= 0:
                 spent = Status.TIME_SPENT
                 break
             self._step(batch)
             norms = problem.residual_norms()
-            current().within(way.share(self.rule.excess(norms)))
+            self.run.meter.within(way.share(self.rule.excess(norms)))
             size = self._size(norms)
             growth = size / self._best
             if growth < _WORSE:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 
 import torch
 
 from gigagp.errors import GigaGPWarning, ModelFileError, warn
-from gigagp.runtime import processes
+from gigagp.runtime.run import current_run, running
 from gigagp.storage.occasional_writes import OccasionalWrites
 from gigagp.storage.tensor_file import load_state, save_state
 
@@ -76,19 +75,8 @@ class SolveFile:
         self.path.unlink(missing_ok=True)
 
 
-_file: ContextVar[SolveFile | None] = ContextVar("gigagp_solve_file", default=None)
-
-
 @contextmanager
 def kept_in(file: SolveFile | None) -> Iterator[None]:
     """Let solves of the block write their state to a file. A fit that several processes share does without."""
-    token = _file.set(file if processes.current() is None else None)
-    try:
+    with running(solves=file if current_run().processes is None else None):
         yield
-    finally:
-        _file.reset(token)
-
-
-def current() -> SolveFile | None:
-    """Return the file of the current fit, or None."""
-    return _file.get()

@@ -9,7 +9,7 @@ from gigagp.errors import MemoryBudgetError
 from gigagp.kernels import Cosine, Matern
 from gigagp.operators import DenseMatrix, KernelMatrix
 from gigagp.products.native_tiles import NativeTiles
-from gigagp.solvers.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel, Vecchia
+from gigagp.solvers.preconditioners import Nystrom, Parts, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel, Vecchia
 from gigagp.solvers.preconditioners.automatic import auto_sizes, automatic
 from matrices import generator, kernel_matrix, normal, smooth_part, spectral, with_duplicates
 
@@ -159,8 +159,8 @@ def test_reuse_gives_as_good_a_preconditioner_for_a_neighbouring_matrix(recipe):
         values = torch.linalg.eigvals(preconditioner.apply(neighbour.to_dense())).real
         return float(values.max() / values.min())
 
-    reuse = recipe.build(matrix, generator()).reuse()
-    kept = condition(recipe.build(neighbour, generator(1), reuse))
+    known = recipe.build(matrix, generator())
+    kept = condition(recipe.build(neighbour, generator(1), known))
     assert kept < 2 * condition(recipe.build(neighbour, generator(1)))
 
 
@@ -184,14 +184,14 @@ def test_too_large_a_preconditioner_is_refused_with_its_bytes():
     matrix = KernelMatrix(kernel, normal(1000, 2), 0.1, memory_budget=4 * 10**6, storage="tiles")
     with pytest.raises(MemoryBudgetError, match=r"needs 20,000,000 bytes, the memory budget is 4,000,000"):
         TwoLevel(1000, 500).build(matrix, generator())
-    recipe, _ = automatic(matrix)  # the automatic sizes fit
+    recipe = automatic(matrix, Parts())  # the automatic sizes fit
     assert 8 * 1000 * (2 * recipe.rank + recipe.block_size) <= 2 * 10**6
 
 
 def test_the_automatic_choice_follows_the_inputs_the_noise_and_the_kernel():
     def chosen(kernel, d, noise):
         n = 1200 if d == 2 else 5100
-        return type(automatic(KernelMatrix(kernel, normal(n, d), noise, storage="tiles"))[0])
+        return type(automatic(KernelMatrix(kernel, normal(n, d), noise, storage="tiles"), Parts()))
 
     short, long = Matern(nu=1.5, lengthscale=0.5, variance=1.0), Matern(nu=1.5, lengthscale=20.0, variance=1.0)
     compiled = NativeTiles.available()
@@ -206,7 +206,7 @@ def test_the_automatic_choice_follows_the_inputs_the_noise_and_the_kernel():
 def test_more_rows_in_few_inputs_have_more_neighbours_where_the_budget_has_room():
     def neighbours(n, budget):
         matrix = KernelMatrix(Matern(nu=0.5), normal(n, 2), 0.1, memory_budget=budget, storage="tiles")
-        return automatic(matrix)[0].n_neighbors
+        return automatic(matrix, Parts()).n_neighbors
 
     assert [neighbours(n, 2**30) for n in (2000, 10_000, 20_000)] == [30, 30, 38]
     assert neighbours(20_000, 2 * 48 * 20_000 * 33) == 33

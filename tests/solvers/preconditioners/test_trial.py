@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from gigagp.errors import InvalidInputError
 from gigagp.kernels import RBF, Matern
 from gigagp.operators import KernelMatrix
 from gigagp.products import NativeTiles
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.preconditioners import TwoLevel, Vecchia
 from gigagp.solvers.preconditioners import automatic as automatic_module
-from gigagp.solvers.preconditioners.automatic import TRIAL_ROWS, Candidate, automatic, build, cheapest
-from gigagp.solvers.preconditioners.base import PreconditionerRecipe, Reuse
+from gigagp.solvers.preconditioners.automatic import TRIAL_ROWS, Candidate, automatic, cheapest
+from gigagp.solvers.preconditioners.base import Parts, PreconditionerRecipe
 from gigagp.solvers.preconditioners.low_rank import RandomlyPivotedCholesky
 from helpers import generator, points
 
@@ -30,8 +31,8 @@ def matrix(n=TRIAL_ROWS, d=6, noise=0.01, kernel=None, **changes):
 class Useless(PreconditionerRecipe):
     """A recipe whose preconditioner is a poor one, for controls."""
 
-    def build(self, matrix, generator, reuse=None, *, bound=False):
-        return RandomlyPivotedCholesky(1).build(matrix, generator, reuse, bound=bound)
+    def build(self, matrix, generator, known=None, *, bound=False):
+        return RandomlyPivotedCholesky(1).build(matrix, generator, known, bound=bound)
 
 
 @compiled
@@ -61,7 +62,7 @@ def test_the_cheapest_recipe_is_chosen_and_one_that_does_not_end_never_is():
 @pytest.mark.parametrize("budget", [2**20, 2**23, 2**26, None])
 def test_a_trial_fits_into_any_budget(budget):
     H = matrix(5100, memory_budget=budget, storage="tiles")
-    recipe, _ = automatic(H)
+    recipe = automatic(H, Parts())
     assert isinstance(recipe, (TwoLevel, Vecchia))
 
 
@@ -70,31 +71,63 @@ def test_a_preconditioner_of_the_same_matrix_is_used_as_it_is():
     H = matrix(400, d=2)
     b = points(400, 2, seed=1)
     solver = ConjugateGradients(tolerance=1e-6, preconditioner=TwoLevel(30, 30))
-    first = solver.solve(H, b, generator=generator())
+    state = solver.prepare(H)
+    assert state.preconditioner is None  # until a solve needs it
+    first = solver.solve(state, b, generator=generator())
     assert first.setup_epochs > 0
-    assert first.preconditioner is not None
-    again = replace(solver, preconditioner=first.preconditioner).solve(H, b, generator=generator(), reuse=first.reuse)
-    assert again.setup_epochs == 0
-    assert again.preconditioner is first.preconditioner
-    assert torch.equal(again.value, first.value)
-    assert build(TwoLevel(30, 30), H, generator(), Reuse()) is not first.preconditioner  # the control
+    built = state.preconditioner
+    assert built is not None
+    twin = matrix(400, d=2)  # another object with the same numbers
+    for later in (state, solver.prepare(twin, state), solver.prepare(twin, state.without_matrix())):
+        again = solver.solve(later, b, generator=generator())
+        assert again.setup_epochs == 0
+        assert later.preconditioner is built
+        assert not later.is_kept
+        assert torch.equal(again.value, first.value)
+    assert solver.prepare(H).build(generator()) is not built  # the control
+    with pytest.raises(InvalidInputError, match="without its matrix"):
+        solver.solve(state.without_matrix(), b)
+
+
+@compiled
+def test_only_the_automatic_choice_is_kept_for_other_hyperparameters_and_bounds_nothing():
+    H, b = matrix(1200, d=2, noise=0.3), points(1200, 2, seed=1)
+    solver = ConjugateGradients(tolerance=1e-6, nats=(1e-9, 1e-9))
+    state = solver.prepare(H)
+    built = state.build(generator())
+    for noise, kept in ((0.3 * 1.4, True), (0.3 * 1.6, False)):
+        near = matrix(1200, d=2, noise=noise)
+        later = solver.prepare(near, state)
+        solution = solver.solve(later, b, generator=generator())
+        assert later.is_kept == kept == (later.preconditioner is built)
+        assert ("kept from other" in solution.detail["preconditioner"]) == kept
+        residual = b - near.to_dense() @ solution.value
+        true = 0.5 * (residual * torch.linalg.solve(near.to_dense(), residual)).sum(0)
+        assert (solution.nats >= true * (1 - 1e-6) - 1e-12).all()
+    smoother = KernelMatrix(Matern(2.5, 1.0, 1.0), H.X, 0.3)
+    elsewhere = KernelMatrix(H.kernel, points(1200, 2, seed=5), 0.3)
+    for one in (smoother, elsewhere, matrix(400, d=2, noise=0.3)):
+        assert solver.prepare(one, state).preconditioner is None
 
 
 @compiled
 def test_a_similar_matrix_gets_a_preconditioner_of_its_own():
     solver = ConjugateGradients(tolerance=1e-6, preconditioner=TwoLevel(30, 30))
     b = points(400, 2, seed=1)
-    first = solver.solve(matrix(400, d=2), b, generator=generator())
-    other = solver.solve(matrix(400, d=2, noise=0.5), b, generator=generator(), reuse=first.reuse)
+    first = solver.prepare(matrix(400, d=2))
+    solver.solve(first, b, generator=generator())
+    second = solver.prepare(matrix(400, d=2, noise=0.4), first)
+    assert torch.equal(second.pivots, first.pivots)
+    other = solver.solve(second, b, generator=generator())
     assert other.setup_epochs > 0
-    assert other.preconditioner is not first.preconditioner
+    assert second.preconditioner is not first.preconditioner
 
 
 @pytest.mark.few(1)
 @compiled
 @pytest.mark.parametrize("lengthscale", [0.5, 20.0])
 def test_a_choice_is_kept_while_hyperparameters_hardly_move(monkeypatch, lengthscale):
-    """Also through solves, whose preconditioners carry it."""
+    """Also through solves, whose states carry it."""
     trials = []
 
     def counted(matrix, candidates):
@@ -103,10 +136,11 @@ def test_a_choice_is_kept_while_hyperparameters_hardly_move(monkeypatch, lengths
 
     monkeypatch.setattr(automatic_module, "cheapest", counted)
     solver = ConjugateGradients(tolerance=0.1)
-    reuse = None
+    state = None
     for factor, noise, expected in ((1.0, 0.3, 1), (1.5, 0.3, 1), (1.5, 0.5, 1), (1.5, 1.0, 2), (5.0, 1.0, 3)):
         H = matrix(5100, noise=noise, kernel=Matern(1.5, factor * lengthscale, 1.0), storage="tiles")
-        reuse = solver.solve(H, points(5100, 1), generator=generator(), reuse=reuse).reuse
+        state = solver.prepare(H, state)
+        solver.solve(state, points(5100, 1), generator=generator())
         assert len(trials) == expected, (factor, noise)
     solver.solve(H, points(5100, 1), generator=generator())
     assert len(trials) == 4  # nothing to reuse

@@ -14,10 +14,11 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from gigagp.errors import InvalidInputError, naming
+from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.joint_posterior import JointOutputs, JointPosterior
 from gigagp.estimators.answers.target_posterior import TargetPosterior
 from gigagp.model.estimate import Estimate
+from gigagp.runtime.run import naming
 from gigagp.settings.brief import output_name
 from gigagp.settings.random import generator_from, spawn
 from gigagp.tables import intake

@@ -45,7 +45,6 @@ from gigagp.runtime.memory import size_in_words
 from gigagp.runtime.progress import current
 from gigagp.settings.random import spawn
 from gigagp.solvers import Status
-from gigagp.solvers.preconditioners.automatic import automatic
 
 #: Share of the time left that exact solves may take by their nominal products, so that a guide serves these alone.
 _LIKELY = 0.3
@@ -318,8 +317,7 @@ class AutomaticObjective(TableObjective):
         least = solves_seconds(self.table, FEWEST_PRODUCTS)
         if self._budget < math.inf and products_slowness() * least > self._seconds_left():
             return expected_products(self.table)
-        _, solving.reuse = automatic(solving.matrix(model))
-        choice = None if solving.reuse is None else solving.reuse.choice
+        choice = solving.try_preconditioners(model)
         if choice is not None and choice.products < math.inf:
             return choice.products
         return expected_products(self.table)

@@ -74,6 +74,10 @@ class RecordingMatrix(KernelMatrix):
         self._inputs: list[Tensor] = []
         self._outputs: list[Tensor] = []
 
+    @property
+    def numbers(self) -> None:
+        """None: a solve that another process has begun cannot go on here, because its products are not recorded."""
+
     def __matmul__(self, vectors: Tensor) -> Tensor:
         """Return ``H @ vectors`` and record it."""
         product = super().__matmul__(vectors)

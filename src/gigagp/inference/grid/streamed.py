@@ -24,7 +24,7 @@ from gigagp.kernels.serialization import describe, foreign_classes
 from gigagp.model.model import Model
 from gigagp.model.scaling import Scaling
 from gigagp.operators.grid.statistics import GridCollector, GridStatistics, GridSum, Neighbourhoods, RegularGrid
-from gigagp.runtime import processes, termination
+from gigagp.runtime import group, processes, termination
 from gigagp.settings.custom import Custom
 from gigagp.storage.occasional_writes import OccasionalWrites
 from gigagp.tables.rows.preview import Preview, preview_of
@@ -199,7 +199,7 @@ def _collected(
     if not settings.distributed or together is None:
         return collector, shift, learned
     together.meet("the sums of all rows")  # where a process that could not read its share sends its message
-    with processes.one_message():
+    with group.one_message():
         return collector.all_reduce(), shift, learned
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
@@ -38,8 +37,8 @@ from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.neighbours.conditionals import is_compiled
-from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators import KernelMatrix, kernel_matrix
+from gigagp.operators.base import LinearOperator
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
 from gigagp.runtime import interruption
@@ -51,7 +50,9 @@ from gigagp.settings.schema import part
 from gigagp.solvers import Cholesky, ConjugateGradients, Solution, Start
 from gigagp.solvers.base import Solver
 from gigagp.solvers.lanczos import log_determinant
-from gigagp.solvers.preconditioners import Preconditioner, Reuse
+from gigagp.solvers.preconditioners.automatic import automatic
+from gigagp.solvers.preconditioners.base import Choice
+from gigagp.solvers.prepared import BUILT, Prepared
 
 #: Probes of ``gradient="auto"``. In the default outer loop four were as good as exact gradients; sixteen is safe.
 _AUTO_PROBES = 16
@@ -179,9 +180,8 @@ class IterativeObjective(TableObjective):
         self._warm = WarmStart(kind)
         self._basis = OrthogonalBasis.of(self.table.basis)
         self._probes: Probes | None = None
-        #: what the next build of a preconditioner may take over
-        self.reuse: Reuse | None = None
-        self._built = BuiltPreconditioner()
+        #: what the next solve may take over from the last one
+        self._state: LinearOperator | Prepared | None = None
         self._solved: Model | None = None
         self._fit: float | None = None
         self.solves: list[SolveRecord] = []
@@ -208,17 +208,13 @@ class IterativeObjective(TableObjective):
         """Solve for targets, basis functions and probes together."""
         table, basis = self.table, self._basis.columns
         self._solved = model
-        solver = self._built.prepared(solver, model)
         n_fixed = table.n_targets + basis.shape[1]
         stacked = torch.cat([table.Y, basis, right_hand_sides], 1)
         initial = self._warm.start(matrix, stacked)
-        state = self._solver_generator.get_state()
-        solution = solver.solve(matrix, stacked, initial, self._solver_generator, n_targets=n_fixed, reuse=self.reuse)
-        self._built.remember(solution, model, self.reuse, state)
-        if solution.widened:
-            self._take_float64()
-        self.reuse = solution.reuse
-        self.last_solution = replace(solution, preconditioner=None)
+        solution = self._solve_from(solver, matrix, stacked, initial, n_fixed)
+        if solution.widened:  # products in float32 were too coarse
+            self.table = replace(self.table, mixed=False)
+        self.last_solution = solution
         record = record_of(solution, n_fixed)
         self.solves.append(record)
         truncated = solution.truncated
@@ -237,9 +233,14 @@ class IterativeObjective(TableObjective):
         own = self._basis.trend(trend)
         return Solved(*split(solution.value), own, record, second, split(nearest), nearest_basis, unsolved)
 
-    def _take_float64(self) -> None:
-        """Solve in float64 from now on, because products in float32 were too coarse for a solve."""
-        self.table, self._built = replace(self.table, mixed=False), BuiltPreconditioner()
+    def _solve_from(
+        self, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor, initial: Start | None, n_fixed: int
+    ) -> Solution:
+        """Solve with what the last solve has left, and keep what this one leaves."""
+        self._state = state = solver.prepare(matrix, self._state)
+        solution = solver.solve(state, right_hand_sides, initial, self._solver_generator, n_targets=n_fixed)
+        self._state = state.without_matrix() if isinstance(state, Prepared) else None
+        return solution
 
     def start(self, model: Model) -> Model:
         """Return the model with the noise that solves in float64 need; neighbours, which learn first, need less."""
@@ -296,6 +297,14 @@ class IterativeObjective(TableObjective):
         contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
         return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
 
+    def try_preconditioners(self, model: Model) -> Choice | None:
+        """Return what a trial chooses for a model, or None if there is nothing to try; the next solve takes it."""
+        matrix = self.matrix(model)
+        state = Prepared(matrix)
+        automatic(matrix, state, state.run.seconds_left())
+        self._state = state.without_matrix()
+        return state.choice
+
     def ending_seconds(self) -> float:
         """Return the expected seconds of a solve."""
         return products_slowness() * products_seconds(self.table, expected_products(self.table))
@@ -339,11 +348,10 @@ class IterativeObjective(TableObjective):
         tensors = {f"warm.{i}": block for i, block in enumerate(self._warm.blocks)}
         tensors["generator.probes"] = self._probe_generator.get_state()
         tensors["generator.solver"] = self._solver_generator.get_state()
-        if self.reuse is not None:
-            tensors |= self.reuse.snapshot()
+        if isinstance(self._state, Prepared):
+            tensors |= self._state.snapshot()
         if self._solved is not None:
             tensors |= {f"solved.{name}": value for name, value in self._solved.parameters().items()}
-        tensors |= self._built.snapshot()
         header = {"solves": [asdict(record) for record in self.solves], "fit": self._fit, "mixed": self.table.mixed}
         return tensors, header
 
@@ -356,12 +364,13 @@ class IterativeObjective(TableObjective):
         self._warm.blocks = [tensors[name].to(self.table.X) for name in names]
         self._probe_generator.set_state(tensors["generator.probes"])
         self._solver_generator.set_state(tensors["generator.solver"])
-        self.reuse = Reuse.restored(tensors, model.kernel, self.table.X)
         self.solves[:] = [SolveRecord(**record) for record in header["solves"]]
         solved = part(tensors, "solved.")
         self._solved, self._fit = model.replace(solved) if solved else None, header["fit"]
-        graph = None if self.reuse is None else self.reuse.graph
-        self._built.restore(model, tensors, self._solver, self.matrix, graph)
+        state = self._solver.prepare(self.matrix(model.replace(part(tensors, BUILT))))
+        if isinstance(state, Prepared):
+            state.restore(tensors)
+            self._state = state.without_matrix()
 
     def current_posterior(self) -> PathwisePosterior | None:
         """Return the posterior from the solutions of the last step; None without pathwise probes."""
@@ -429,9 +438,8 @@ class IterativeObjective(TableObjective):
         needed = math.ceil(have * (posterior.variance_error / wanted) ** 2)
         more = probes.further(min(needed, _MOST_SAMPLES) - have, generator)
         values = more.right_hand_sides(posterior.model, matrix, self.table.budget)
-        solver = self._built.prepared(solver, posterior.model)
         current().phase("more samples for the variances", 1, then=0.0)
-        solution = solver.solve(matrix, values, self._warm.start(matrix, values), self._solver_generator, n_targets=0)
+        solution = self._solve_from(solver, matrix, values, self._warm.start(matrix, values), 0)
         self.solves.append(record_of(solution, 0))
         assert more.prior is not None
         return posterior.with_samples(more.prior, solution.value, values)
@@ -583,138 +591,3 @@ class WarmStart:
         residual = (wide - image @ coefficients).to(matrix.dtype)
         rounding = 0.0 if matrix.fast is matrix else matrix.fast.rounding
         return Start(value, residual, epochs=1.0, rounding=rounding)
-
-
-# The preconditioner of the last build, which serves later solves too --------------------------------------------------
-
-
-#: Factor of hyperparameters up to which a preconditioner is kept. A build, with the trial before it, takes as long as
-#: 20 to 30 products (8,000 rows), and a kept one only some more iterations. With a factor of two, these were 22 and 13
-#: on a function of six inputs, where they are 10 and 8 now, in the same time.
-_NEAR = 1.5
-_MODEL, _STATE, _PIVOTS = "built.", "generator.built", "pivots.built"
-
-
-class BuiltPreconditioner:
-    """A preconditioner, the model of its matrix, and what else its build depends on.
-
-    At its own model it is used as it is. As long as no hyperparameter has moved by more than a factor of 1.5, it is
-    used as one that bounds no error, where the choice of the preconditioner is left to the solver. A randomly truncated
-    solver builds a new one for each model, because the law of its lengths assumes quick convergence.
-    """
-
-    def __init__(self) -> None:
-        self._preconditioner: Preconditioner | None = None
-        self._model: Model | None = None
-        self._pivots: torch.Tensor | None = None
-        self._state = torch.empty(0)
-
-    def prepared(self, solver: Solver, model: Model) -> Solver:
-        """Return a solver with the preconditioner where it serves at a model, and else forget it."""
-        if not isinstance(solver, ConjugateGradients) or self._preconditioner is None or self._model is None:
-            return solver
-        if model.equals(self._model):
-            return replace(solver, preconditioner=self._preconditioner)
-        if solver.preconditioner == "auto" and not solver.is_random and model.is_near(self._model, _NEAR):
-            return replace(solver, preconditioner=Kept(self._preconditioner))
-        self._preconditioner = None  # before the next one is built, which may be as large
-        return solver
-
-    def remember(self, solution: Solution, model: Model, given: Reuse | None, state: torch.Tensor) -> None:
-        """Keep the preconditioner of a solve, unless that had one of an earlier solve.
-
-        Parameters
-        ----------
-        solution : Solution
-        model : Model
-        given : Reuse or None
-            What the build was given.
-        state : Tensor
-            State of the solver's generator before the solve.
-        """
-        if self._preconditioner is None and solution.preconditioner is not None:
-            self._preconditioner, self._model, self._state = solution.preconditioner, model, state
-            self._pivots = None if given is None else given.pivots
-
-    def snapshot(self) -> dict[str, torch.Tensor]:
-        """Return what the build depends on, for a checkpoint; the same preconditioner follows from it."""
-        if self._preconditioner is None or self._model is None:
-            return {}
-        found = {f"{_MODEL}{name}": value for name, value in self._model.parameters().items()}
-        found[_STATE] = self._state
-        return found if self._pivots is None else found | {_PIVOTS: self._pivots}
-
-    def restore(
-        self,
-        model: Model,
-        tensors: dict[str, torch.Tensor],
-        solver: Solver,
-        matrix: Callable[[Model], KernelMatrix],
-        graph: NeighbourGraph | None = None,
-    ) -> None:
-        """Build the preconditioner of a snapshot again.
-
-        Parameters
-        ----------
-        model : Model
-            A model of the same structure.
-        tensors : dict of str to Tensor
-            May hold others.
-        solver : Solver
-        matrix : callable
-            Returns the matrix of a model.
-        graph : NeighbourGraph or None
-            The neighbours of the build, which may be those of an earlier model.
-        """
-        values = part(tensors, _MODEL)
-        if not values or not isinstance(solver, ConjugateGradients):
-            return
-        self._model, self._state = model.replace(values), tensors[_STATE]
-        operator = matrix(self._model)
-        self._pivots = tensors[_PIVOTS].to(operator.device) if _PIVOTS in tensors else None
-        generator = torch.Generator()
-        generator.set_state(self._state)
-        reuse = None if self._pivots is None and graph is None else Reuse(self._pivots, graph)
-        self._preconditioner = solver.build_preconditioner(operator, generator, reuse=reuse)
-
-
-# A preconditioner that was built for another matrix -------------------------------------------------------------------
-
-
-class Kept(Preconditioner):
-    """A preconditioner of a matrix with other hyperparameters, which costs nothing and bounds no error.
-
-    Parameters
-    ----------
-    built : Preconditioner
-    """
-
-    def __init__(self, built: Preconditioner) -> None:
-        self._built = built
-        self.n, self.jitter, self.choice = built.n, built.jitter, built.choice
-        self.epochs = 0.0
-
-    def apply(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return ``P^-1 @ vectors``."""
-        return self._built.apply(vectors)
-
-    def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
-        """Return samples of N(0, P); see `Preconditioner.transform_normal`."""
-        return self._built.transform_normal(normal)
-
-    @property
-    def rank(self) -> int:
-        """Number of columns in the low-rank part."""
-        return self._built.rank
-
-    def log_determinant(self) -> float:
-        """Return ``log det P``."""
-        return self._built.log_determinant()
-
-    def describe(self) -> str:
-        """Return one line that describes what was built."""
-        return f"{self._built.describe()}, kept from other hyperparameters"
-
-    def reuse(self) -> Reuse:
-        """Return the parts that the next build may reuse."""
-        return self._built.reuse()

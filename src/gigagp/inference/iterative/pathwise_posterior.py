@@ -277,22 +277,14 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             mean_square_unsolved(solution.residual, trend.coefficients),
         )
 
-    def _prepared(self, matrix: KernelMatrix) -> Solver:
-        """Return the solver with its preconditioner built, for several solves with the same matrix."""
-        if not isinstance(self.solver, ConjugateGradients):
-            return self.solver
-        built = self.solver.build_preconditioner(matrix, torch.Generator().manual_seed(0))
-        return replace(self.solver, preconditioner=built)
-
     def _solved_variance(self, X: torch.Tensor) -> torch.Tensor:
         matrix = self.matrix()
-        solver = self._prepared(matrix)
-        variances = []
+        state, variances = self.solver.prepare(matrix), []
         for block in X.split(_SOLVE_COLUMNS):
             cross = cross_covariance(self.model.kernel, block, self.X, budget=self.budget).T
             # The reduction is stationary at the solution, so the derivative at a fixed solution is correct up to the
             # residual.
-            solved = solver.solve(matrix, cross.detach()).value
+            solved = self.solver.solve(state, cross.detach()).value
             reduction = (solved * (2 * cross - matrix @ solved)).sum(0)
             variances.append((self.model.kernel.diagonal(block) - reduction).clamp_min(0))
         return torch.cat(variances) if variances else X.new_zeros(0)
@@ -306,14 +298,14 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         """
         if X.ndim == 2:
             return self.covariance_given_trend(X[None])[0]
-        b, m = X.shape[:2]
+        m = X.shape[1]
         require(4 * m * (m + self.X.shape[0]) * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
         matrix, found = self.matrix(), [X.new_zeros(0, m, m)]
-        solver = self._prepared(matrix) if b > 1 else self.solver
+        state = self.solver.prepare(matrix)
         for some in X.split(max(1, _SOLVE_COLUMNS // max(m, 1))):
             cross = cross_covariance(self.model.kernel, some.flatten(0, 1), self.X, budget=self.budget)
             # the covariance is stationary at the solution
-            solved = solver.solve(matrix, cross.detach().T.contiguous()).value
+            solved = self.solver.solve(state, cross.detach().T.contiguous()).value
             rows = within_batches(solved.T, some)
             mixed = within_batches(cross, some) @ rows.mT
             inner = within_batches((matrix @ solved).T, some) @ rows.mT
@@ -376,10 +368,9 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         residuals = self.table.Y - self.table.basis @ self.coefficients
         solver = self.solver if isinstance(self.solver, ConjugateGradients) else ConjugateGradients()
         finish = replace(solver, tolerance=_FIT_TOLERANCE, nats=(_FIT_NATS, _FIT_NATS), max_epochs=200)
-        preconditioner = finish.build_preconditioner(matrix, generator)
-        solved = (
-            replace(finish, preconditioner=preconditioner).solve(matrix, residuals, initial=self.target_solutions).value
-        )
+        state = finish.prepare(matrix)
+        preconditioner = state.build(generator)
+        solved = finish.solve(state, residuals, initial=self.target_solutions).value
         fit = float((solved * (2 * residuals - matrix @ solved)).double().sum())
         determinant = log_determinant(matrix, preconditioner, generator=generator)
         n, t = self.table.n_rows, self.table.n_targets

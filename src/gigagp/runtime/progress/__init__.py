@@ -16,8 +16,9 @@ While the block runs, `current` returns the meter, so that a solve deep inside c
 
 from gigagp.runtime.progress.choice import Verbosity, meter_for, meter_for_command
 from gigagp.runtime.progress.displays import NotebookProgress, PlainProgress, RichProgress
-from gigagp.runtime.progress.meter import Approach, Meter, NoProgress, current
+from gigagp.runtime.progress.meter import Approach, current
 from gigagp.runtime.progress.tracker import Tracker
+from gigagp.runtime.run import Meter, NoProgress
 
 __all__ = [
     "Approach",

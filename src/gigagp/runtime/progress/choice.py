@@ -10,7 +10,8 @@ from typing import Annotated, Literal, TextIO
 
 from gigagp.runtime.processes import is_first
 from gigagp.runtime.progress.displays import NotebookProgress, PlainProgress, RichProgress
-from gigagp.runtime.progress.meter import Meter, Nested, NoProgress, current, is_inside
+from gigagp.runtime.progress.meter import Nested, current, is_inside
+from gigagp.runtime.run import Meter, NoProgress
 from gigagp.settings.fields import CountOrZero, Words, checked
 
 #: Seconds that work has to take before ``"auto"`` shows it.

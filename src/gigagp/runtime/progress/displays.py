@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from gigagp.runtime.interruption import Interrupted
-from gigagp.runtime.progress.meter import Meter
 from gigagp.runtime.progress.tracker import Tracker, in_full
+from gigagp.runtime.run import Meter
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -91,17 +91,9 @@ class _Display(Meter):
         """Begin a phase."""
         self.phase(title, total)
 
-    def phase(
-        self,
-        title: str,
-        total: int | None = None,
-        *,
-        unit: str = "step",
-        most: int | None = None,
-        then: float | None = None,
-    ) -> None:
+    def phase(self, title: str, total: int | None = None, **details: Any) -> None:
         """Begin a phase; see `Meter.phase`."""
-        self.tracker.phase(title, total, unit, most, then)
+        self.tracker.phase(title, total, **details)
         self._show()
 
     def step(self, **fields: object) -> None:

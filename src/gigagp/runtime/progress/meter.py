@@ -1,108 +1,13 @@
-"""The interface that work reports to, and the meter of the work that is going on."""
+"""The meter of the work that is going on, and what helps to report to it; `gigagp.runtime.run` has the interface."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-#: Meters whose blocks are open in this thread, the innermost last. A new thread begins without any.
-_open: ContextVar[tuple[Meter, ...]] = ContextVar("gigagp_progress", default=())
-
-
-class Meter(ABC):
-    """Interface for reports of long work. A context manager, and inside of its block the meter that `current` returns.
-
-    A class of your own needs `start`, `step` and `close`; the other methods lead to these or do nothing.
-    """
-
-    @abstractmethod
-    def start(self, total: int | None, title: str) -> None:
-        """Begin a phase of ``total`` steps (None: unknown) with the name ``title``."""
-
-    @abstractmethod
-    def step(self, **fields: object) -> None:
-        """Report one completed step; ``fields`` are its quantities, such as ``objective`` or ``residual``."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the work."""
-
-    def phase(
-        self,
-        title: str,
-        total: int | None = None,
-        *,
-        unit: str = "step",
-        most: int | None = None,
-        then: float | None = None,
-    ) -> None:
-        """Begin a phase; the phase before it has ended.
-
-        Parameters
-        ----------
-        title : str
-            What is done, in a user's words.
-        total : int or None
-            Number of steps; None: unknown.
-        unit : str
-            What a step is, in the singular.
-        most : int or None
-            Largest number of steps, if their number is unknown.
-        then : float or None
-            What follows the phase until the end of the work, in steps of this phase; None: unknown.
-        """
-        self.start(total, title)
-
-    def reached(self, done: int, **fields: object) -> None:
-        """Report that this many steps are done; for steps of unequal size, such as chunks of rows."""
-        self.step(done=f"{done:,}", **fields)
-
-    def within(self, share: float) -> None:
-        """Report the share of the present step that is done."""
-        return
-
-    def towards(self, share: float) -> None:
-        """Report the share of the phase that is done, where its number of steps is unknown (`Approach`)."""
-        return
-
-    def expect(self, seconds: float) -> None:
-        """Report a forecast of the seconds until the end of the work."""
-        return
-
-    def remark(self, words: str) -> None:
-        """Add something to what is said at the end of the work."""
-        return
-
-    def inside(self) -> AbstractContextManager[None]:
-        """Take phases that begin in the block for parts of the present step."""
-        return nullcontext()
-
-    def __enter__(self) -> Self:
-        _open.set((*_open.get(), self))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _open.set(_open.get()[:-1])
-        self.close()
-
-
-class NoProgress(Meter):
-    """A meter that shows nothing."""
-
-    def start(self, total: int | None, title: str) -> None:
-        """Do nothing."""
-
-    def step(self, **fields: object) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+from gigagp.runtime.run import Meter, current_run
 
 
 class Nested(Meter):
@@ -122,17 +27,9 @@ class Nested(Meter):
         """Begin a phase of the inner work."""
         self._outer.start(total, title)
 
-    def phase(
-        self,
-        title: str,
-        total: int | None = None,
-        *,
-        unit: str = "step",
-        most: int | None = None,
-        then: float | None = None,
-    ) -> None:
+    def phase(self, title: str, total: int | None = None, **details: Any) -> None:
         """Begin a phase of the inner work."""
-        self._outer.phase(title, total, unit=unit, most=most, then=then)
+        self._outer.phase(title, total, **details)
 
     def step(self, **fields: object) -> None:
         """Report a step of the inner work."""
@@ -168,18 +65,14 @@ class Nested(Meter):
         self._level.__exit__(None, None, None)
 
 
-_NOTHING = NoProgress()
-
-
 def current() -> Meter:
     """Return the meter of the work that goes on in this thread; one that shows nothing if there is none."""
-    opened = _open.get()
-    return opened[-1] if opened else _NOTHING
+    return current_run().meter
 
 
 def is_inside() -> bool:
     """Whether there is a meter of work that goes on in this thread."""
-    return bool(_open.get())
+    return bool(current_run().meters)
 
 
 class Approach:

@@ -1,6 +1,6 @@
 """Preconditioners for conjugate gradients: approximations of a matrix that are cheap to invert."""
 
-from gigagp.solvers.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse
+from gigagp.solvers.preconditioners.base import Parts, Preconditioner, PreconditionerRecipe
 from gigagp.solvers.preconditioners.low_rank import LowRankPlusNoise, Nystrom, PivotedCholesky, RandomlyPivotedCholesky
 from gigagp.solvers.preconditioners.two_level import LowRankPlusBlocks, TwoLevel
 from gigagp.solvers.preconditioners.vecchia import SparsePlusLowRank, Vecchia
@@ -9,11 +9,11 @@ __all__ = [
     "LowRankPlusBlocks",
     "LowRankPlusNoise",
     "Nystrom",
+    "Parts",
     "PivotedCholesky",
     "Preconditioner",
     "PreconditionerRecipe",
     "RandomlyPivotedCholesky",
-    "Reuse",
     "SparsePlusLowRank",
     "TwoLevel",
     "Vecchia",

@@ -1,23 +1,21 @@
-"""The meaning of ``preconditioner="auto"``, and the construction of a preconditioner from any accepted choice."""
+"""The meaning of ``preconditioner="auto"``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
 
-from gigagp.errors import InvalidInputError
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS, FEW_NEIGHBOURS, NeighbourGraph
 from gigagp.operators import KernelMatrix
-from gigagp.operators.base import LinearOperator, SymmetricMatrix
-from gigagp.runtime import interruption
+from gigagp.operators.base import SymmetricMatrix
 from gigagp.runtime.machine import slowness
 from gigagp.settings.fields import Words
-from gigagp.solvers.preconditioners.base import Choice, Preconditioner, PreconditionerRecipe, Reuse, budget_of
+from gigagp.solvers.preconditioners.base import Choice, Parts, Preconditioner, PreconditionerRecipe, budget_of
 from gigagp.solvers.preconditioners.two_level import TwoLevel
 from gigagp.solvers.preconditioners.vecchia import Vecchia
 
@@ -86,8 +84,11 @@ def auto_sizes(n: int, budget: int | None = None, seconds: float = math.inf) -> 
     return size, size
 
 
-def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[PreconditionerRecipe, Reuse | None]:
-    """Return the recipe for a matrix, with what its build may reuse; the build uses at most half of the memory budget.
+def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) -> PreconditionerRecipe:
+    """Return the recipe for a matrix, whose build uses at most half of the memory budget.
+
+    What is known of a similar matrix serves here, and ``parts`` then has the neighbours and the choice for this one.
+    ``seconds`` are those left of a time budget.
 
     Up to three inputs the recipe is `Vecchia` with 30 neighbours, from 10,000 rows on with ``30 (n / 10,000)^(1/3)``
     where the budget has room for them. Beyond, solves with 2,000 of the rows decide between `Vecchia` with
@@ -96,13 +97,13 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     spread over many rows. A kernel without a compiled program takes `TwoLevel`, because its conditionals are slow.
     """
     n, budget = matrix.n, budget_of(matrix) // 2
-    rank, block_size = auto_sizes(n, budget, interruption.seconds_left())
+    rank, block_size = auto_sizes(n, budget, seconds)
     two_level = TwoLevel(rank=rank, block_size=block_size)
     if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE or not is_compiled(matrix.kernel, matrix.device):
-        return two_level, reuse
+        return two_level
     few = matrix.X.shape[1] <= FEW_INPUTS
     if not few and n <= _SMALLEST_TRIAL:
-        return two_level, reuse
+        return two_level
     if few:
         wanted = round(FEW_NEIGHBOURS * max(n / _FEW_ROWS, 1.0) ** (1 / 3))
         wanted = min(wanted, max(FEW_NEIGHBOURS, budget // (_VECCHIA_BYTES * n)))
@@ -111,20 +112,21 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     noise = matrix.noise().double()
     signal = float(matrix.kernel.diagonal(matrix.X).double().mean())
     if float(noise.min()) < _LOST_NOISE * signal or _VECCHIA_BYTES * n * wanted > budget:
-        return two_level, reuse
-    graph = None if reuse is None else reuse.graph
+        return two_level
+    graph, known = parts.graph, parts.choice
     if graph is None or not graph.serves(matrix.kernel, matrix.X, wanted):
         graph = NeighbourGraph(matrix.kernel, matrix.X, wanted)
     neighbours = Vecchia(n_neighbors=wanted)
+    parts.choice = None
     if not few:
-        known = None if reuse is None else reuse.choice
         if known is None or not known.serves(matrix.kernel, float(noise.mean())):
             recipe, products = cheapest(matrix, _candidates(matrix, neighbours, two_level, budget))
             known = Choice(recipe, matrix.kernel, float(noise.mean()), products)
+        parts.choice = known
         if not isinstance(known.recipe, Vecchia):
-            return known.recipe, replace(reuse or Reuse(), choice=known)
-    pivots = None if reuse is None else reuse.pivots
-    return neighbours, Reuse(pivots, graph, choice=None if few else known)
+            return known.recipe
+    parts.graph = graph
+    return neighbours
 
 
 def _candidates(matrix: KernelMatrix, neighbours: Vecchia, two_level: TwoLevel, budget: int) -> list[Candidate]:
@@ -141,42 +143,6 @@ def _candidates(matrix: KernelMatrix, neighbours: Vecchia, two_level: TwoLevel, 
         k, few = max(1, size // share), max(1, trial // share)
         found.append(Candidate(TwoLevel(few, few), TwoLevel(k, k), *costs(0, k, 2)))
     return found
-
-
-def build(
-    choice: PreconditionerChoice,
-    operator: LinearOperator,
-    generator: torch.Generator,
-    reuse: Reuse | None = None,
-    *,
-    bound: bool = False,
-) -> Preconditioner | None:
-    """Return the preconditioner of an operator, or None if there is to be none.
-
-    "auto" stands for `automatic` if the operator's entries can be read, and for none otherwise.
-
-    Raises
-    ------
-    InvalidInputError
-        If a recipe is given for an operator whose entries cannot be read, or a preconditioner was built for another
-        number of rows.
-    """
-    if choice is None:
-        return None
-    if isinstance(choice, Preconditioner):
-        if choice.n != operator.n:
-            msg = f"the preconditioner was built for {choice.n} rows; the operator has {operator.n}."
-            raise InvalidInputError(msg)
-        return choice
-    if isinstance(operator, SymmetricMatrix):
-        recipe, reuse = (choice, reuse) if isinstance(choice, PreconditionerRecipe) else automatic(operator, reuse)
-        built = recipe.build(operator, generator, reuse, bound=bound)
-        built.choice = None if reuse is None else reuse.choice
-        return built
-    if isinstance(choice, PreconditionerRecipe):
-        msg = f"{choice!r} reads entries of the matrix, and {type(operator).__name__} has none to read: use None."
-        raise InvalidInputError(msg)
-    return None
 
 
 # Trial solves with a few rows of a matrix, which tell what a preconditioner would cost for all of them ----------------

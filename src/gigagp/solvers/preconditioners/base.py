@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +17,8 @@ from gigagp.settings.fields import Settings
 from gigagp.settings.random import standard_normal
 
 
-@dataclass(frozen=True)
-class Reuse:
-    """Parts of a preconditioner that a later build for a similar matrix may reuse; each is optional.
+class Parts:
+    """Parts of a preconditioner that a later build for a similar matrix may take over; each is optional.
 
     Attributes
     ----------
@@ -36,23 +34,6 @@ class Reuse:
     pivots: torch.Tensor | None = None
     graph: NeighbourGraph | None = None
     choice: Choice | None = None
-
-    def snapshot(self) -> dict[str, torch.Tensor]:
-        """Return pivots and neighbours for a checkpoint; a graph follows from its kernel and a number."""
-        found = {} if self.pivots is None else {"pivots": self.pivots}
-        if self.graph is not None:
-            found |= {f"graph.{name}": value for name, value in self.graph.kernel.parameters().items()}
-            found["neighbours"] = torch.tensor(self.graph.n_neighbours)
-        return found
-
-    @classmethod
-    def restored(cls, tensors: Mapping[str, torch.Tensor], kernel: Kernel, X: torch.Tensor) -> Reuse | None:
-        """Return what `snapshot` kept, for rows X and a kernel of the same structure; other tensors are left alone."""
-        pivots, graph = tensors.get("pivots"), None
-        if "neighbours" in tensors:
-            values = {name: tensors[f"graph.{name}"] for name in kernel.parameters()}
-            graph = NeighbourGraph(kernel.replace(values), X, int(tensors["neighbours"]))
-        return None if pivots is None and graph is None else cls(None if pivots is None else pivots.to(X.device), graph)
 
 
 @dataclass(frozen=True)
@@ -83,7 +64,7 @@ class Choice:
         return all(bool(((new[name] / old[name]).log().abs() <= math.log(2)).all()) for name in old)
 
 
-class Preconditioner(ABC):
+class Preconditioner(Parts, ABC):
     """A positive definite matrix ``P`` that approximates a given one.
 
     Attributes
@@ -102,8 +83,6 @@ class Preconditioner(ABC):
     epochs: float
     jitter: float = 0.0
     is_lower_bound: bool = False
-    #: the automatic choice that it comes from
-    choice: Choice | None = None
 
     @abstractmethod
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -137,10 +116,6 @@ class Preconditioner(ABC):
         """
         return self.apply(vectors) if self.is_lower_bound else None
 
-    def reuse(self) -> Reuse:
-        """Return the parts that the next build may reuse."""
-        return Reuse()
-
 
 @dataclass(frozen=True)
 class PreconditionerRecipe(Settings, ABC):
@@ -151,7 +126,7 @@ class PreconditionerRecipe(Settings, ABC):
         self,
         matrix: SymmetricMatrix,
         generator: torch.Generator,
-        reuse: Reuse | None = None,
+        known: Parts | None = None,
         *,
         bound: bool = False,
     ) -> Preconditioner:
@@ -162,8 +137,8 @@ class PreconditionerRecipe(Settings, ABC):
         matrix : SymmetricMatrix
         generator : torch.Generator
             Source of random pivots.
-        reuse : Reuse or None
-            ``Preconditioner.reuse()`` of an earlier build for a similar matrix.
+        known : Parts or None
+            Parts of an earlier build for a similar matrix, such as the `Preconditioner` itself.
         bound : bool
             Whether to keep what `Preconditioner.lower_bound_apply` needs, which takes memory but no kernel entries.
         """

@@ -11,7 +11,7 @@ from gigagp.operators.base import SymmetricMatrix
 from gigagp.products.dense import tall_product
 from gigagp.settings.fields import Count
 from gigagp.solvers.preconditioners import pivoting
-from gigagp.solvers.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse, factor_with_jitter
+from gigagp.solvers.preconditioners.base import Parts, Preconditioner, PreconditionerRecipe, factor_with_jitter
 
 
 class LowRankPlusNoise(Preconditioner):
@@ -90,10 +90,6 @@ class LowRankPlusNoise(Preconditioner):
         """Return one line that describes what was built."""
         return f"{self.rank} {self.name} columns plus noise" + jitter_note(self.jitter)
 
-    def reuse(self) -> Reuse:
-        """Return the pivots, which a later build may reuse."""
-        return Reuse(pivots=self.pivots)
-
 
 def jitter_note(jitter: float) -> str:
     """Return a note about the jitter that was needed, or an empty string."""
@@ -108,7 +104,7 @@ class LowRankRecipe(PreconditionerRecipe):
 
     @abstractmethod
     def factor(
-        self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
+        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None
     ) -> pivoting.PartialCholesky:
         """Return the columns alone, without the noise."""
 
@@ -116,12 +112,12 @@ class LowRankRecipe(PreconditionerRecipe):
         self,
         matrix: SymmetricMatrix,
         generator: torch.Generator,
-        reuse: Reuse | None = None,
+        known: Parts | None = None,
         *,
         bound: bool = False,
     ) -> LowRankPlusNoise:
         """Build for one matrix; see `PreconditionerRecipe.build`. ``bound`` has no effect."""
-        return LowRankPlusNoise.of(matrix, self.factor(matrix, generator, reuse), self._name)
+        return LowRankPlusNoise.of(matrix, self.factor(matrix, generator, known), self._name)
 
 
 @dataclass(frozen=True)
@@ -145,7 +141,7 @@ class PivotedCholesky(LowRankRecipe):
     _name = "greedily pivoted"
 
     def factor(
-        self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
+        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None
     ) -> pivoting.PartialCholesky:
         """Return the columns alone; they are always chosen anew, so that the choice stays greedy."""
         return pivoting.greedy(matrix, self.rank)
@@ -173,11 +169,11 @@ class RandomlyPivotedCholesky(LowRankRecipe):
     _name = "randomly pivoted"
 
     def factor(
-        self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
+        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None
     ) -> pivoting.PartialCholesky:
         """Return the columns alone; pivots of an earlier build are used first."""
-        known = None if reuse is None else reuse.pivots
-        return pivoting.random(matrix, self.rank, generator, block=self.block, pivots=known)
+        pivots = None if known is None else known.pivots
+        return pivoting.random(matrix, self.rank, generator, block=self.block, pivots=pivots)
 
 
 @dataclass(frozen=True)
@@ -201,11 +197,11 @@ class Nystrom(LowRankRecipe):
     _name = "uniformly drawn"
 
     def factor(
-        self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
+        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None
     ) -> pivoting.PartialCholesky:
         """Return the columns alone; pivots of an earlier build are reused."""
-        if reuse is None or reuse.pivots is None:
+        if known is None or known.pivots is None:
             pivots = torch.randperm(matrix.n, generator=generator)[: self.rank]
         else:
-            pivots = reuse.pivots
+            pivots = known.pivots
         return pivoting.given(matrix, self.rank, pivots, block=max(self.rank // 4, 1))

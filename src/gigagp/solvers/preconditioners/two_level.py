@@ -12,9 +12,9 @@ from gigagp.runtime import memory
 from gigagp.settings.fields import Count
 from gigagp.solvers.preconditioners import pivoting
 from gigagp.solvers.preconditioners.base import (
+    Parts,
     Preconditioner,
     PreconditionerRecipe,
-    Reuse,
     budget_of,
     factor_with_jitter,
 )
@@ -130,10 +130,6 @@ class LowRankPlusBlocks(Preconditioner):
             text = f"{self.rank} randomly pivoted columns plus " + text
         return text + jitter_note(self.jitter)
 
-    def reuse(self) -> Reuse:
-        """Return the pivots, which a later build may reuse."""
-        return Reuse(pivots=self.pivots)
-
 
 @dataclass(frozen=True)
 class TwoLevel(PreconditionerRecipe):
@@ -165,7 +161,7 @@ class TwoLevel(PreconditionerRecipe):
         self,
         matrix: SymmetricMatrix,
         generator: torch.Generator,
-        reuse: Reuse | None = None,
+        known: Parts | None = None,
         *,
         bound: bool = False,
     ) -> LowRankPlusBlocks:
@@ -180,7 +176,7 @@ class TwoLevel(PreconditionerRecipe):
         )
         if size == n:
             return LowRankPlusBlocks(matrix, None, contiguous(n, n, matrix.device))
-        factor = pivoting.random(matrix, rank, generator, pivots=None if reuse is None else reuse.pivots)
+        factor = pivoting.random(matrix, rank, generator, pivots=None if known is None else known.pivots)
         points = matrix.coordinates()
         # Without points the rows of the factor are used: their inner products are the correlations found so far.
         partition = clustered(factor.columns[:, :32] if points is None else points, size)

@@ -16,9 +16,9 @@ from gigagp.runtime import memory
 from gigagp.settings.fields import Count, CountOrZero
 from gigagp.solvers.preconditioners import pivoting
 from gigagp.solvers.preconditioners.base import (
+    Parts,
     Preconditioner,
     PreconditionerRecipe,
-    Reuse,
     budget_of,
     factor_with_jitter,
 )
@@ -50,7 +50,7 @@ class SparsePlusLowRank(Preconditioner):
         lower: LowRankPlusNoise | None,
     ) -> None:
         self.n, self._dtype = matrix.n, matrix.dtype
-        self._graph, self._lower = graph, lower
+        self.graph, self._lower = graph, lower
         self._noise = matrix.noise()[:, None]
         self.pivots = None if low is None else low.pivots
         columns = matrix.X.new_zeros(self.n, 0, dtype=torch.float64) if low is None else low.columns
@@ -99,10 +99,6 @@ class SparsePlusLowRank(Preconditioner):
             text = f"{self.rank} randomly pivoted columns plus " + text
         return text + jitter_note(self.jitter)
 
-    def reuse(self) -> Reuse:
-        """Return the pivots and the neighbours, which a later build may reuse."""
-        return Reuse(self.pivots, self._graph)
-
 
 @dataclass(frozen=True)
 class Vecchia(PreconditionerRecipe):
@@ -135,7 +131,7 @@ class Vecchia(PreconditionerRecipe):
         self,
         matrix: SymmetricMatrix,
         generator: torch.Generator,
-        reuse: Reuse | None = None,
+        known: Parts | None = None,
         *,
         bound: bool = False,
     ) -> SparsePlusLowRank:
@@ -163,9 +159,9 @@ class Vecchia(PreconditionerRecipe):
         )
         low = lower = None
         if self.rank:
-            low = pivoting.random(matrix, rank, generator, pivots=None if reuse is None else reuse.pivots)
+            low = pivoting.random(matrix, rank, generator, pivots=None if known is None else known.pivots)
             lower = LowRankPlusNoise.of(matrix, low, "randomly pivoted") if bound else None
-        graph = None if reuse is None else reuse.graph
+        graph = None if known is None else known.graph
         if graph is None or not graph.serves(matrix.kernel, matrix.X, self.n_neighbors):
             graph = NeighbourGraph(matrix.kernel, matrix.X, self.n_neighbors)
         return SparsePlusLowRank(matrix, graph, low, lower)
