@@ -15,7 +15,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimators.checks import resolve_device, resolve_dtype
 from gigagp.estimators.choices import kernel_rules
 from gigagp.estimators.estimator import Estimator
-from gigagp.estimators.start import start_model
+from gigagp.estimators.start import refuse_white, start_model
 from gigagp.inference import Inference
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels.stationary import require_taken
@@ -132,6 +132,7 @@ class Arguments:
         inference.check_precision(estimator.dtype, asked=estimator.inference != "auto")
         inference.check_device(self.device, asked=estimator.device != "auto")
         kernel_rules.check(estimator.kernel, inference, likelihood, self.optimizer, streams=streams)
+        refuse_white(estimator.kernel, likelihood)
         if not likelihood.adds_noise and type(self.mean).offset is not Mean.offset:
             msg = (
                 f"mean of GPRegressor must not be a function with the {likelihood.name} likelihood: its values would "

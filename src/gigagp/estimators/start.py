@@ -13,6 +13,7 @@ from gigagp.estimators.checks import known_noise
 from gigagp.estimators.estimator import Estimator
 from gigagp.kernels import Constant, Kernel, Matern, White
 from gigagp.kernels.units import Units
+from gigagp.model.likelihoods import Likelihood
 from gigagp.model.means import Mean
 from gigagp.model.model import NOISE, Model, StartModel
 from gigagp.tables.encoding import fitted_encoder
@@ -134,3 +135,20 @@ def has_white_term(kernel: Kernel) -> bool:
         any(leaf.is_white for leaf in term) and all(isinstance(leaf, White | Constant) for leaf in term)
         for term in kernel.terms()
     )
+
+
+def refuse_white(kernel: object, likelihood: Likelihood) -> None:
+    """Refuse a kernel with a white part under a likelihood without noise, where that part would have no effect.
+
+    Raises
+    ------
+    InvalidInputError
+        If the kernel has a white part, as a term or within a product, and the likelihood has no noise.
+    """
+    if likelihood.has_noise or not isinstance(kernel, Kernel) or not kernel.has_white:
+        return
+    msg = (
+        f"kernel must not contain White with the {likelihood.name} likelihood: it is noise of the targets, and this "
+        f"likelihood has no noise variance, so that it would have no effect; got {kernel!r}. Leave the White part out."
+    )
+    raise InvalidInputError(msg)

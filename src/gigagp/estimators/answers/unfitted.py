@@ -10,8 +10,9 @@ import numpy as np
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.checks import resolve_device, resolve_dtype
-from gigagp.estimators.start import has_white_term, start_model
+from gigagp.estimators.start import has_white_term, refuse_white, start_model
 from gigagp.inference.exact.prior import PriorPosterior
+from gigagp.model.likelihoods import resolve_likelihood
 from gigagp.model.means import resolve_mean
 from gigagp.model.scaling import Scaling
 from gigagp.model.target_transform import NoTransform
@@ -47,6 +48,7 @@ def before_fit(estimator: E, X: Any) -> E:
     check_parameters(estimator)
     refuse_before_fit(estimator)
     prior: Any = copy.copy(estimator)
+    refuse_white(prior.kernel, resolve_likelihood(prior.likelihood))
     if prior.target_transform != "none":
         msg = (
             f"target_transform of GPRegressor is {prior.target_transform!r}, which is learned from targets: fit first. "
