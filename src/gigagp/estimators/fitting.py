@@ -28,7 +28,7 @@ from gigagp.estimators.guard import finite_means
 from gigagp.estimators.planning import require_time, resolve_inference, resolve_streaming
 from gigagp.estimators.start import start_model, warn_of_shares
 from gigagp.estimators.validation import refuse_validation, validation_scorer
-from gigagp.estimators.warnings import far_targets, flat_fits
+from gigagp.estimators.warnings import far_targets, flat_fits, left_out_rows
 from gigagp.estimators.warnings.certainty import warn_of_certainty
 from gigagp.inference import Inference
 from gigagp.inference.automatic import Automatic
@@ -189,8 +189,10 @@ def fit_rows(
         fitted = _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)
     fitted = fitted._replace(note="; ".join(filter(None, (note, fitted.note))))
     with _afterwards(fitted.history):
-        if watches and not warned:
-            far_targets.warn_after(problem.table, Y, fitted.posterior, example)
+        few_far = watches and not warned and far_targets.warn_after(problem.table, Y, fitted.posterior, example)
+        is_learned = isinstance(arguments.optimizer, Auto) and not fitted.history.interrupted  # to the end
+        if watches and is_learned and not warned and not few_far:
+            left_out_rows.warn_after(problem.table, len(Y), fitted.posterior, example)
         if not warned:
             some = flat_fits.evenly(len(X))
             _warn_if_flat(arguments, lambda: problem.table_of(X[some], y[some]), fitted.posterior)

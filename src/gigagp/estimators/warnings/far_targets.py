@@ -44,8 +44,8 @@ def warns_before(Y: np.ndarray, example: Example) -> bool:
     return False
 
 
-def warn_after(table: Callable[[], TrainingTable], Y: np.ndarray, posterior: Posterior, example: Example) -> None:
-    """Warn if few targets are so far from what the rows around them predict that the fit is theirs.
+def warn_after(table: Callable[[], TrainingTable], Y: np.ndarray, posterior: Posterior, example: Example) -> bool:
+    """Warn if few targets are so far from what the rows around them predict that the fit is theirs; return whether.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def warn_after(table: Callable[[], TrainingTable], Y: np.ndarray, posterior: Pos
     """
     far = distances_from_bulk(Y) > _SPREADS
     if not far.any():
-        return
+        return False
     rounded, model = table(), posterior.model
     held = replace(rounded, X=rounded.X.double(), Y=rounded.Y.double())
     pool, noise = pool_of(model, held), posterior.noise_at(held.X[:1].to(posterior.dtype)).double()
@@ -77,7 +77,8 @@ def warn_after(table: Callable[[], TrainingTable], Y: np.ndarray, posterior: Pos
         if share > _SHARE and (squares / found.variance).mean() > _DEVIATIONS**2:
             why = "The rows around them do not predict few targets"
             _warn(why, len(rows), len(Y), example(int(some[squares.argmax()]), int(column)))
-            return
+            return True
+    return False
 
 
 def _warn(why: str, n_far: int, n: int, example: str) -> None:
