@@ -221,7 +221,7 @@ def best_latent(
         for bend, shares in here.fit.curvatures():
             alpha, coefficients, factor = newton_target(K, basis, here.sites(K, basis, bend))
             curvature = bend.mean(1)
-            for share in shares:
+            for share in shares if found is None else shares[:1]:
                 there = at(
                     here.alpha + share * (alpha - here.alpha),
                     here.coefficients + share * (coefficients - here.coefficients),

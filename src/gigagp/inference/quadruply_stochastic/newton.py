@@ -153,7 +153,9 @@ class WeightSearch:
         found, promised = None, 0.0
         for bend, shares in here.fit.curvatures():
             step, by_trend, promised = self._step(here, bend)
-            for share in shares:
+            if found is not None and promised < least:
+                break
+            for share in shares if found is None else shares[:1]:
                 curvature = here.curvature + share * (bend.mean(1) - here.curvature)
                 there = self._at(here.mean + share * step, here.trend + share * by_trend, curvature, here)
                 if there.value - here.value >= least:
