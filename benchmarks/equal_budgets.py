@@ -26,6 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkout import commit
+from earlier_run import earlier_rows
 from forecasts import METHODS, read
 from maps import write
 
@@ -140,9 +141,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="keep what the JSON file holds and go on")
     parser.add_argument("--judge", action="store_true", help="judge the JSON file instead of running anything")
     arguments = parser.parse_args()
-    results: list[dict[str, Any]] = []
-    if arguments.judge or (arguments.resume and arguments.json.exists()):
-        results = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
+    results = earlier_rows(parser, arguments)
     if arguments.judge:
         print(json.dumps(judge(results), indent=1))
         return

@@ -31,6 +31,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkout import commit
+from earlier_run import earlier_rows
 from grid_problems import rows_of
 from large_tables import scores
 from maps import FILES, read_map, write
@@ -238,9 +239,7 @@ def main() -> None:
         key = arguments.tables[0], arguments.rows[0], arguments.budgets[0], arguments.methods[0]
         print(json.dumps(run(arguments.data, *key)))
         return
-    results: list[dict[str, Any]] = []
-    if arguments.judge or (arguments.resume and arguments.json.exists()):
-        results = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
+    results = earlier_rows(parser, arguments)
     if arguments.judge:
         print(json.dumps({"commit": commit(), **judge(results, arguments.picture)}, indent=1))
         return

@@ -105,7 +105,7 @@ def largest_log_difference(left: dict, right: dict) -> float:
 
 def known_rows(path: Path, settings: dict) -> dict[tuple[str, str, str], dict]:
     """Return the rows of an earlier run with the same settings, which may be incomplete."""
-    if path is None or not path.exists():
+    if not path.exists():
         return {}
     payload = json.loads(path.read_text(encoding="utf-8"))
     if payload["settings"] != settings:
@@ -137,6 +137,8 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="reuse the rows that are already in the JSON file")
     parser.add_argument("--verbose", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.resume and arguments.json is None:
+        parser.error("--resume needs --json, the file of the earlier run")
 
     data = read_split(arguments.data, arguments.table, arguments.split, arguments.rows)
     n = len(data[1])

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+from earlier_run import earlier_rows
 from splits import read_shuffled
 from truncation_baselines import Minibatches, generalized_product, split_rows
 
@@ -302,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--resume", action="store_true", help="reuse the rows that are already in the JSON file")
     parser.add_argument("--verbose", type=int, default=0)
     options = parser.parse_args(arguments)
-
+    kept = earlier_rows(parser, options)
     settings = {name: str(value) for name, value in vars(options).items()}
     print(f"gigagp {__version__}; {settings}", flush=True)
     print(
@@ -310,9 +311,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{'log l/l_chol':>12s} {'seconds':>8s} {'time':>6s} {'epochs':>9s}",
         flush=True,
     )
-    kept: list[dict] = []
-    if options.resume and options.json is not None and options.json.exists():
-        kept = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
     results: list[dict] = []
     for table in options.tables:
         for seed in options.seeds:

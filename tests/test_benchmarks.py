@@ -155,3 +155,19 @@ def test_a_benchmark_runs(name, data_folder, tmp_path, monkeypatch):
         found = numbers_in(json.loads(path.read_text(encoding="utf-8")))
         assert found
         assert all(map(math.isfinite, found))
+
+
+#: Drivers that go on with an earlier run, with what else they need.
+RESUMED = {"equal_budgets": "", "forecasts": "", "iterative_table": "--data DATA", "truncation_table": "--data DATA"}
+CELLS = [(name, "--resume") for name in RESUMED] + [("equal_budgets", "--judge"), ("forecasts", "--judge")]
+
+
+@pytest.mark.parametrize(("name", "option"), CELLS)
+def test_an_earlier_run_that_is_not_named_ends_with_the_usage(name, option, tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run_driver(name, f"{RESUMED[name]} {option}", tmp_path, tmp_path, monkeypatch)
+    assert f"{option} needs --json" in capsys.readouterr().err
+    if option == "--judge":
+        with pytest.raises(SystemExit):
+            run_driver(name, f"{option} --json OUT/none.json", tmp_path, tmp_path, monkeypatch)
+        assert "there is no" in capsys.readouterr().err

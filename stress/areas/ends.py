@@ -171,7 +171,8 @@ def _latent(draw: Draw) -> Any:
     from gigagp import inference
 
     kinds = ["auto", inference.Vecchia(), inference.Vecchia(n_neighbors=3)]
-    return draw.one_of([*kinds, inference.QuadruplyStochastic(), inference.QuadruplyStochastic(n_basis=30)])
+    kinds += [inference.QuadruplyStochastic(), inference.QuadruplyStochastic(n_basis=30)]
+    return draw.one_of([*kinds, inference.RelevanceVectorMachine()])
 
 
 def _optimizer(draw: Draw) -> Any:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import GPRegressor, inference, kernels, optimization, solvers
+from gigagp import GPClassifier, GPRegressor, inference, kernels, likelihoods, optimization, solvers
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.settings.custom import NOTHING
 
@@ -149,3 +149,70 @@ def test_a_file_without_noise_and_without_white_is_refused():
         else:
             with pytest.raises(ModelFileError, match="its kernel has no White term"):
                 GPRegressor._from_state(tensors, header, NOTHING)
+
+
+# Counts and labels, whose likelihoods have no noise variance ---------------------------------------------------------
+
+
+class Exponential(likelihoods.Likelihood):
+    """A likelihood of a user's own, without noise."""
+
+    name = "exponential"
+    is_log_concave = True
+
+    def log_density(self, y, f, noise):
+        return -f - y * torch.exp(-f)
+
+
+def of_scikit_learn():
+    sk = pytest.importorskip("sklearn.gaussian_process.kernels")
+    return kernels.from_sklearn(2.0 * sk.RBF(0.8) + sk.WhiteKernel(0.1))
+
+
+WITH_WHITE = {
+    "alone": lambda: kernels.White(0.1),
+    "a sum": lambda: kernels.RBF(0.8) + kernels.White(0.1),
+    "scaled": lambda: kernels.RBF(0.8) + kernels.Constant(2.0) * kernels.White(0.1),
+    "a product": lambda: kernels.RBF(0.8) + kernels.White(0.1) * kernels.Linear(),
+    "within a product": lambda: (kernels.RBF(0.8) + kernels.White(0.1)) * kernels.Matern(1.5),
+    "of scikit-learn": of_scikit_learn,
+}
+WITHOUT_NOISE = ("poisson", "logistic", "probit", Exponential())
+OF_COUNTS = {
+    "auto": "auto",
+    "vecchia": inference.Vecchia(10),
+    "quadruply stochastic": inference.QuadruplyStochastic(n_basis=16),
+    "relevance": inference.RelevanceVectorMachine(),
+}
+REFUSED = r"kernel must not contain White with the .* likelihood: .*no effect; got .*White"
+CELLS = [
+    *((kernel, "poisson", "auto") for kernel in WITH_WHITE),
+    *(("a sum", likelihood, "auto") for likelihood in WITHOUT_NOISE),
+    *(("a product", "poisson", method) for method in OF_COUNTS),
+]
+
+
+@pytest.mark.parametrize(("kernel", "likelihood", "method"), CELLS)
+def test_a_likelihood_without_noise_refuses_it_before_any_work(kernel, likelihood, method, monkeypatch):
+    gp = GPRegressor(WITH_WHITE[kernel](), OF_COUNTS[method], likelihood=likelihood, mean="zero")
+    monkeypatch.setattr("gigagp.estimators.fitting._fit_problem", None)  # what would do the work
+    y = np.where(Y > 0, 1.0, -1.0) if likelihood in ("logistic", "probit") else np.round(np.exp(Y))
+    for ask in (lambda: gp.fit(X, y), lambda: gp.fit_table((X, y)), lambda: gp.predict(NEW), lambda: gp.sample_y(NEW)):
+        with pytest.raises(InvalidInputError, match=REFUSED):
+            ask()
+
+
+@pytest.mark.parametrize("kernel", WITH_WHITE)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classes_refuse_it(kernel, classes):
+    with pytest.raises(InvalidInputError, match=REFUSED):
+        GPClassifier(WITH_WHITE[kernel]()).fit(X, np.arange(len(X)) % classes)
+
+
+def test_other_noise_adds_it():
+    """The control: where there is noise, the same kernels are taken, and the white part is that noise."""
+    found = [
+        GPRegressor(kernels.RBF(0.8) + kernels.White(v), optimizer=None, likelihood="laplace", **PLAIN).fit(X, Y)
+        for v in (0.01, 1.0)
+    ]
+    assert abs(found[0].predict(NEW) - found[1].predict(NEW)).max() > 0.05

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp import GPRegressor, inference
+from gigagp import GPRegressor, actions, inference
 from gigagp.errors import SolverWarning
 from gigagp.inference.contract import exact_posterior
 from gigagp.inference.contract.exact_posterior import ExactPosterior, Factorised
@@ -105,3 +105,28 @@ def test_whatever_else_is_asked_for_takes_float64_too(settings):
     assert gp.posterior_.dtype == torch.float64
     assert np.abs((found - means) / expected).max() < 0.05
     assert np.abs(np.log(stds / expected)).max() < 0.05
+
+
+METHODS = {
+    "computation-aware": inference.ComputationAware(50),
+    "computation-aware, dense": inference.ComputationAware(20, policy=actions.ConjugateGradients(), loss="projected"),
+    "relevance vectors": inference.RelevanceVectorMachine(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # which relevance vectors cannot follow
+@pytest.mark.parametrize("layout", ["spread", "clumps", "repeats"])
+@pytest.mark.parametrize("method", METHODS)
+def test_other_methods_in_float32_answer_as_in_float64(method, layout):
+    """Differences of large numbers: a projected matrix with little noise, weights that cancel."""
+    X, y, new = rows(layout)
+    settings = {"noise_variance": 1e-5, "optimizer": None, "mean": "zero", "standardize": False}
+    kernel, found = RBF(1.0, variance=30.0), []
+    for dtype in ("float64", "float32"):
+        gp = GPRegressor(kernel, METHODS[method], dtype=dtype, **settings).fit(X, y)
+        found.append(gp.predict(new, return_std=True, include_noise=True))
+    (mean, std), (of_float32, narrow) = found
+    assert (abs(mean - of_float32) / std).max() < 0.03
+    assert abs(np.log(narrow / std)).max() < 0.01
+    copy = pickle.loads(pickle.dumps(gp))
+    assert np.array_equal(copy.predict(new), gp.predict(new))

@@ -84,6 +84,8 @@ def test_they_are_densities(likelihood):
     check_laplace(likelihood, y)
     if likelihood.is_log_concave:
         check_log_concave(likelihood, y)
+        if likelihood.has_noise:
+            check_log_concave(likelihood, 1e3 * y + 1e8, 1e-4)  # rounding is no convexity
     else:
         with pytest.raises(InvalidInputError, match=r"does not declare it .* Use one of gaussian, laplace, logistic"):
             check_log_concave(likelihood, y)
@@ -129,6 +131,8 @@ def test_what_is_not_log_concave_is_refused():
         check_log_concave(Silent(), number([0.0]))
     with pytest.raises(InvalidInputError, match=r"Student is convex near f = .* for y = 0"):
         check_log_concave(Student(), number([0.0]))
+    with pytest.raises(InvalidInputError, match="Student is convex near"):
+        check_log_concave(Student(), number([1e8]))
 
 
 @pytest.mark.parametrize("likelihood", BUILT_IN, ids=lambda one: one.name)

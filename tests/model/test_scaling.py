@@ -208,12 +208,24 @@ def test_far_targets_that_the_function_explains_do_not_warn():
         (with_a_far_target(100.0)[1], {"likelihood": "student-t"}),
         (with_a_far_target(10.0)[1], {"likelihood": "student-t"}),
         (with_a_far_target(100.0)[1], {"noise_variance": np.where(np.arange(200) == 17, 1e4, 0.01)}),
-        (with_a_far_target(3.0)[1], {}),
-        (np.exp(np.random.default_rng(5).normal(size=200)), {}),  # skewed, as targets often are
-        ((np.arange(200) == 17).astype(float), {}),  # most are equal
+        (np.exp(0.5 * np.random.default_rng(5).normal(size=200)), {}),  # skewed, as targets often are
         (np.where(np.arange(200) < 80, 1e3, 0.0) + with_a_far_target(0.0)[1], {}),  # not few
     ],
 )
 def test_other_targets_and_other_noise_do_not_warn(y, chosen):
     """Warnings are errors here."""
     GPRegressor(random_state=0, **chosen).fit(with_a_far_target(0.0)[0], y)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        with_a_far_target(3.0)[1],
+        np.exp(np.random.default_rng(5).normal(size=200)),
+        (np.arange(200) == 17).astype(float),
+    ],
+)
+def test_targets_that_spoil_no_fit_may_still_lie_outside_their_error_bars(y):
+    with pytest.warns(FitWarning) as caught:
+        GPRegressor(random_state=0).fit(with_a_far_target(0.0)[0], y)
+    assert ["error bars are too small for some rows" in str(one.message) for one in caught] == [True]

@@ -138,6 +138,7 @@ class Arguments:
         inference.check_precision(estimator.dtype, asked=estimator.inference != "auto")
         inference.check_device(self.device, asked=estimator.device != "auto")
         self.check_rule(inference, streams=streams)
+        refuse_white(estimator.kernel, likelihood)
         if not likelihood.adds_noise and type(self.mean).offset is not Mean.offset:
             msg = (
                 f"mean of GPRegressor must not be a function with the {likelihood.name} likelihood: its values would "
@@ -417,6 +418,23 @@ def has_white_term(kernel: Kernel) -> bool:
         any(leaf.is_white for leaf in term) and all(isinstance(leaf, White | Constant) for leaf in term)
         for term in kernel.terms()
     )
+
+
+def refuse_white(kernel: object, likelihood: Likelihood) -> None:
+    """Refuse a kernel with a white part under a likelihood without noise, where that part would have no effect.
+
+    Raises
+    ------
+    InvalidInputError
+        If the kernel has a white part, as a term or within a product, and the likelihood has no noise.
+    """
+    if likelihood.has_noise or not isinstance(kernel, Kernel) or not kernel.has_white:
+        return
+    msg = (
+        f"kernel must not contain White with the {likelihood.name} likelihood: it is noise of the targets, and this "
+        f"likelihood has no noise variance, so that it would have no effect; got {kernel!r}. Leave the White part out."
+    )
+    raise InvalidInputError(msg)
 
 
 # Settings that estimators share ---------------------------------------------------------------------------------------

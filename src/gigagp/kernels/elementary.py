@@ -183,7 +183,8 @@ class White(Leaf):
 
     Models have a noise variance anyway. Use this for noise that multiplies something, as in ``White() * Linear()``, and
     for bounds on the noise. Where it is a term of its own, as in ``RBF() + White()``, it replaces the model's noise
-    variance, which is then 0 unless it is given too.
+    variance, which is then 0 unless it is given too. Estimators refuse it for counts and labels, which have no noise
+    variance.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gigagp import GPRegressor, kernels, metrics
+from gigagp.errors import FitWarning
 from gigagp.estimators import checkpoint
 from gigagp.inference import QuadruplyStochastic
 from gigagp.inference.quadruply_stochastic import whole
@@ -173,3 +174,54 @@ def test_a_fit_of_more_rows_that_is_killed_among_few_or_all_goes_on_to_the_same_
         fit(checkpoint=tmp_path / "c")
     resumed = fit(checkpoint=tmp_path / "c")
     assert np.array_equal(resumed.predict(X.numpy()), straight.predict(X.numpy()))
+
+
+# Targets that are all far from the start ------------------------------------------------------------------------------
+
+
+def least_deviations(y: np.ndarray, basis: np.ndarray, scale: float) -> np.ndarray:
+    """Return coefficients for all of the targets' absolute deviations, by iteratively reweighted least squares."""
+    found = np.linalg.lstsq(basis, y, rcond=None)[0]
+    for _ in range(2000):
+        weights = 1 / np.maximum(abs(y - basis @ found), 1e-6 * scale)
+        found = np.linalg.solve(basis.T @ (weights[:, None] * basis), basis.T @ (weights * y))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:the search for the best weights ended early")
+@pytest.mark.parametrize("mean", ["constant", "linear"])
+@pytest.mark.parametrize("n_basis", [20, 100])
+@pytest.mark.parametrize(("scale", "offset"), [(1e3, 0.0), (1e6, 0.0), (1e6, 1e8)])
+def test_the_mean_follows_targets_that_no_function_of_the_prior_reaches(scale, offset, n_basis, mean):
+    """The coefficients had ended at zero: far from all targets, Newton's curvature is zero and determines nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, 40)
+    y = offset + scale * (np.sin(2 * x) + x + 0.1 * rng.laplace(size=40))
+    gp = GPRegressor(
+        kernels.RBF(1.0, 1.0),
+        QuadruplyStochastic(n_basis=n_basis),
+        None,
+        likelihood="laplace",
+        mean=mean,
+        standardize=False,
+        noise_variance=0.1,
+    ).fit(x[:, None], y)
+    basis = np.stack([np.ones(40), x][: 1 + (mean == "linear")], 1)
+    best = least_deviations(y, basis, scale)
+    deviations = abs(y - basis @ gp.posterior_.coefficients.numpy()[:, 0]).sum()
+    assert deviations < 1.02 * abs(y - basis @ best).sum()
+    assert abs(y - gp.predict(x[:, None])).sum() < deviations + 1e-6 * scale
+
+
+def test_a_search_that_has_not_ended_says_so(monkeypatch):
+    """By the gain that steps surely bring: Newton's promise where there is no curvature is nothing or infinite."""
+    monkeypatch.setattr("gigagp.inference.quadruply_stochastic.latent._STEPS", 3)
+    monkeypatch.setattr("gigagp.inference.quadruply_stochastic.newton._STEPS", 3)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (40, 1))
+    y = 1e3 * (np.sin(2 * x[:, 0]) + x[:, 0] + 0.1 * rng.laplace(size=40))
+    settings = {"likelihood": "laplace", "mean": "linear", "standardize": False, "noise_variance": 0.1}
+    for n_basis in (20, 100):
+        gp = GPRegressor(kernels.RBF(1.0, 1.0), QuadruplyStochastic(n_basis=n_basis), None, **settings)
+        with pytest.warns(FitWarning, match=r"promised [0-9.]+(e\+0[0-9])? nats"):
+            gp.fit(x, y)

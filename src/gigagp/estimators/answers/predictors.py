@@ -13,7 +13,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.predictor import Predictor
-from gigagp.estimators.arguments import has_white_term, resolve_device, resolve_dtype, start_model
+from gigagp.estimators.arguments import has_white_term, refuse_white, resolve_device, resolve_dtype, start_model
 from gigagp.estimators.guard import guarded
 from gigagp.inference import Inference
 from gigagp.inference.contract.posterior import Posterior
@@ -54,6 +54,8 @@ def prior_predictor(estimator: Any, X: Any) -> tuple[Predictor, np.ndarray]:
     """
     check_parameters(estimator)
     refuse_before_fit(estimator)
+    likelihood = resolve_likelihood(estimator.likelihood)
+    refuse_white(estimator.kernel, likelihood)
     if estimator.target_transform != "none":
         msg = (
             f"target_transform of GPRegressor is {estimator.target_transform!r}, which is learned from targets: fit "
@@ -69,9 +71,9 @@ def prior_predictor(estimator: Any, X: Any) -> tuple[Predictor, np.ndarray]:
     model = start_model(start, resolve_mean(estimator.mean), 0, 1).standardized(scaling.units())
     knows_noise = not np.ndim(noise) and (noise is not None or has_white_term(model.kernel))
     budget = resolve_budget(estimator.memory_budget, device)
-    posterior, likelihood = PriorPosterior(model, dtype, device, budget, knows_noise), estimator.likelihood
+    posterior = PriorPosterior(model, dtype, device, budget, knows_noise)
     names = getattr(estimator, "feature_names_in_", None)
-    found = Predictor(posterior, scaling, NoTransform(), resolve_likelihood(likelihood), one_target=True, names=names)
+    found = Predictor(posterior, scaling, NoTransform(), likelihood, one_target=True, names=names)
     return found, inputs
 
 

@@ -80,12 +80,12 @@ def warns_of_far_targets(rows: Rows) -> bool:
     return False
 
 
-def warn_of_far_targets(rows: Rows, posterior: Posterior) -> None:
-    """Warn if few targets are so far from what the rows around them predict that a fit of learned noise is theirs."""
+def warn_of_far_targets(rows: Rows, posterior: Posterior) -> bool:
+    """Warn if few targets are so far from what the rows around them predict that a fit is theirs; return whether."""
     Y = rows.targets()
     far = distances_from_bulk(Y) > _SPREADS
     if not far.any():
-        return
+        return False
     rounded, model = rows.table(slice(None)), posterior.model
     held = replace(rounded, X=rounded.X.double(), Y=rounded.Y.double())
     pool, noise = pool_of(model, held), posterior.noise_at(held.X[:1].to(posterior.dtype)).double()
@@ -102,7 +102,8 @@ def warn_of_far_targets(rows: Rows, posterior: Posterior) -> None:
         if share > _SHARE and (squares / found.variance).mean() > _DEVIATIONS**2:
             why = "The rows around them do not predict few targets"
             _warn_of_far(why, len(those), len(Y), rows.example(int(some[squares.argmax()]), int(column)))
-            return
+            return True
+    return False
 
 
 def _warn_of_far(why: str, n_far: int, n: int, example: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Literal
 
@@ -178,10 +179,19 @@ class ComputationAwareObjective(TableObjective):
         )
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> ComputationAwarePosterior:
-        """Return the posterior at a model."""
+        """Return the posterior at a model, in float64: with little noise, float32 leaves `S'HS` no digits."""
+        if self.table.X.dtype != torch.float64:
+            self._last = None
+            return self._in_float64().posterior(model)
         evidence = self._evidence(model)
         self._bound = evidence.terms().elbo if self.loss == "elbo" else None
         posterior = self.current_posterior()
         assert posterior is not None
         self._last = None
         return posterior
+
+    def _in_float64(self) -> ComputationAwareObjective:
+        """Return the objective of the same rows, in the same order, with products in float64."""
+        other = copy.copy(self)
+        other.table, other._ordered = self.table.in_float64(), self._ordered.in_float64()
+        return other

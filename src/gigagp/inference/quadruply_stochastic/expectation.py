@@ -16,6 +16,8 @@ _ENTRIES = 2**22
 _LEAST = 1e-30
 #: A residual below this share of the standard deviation is zero: a slope divided by it is not accurate.
 _NO_RESIDUAL = 1e-6
+#: Curvatures whose ratio is below this are the same.
+_SAME = 1 + 1e-6
 #: Halvings of a step, and those with Newton's curvature where there is another one to try.
 _HALVINGS, _FIRST_HALVINGS = 8, 3
 
@@ -52,10 +54,11 @@ class ExpectedFit(NamedTuple):
         its slope is constant: a Newton step goes much too far. The parabola of the secant is nowhere above the expected
         log density of such noise, so that its full step always raises the bound as a function of the mean, and reaches
         the target however far that is (de Leeuw and Lange 2009, "Sharp quadratic majorization in one dimension",
-        https://doi.org/10.1016/j.csda.2009.01.002).
+        https://doi.org/10.1016/j.csda.2009.01.002). A search must not end before such a step has been tried: where all
+        targets are far away, Newton's curvature says nothing about the mean's coefficients.
         """
         shares = [0.5**k for k in range(_HALVINGS)]
-        if self.secant is None:
+        if self.secant is None or not bool((self.secant > _SAME * self.bend).any()):
             yield self.bend, shares
         else:
             yield self.bend, shares[:_FIRST_HALVINGS]

@@ -36,7 +36,9 @@ def make_objective(
     """
     whole = options.for_all_at_once(table.n_rows)
     if whole is not None and whole_bytes(whole, table) <= table.budget:
-        return WholeObjective(WeightProblem(whole, table, likelihood, table.n_rows), draw_seed(generator))
+        # The search is in float64. Weights of relevance vectors are large and cancel, so that the posterior is, too.
+        held = table.in_float64() if whole.learns_precision else table
+        return WholeObjective(WeightProblem(whole, held, likelihood, table.n_rows), draw_seed(generator))
     problem = WeightProblem(options, table, likelihood, table.n_rows)
     objective = MinibatchObjective(problem, draw_seed(generator), HeldBatches(problem))
     require_weights(options, table)

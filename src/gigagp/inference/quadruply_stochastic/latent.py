@@ -213,21 +213,27 @@ def best_latent(
         divergence = 0.5 * (float((alpha * known).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
         return LatentPoint(alpha, coefficients, curvature, factor, fit, fit.value - divergence)
 
+    least = tolerance * targets.numel()
+
     def higher(here: LatentPoint) -> LatentPoint | None:
-        """Return the first point of the steps from one that is not lower."""
+        """Return the first point of the steps from one that is higher by what goes on, else the highest of any gain."""
+        found: LatentPoint | None = None
         for bend, shares in here.fit.curvatures():
             alpha, coefficients, factor = newton_target(K, basis, here.sites(K, basis, bend))
             curvature = bend.mean(1)
-            for share in shares:
+            for share in shares if found is None else shares[:1]:
                 there = at(
                     here.alpha + share * (alpha - here.alpha),
                     here.coefficients + share * (coefficients - here.coefficients),
                     here.curvature + share * (curvature - here.curvature) if share < 1 else curvature,
                     factor if share == 1 else None,
                 )
-                if there.value >= here.value:
+                if there.value - here.value >= least:
                     return there
-        return None
+                if there.value >= here.value:
+                    found = there if found is None or there.value > found.value else found
+                    break
+        return found
 
     start = start or Sites.of_likelihood(likelihood, targets, noise)
     alpha, coefficients, factor = newton_target(K, basis, start)
@@ -237,7 +243,7 @@ def best_latent(
         if there is None:
             break
         gain, here = there.value - here.value, there
-        if gain < tolerance * targets.numel():
+        if gain < least:
             break
     return here
 

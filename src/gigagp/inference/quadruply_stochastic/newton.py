@@ -124,7 +124,7 @@ class WeightSearch:
         return known._replace(curvature=1 / self.noise) if isinstance(self.likelihood, Gaussian) else known
 
     def maximise(self, start: Start, tolerance: float) -> tuple[Point, float]:
-        """Return the best point, and the gain in nats that the last Newton step promised.
+        """Return the best point, and the gain in nats that the last step promised.
 
         A large promise means that the search has ended early.
 
@@ -134,28 +134,36 @@ class WeightSearch:
         tolerance : float
             Gain in nats an observation that ends the search.
         """
+        least = tolerance * self.targets.numel()
         here, promised = self._at(start.mean, start.trend, start.curvature), 0.0
         for _ in range(_STEPS):
-            there, promised = self._higher(here)
+            there, promised = self._higher(here, least)
             if there is None:
                 break
             gain, here = there.value - here.value, there
-            if gain < tolerance * self.targets.numel():
+            if gain < least:
                 break
         return here, promised
 
-    def _higher(self, here: Point) -> tuple[Point | None, float]:
-        """Return the first point of the steps from one that is not lower, and the gain that Newton's step promised."""
-        promised = None
+    def _higher(self, here: Point, least: float) -> tuple[Point | None, float]:
+        """Return the first point of the steps from one that is higher by what goes on, else the highest of any gain.
+
+        And the gain that the last step promised, by the curvature whose steps bring it.
+        """
+        found, promised = None, 0.0
         for bend, shares in here.fit.curvatures():
-            step, by_trend, gain = self._step(here, bend)
-            promised = gain if promised is None else promised
-            for share in shares:
+            step, by_trend, promised = self._step(here, bend)
+            if found is not None and promised < least:
+                break
+            for share in shares if found is None else shares[:1]:
                 curvature = here.curvature + share * (bend.mean(1) - here.curvature)
                 there = self._at(here.mean + share * step, here.trend + share * by_trend, curvature, here)
-                if there.value >= here.value:
+                if there.value - here.value >= least:
                     return there, promised
-        return None, promised or 0.0
+                if there.value >= here.value:
+                    found = there if found is None or there.value > found.value else found
+                    break
+        return found, promised
 
     def _at(self, mean: Tensor, trend: Tensor, curvature: Tensor, known: Point | None = None) -> Point:
         """Return the bound and what the next step needs; the root of a known point serves the same curvature."""

@@ -16,6 +16,7 @@ from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.batches import HeldBatches
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence
 from gigagp.inference.quadruply_stochastic.latent import (
+    LatentPoint,
     Sites,
     bent_solve,
     best_latent,
@@ -366,6 +367,14 @@ class FewRowsFit(NamedTuple):
         return self.sites
 
 
+def _promised(best: LatentPoint, K: Tensor, basis: Tensor) -> float:
+    """Return the gain in nats that a step promises, by the curvature whose steps bring it."""
+    bend = list(best.fit.curvatures())[-1][0]
+    alpha, coefficients, _ = newton_target(K, basis, best.sites(K, basis, bend))
+    by_alpha = ((best.fit.slope - best.alpha) * (K @ (alpha - best.alpha))).sum()
+    return 0.5 * float(by_alpha + ((basis.T @ best.fit.slope) * (coefficients - best.coefficients)).sum())
+
+
 def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) -> FewRowsFit | None:
     """Return the maximum of a search, found among distributions of the n latent values: O(n^3) a step, O(m^3) once.
 
@@ -394,8 +403,7 @@ def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) ->
     if float(1 + (best.curvature * K.diagonal()).sum()) > _MOST_INFORMATION:
         return None
     sites = best.sites(K, basis, best.fit.bend)
-    target, _, _ = newton_target(K, basis, sites)
-    promised = 0.5 * float(((best.fit.slope - best.alpha) * (K @ (target - best.alpha))).sum())
+    promised = _promised(best, K, basis)
     half = torch.linalg.solve_triangular(best.factor, root[:, None] * scaled, upper=False)
     covariance = half.T @ half  # S^1/2 P^-1 S^1/2 = I - half' half, by the Woodbury identity
     covariance.neg_().diagonal().add_(1.0)
