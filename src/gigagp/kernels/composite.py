@@ -62,7 +62,6 @@ class Composite(Kernel):
 
     @property
     def n_inputs(self) -> int | None:
-        """Number of inputs that the kernel is bound to, None while it is unbound."""
         sizes = {part.n_inputs for part in self._parts}
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -73,13 +72,11 @@ class Composite(Kernel):
         return other
 
     def bind(self, n_inputs: int) -> Self:
-        """Return this kernel for data with ``n_inputs`` columns; see `Kernel.bind`."""
         return (
             self if self.n_inputs == n_inputs else self.with_parts(tuple(part.bind(n_inputs) for part in self._parts))
         )
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the hyperparameters of all parts."""
         return {
             f"{position}.{name}": value
             for position, part in enumerate(self._parts)
@@ -87,19 +84,16 @@ class Composite(Kernel):
         }
 
     def fixed_parameters(self) -> frozenset[str]:
-        """Return the names that are not learned."""
         return frozenset(
             f"{position}.{name}" for position, part in enumerate(self._parts) for name in part.fixed_parameters()
         )
 
     def given_parameters(self) -> frozenset[str]:
-        """Return the names that have a value."""
         return frozenset(
             f"{position}.{name}" for position, part in enumerate(self._parts) for name in part.given_parameters()
         )
 
     def bounds(self) -> dict[str, Bounds]:
-        """Return the bounds of all parts."""
         return {
             f"{position}.{name}": pair
             for position, part in enumerate(self._parts)
@@ -111,7 +105,6 @@ class Composite(Kernel):
         return zip(self._parts, itertools.repeat(units))
 
     def unit_factors(self, units: Units) -> dict[str, Tensor]:
-        """Return the factors of all parts; see `Kernel.unit_factors`."""
         return {
             f"{position}.{name}": factor
             for position, (part, own) in enumerate(self._units_of_parts(units))
@@ -119,11 +112,9 @@ class Composite(Kernel):
         }
 
     def standardized(self, units: Units) -> Self:
-        """Return this kernel for the standardized problem; see `Kernel.standardized`."""
         return self.with_parts(tuple(part.standardized(own) for part, own in self._units_of_parts(units)))
 
     def in_own_units(self, units: Units) -> Self:
-        """Return this kernel in the data's own units; see `Kernel.in_own_units`."""
         return self.with_parts(tuple(part.in_own_units(own) for part, own in self._units_of_parts(units)))
 
     def _by_part(self, values: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
@@ -137,32 +128,26 @@ class Composite(Kernel):
         return grouped
 
     def replace(self, values: Mapping[str, Tensor]) -> Self:
-        """Return this kernel with some hyperparameters exchanged; see `Kernel.replace`."""
         grouped = self._by_part(values)
         parts = (part.replace(grouped[i]) if i in grouped else part for i, part in enumerate(self._parts))
         return self.with_parts(tuple(parts))
 
     def multiplied(self, factors: Mapping[str, Tensor]) -> Self:
-        """Return this kernel in other units; see `Kernel.multiplied`."""
         grouped = self._by_part(factors)
         parts = (part.multiplied(grouped[i]) if i in grouped else part for i, part in enumerate(self._parts))
         return self.with_parts(tuple(parts))
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
-        """Return the dense covariance; see `Kernel.block`."""
         return reduce(type(self).combine, (part.block(X, Z) for part in self._parts))
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """Return k(x, x) of the continuous part."""
         return reduce(type(self).combine, (part.diagonal(X) for part in self._parts))
 
     def leaves(self) -> Iterator[Leaf]:
-        """Iterate over the elementary kernels."""
         for part in self._parts:
             yield from part.leaves()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a description of plain numbers, texts and lists."""
         return {"kernel": type(self).__name__, "parts": [part.to_dict() for part in self._parts]}
 
     @abstractmethod
@@ -183,11 +168,9 @@ class Sum(Composite):
     combine: ClassVar[Callable[[Tensor, Tensor], Tensor]] = torch.add
 
     def white(self, X: Tensor) -> Tensor:
-        """Return the sum of the parts' white parts."""
         return reduce(torch.add, (part.white(X) for part in self._parts))
 
     def terms(self) -> tuple[tuple[Leaf, ...], ...]:
-        """Return the terms of all parts."""
         return tuple(itertools.chain.from_iterable(part.terms() for part in self._parts))
 
     def _text(self, part: Kernel) -> str:
@@ -213,7 +196,6 @@ class Product(Composite):
         return whole - self.diagonal(X)
 
     def terms(self) -> tuple[tuple[Leaf, ...], ...]:
-        """Return the product multiplied out."""
         choices = itertools.product(*(part.terms() for part in self._parts))
         return tuple(tuple(itertools.chain.from_iterable(choice)) for choice in choices)
 

@@ -81,7 +81,6 @@ class Sphere(Geometry):
         return (0, 0, 0, *range(1, n_active - 1))
 
     def weights(self, scale: Tensor) -> Tensor:
-        """Return the scales of longitude and latitude."""
         return torch.cat([scale[:2], torch.ones_like(scale[2:])])
 
     def origin(self, centre: Tensor) -> Tensor:

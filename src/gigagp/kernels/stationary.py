@@ -160,7 +160,6 @@ class StationaryKernel(Leaf):
         return max(self._geometry.groups(n_active)) + 1
 
     def with_groups(self, groups: Sequence[int], columns: Sequence[int] | None = None) -> Self:
-        """Return this kernel with one lengthscale for each group of inputs; see `OfInputs.with_groups`."""
         other = super().with_groups(groups, columns)
         if self._geometry is not None and other.groups is not None:
             msg = (
@@ -171,7 +170,6 @@ class StationaryKernel(Leaf):
         return other
 
     def default(self, name: str, n_active: int) -> float | list[float]:
-        """Return the value that ``name`` takes when nothing was given."""
         if self._geometry is None or name not in ("lengthscale", "angle"):
             return super().default(name, n_active)
         if name == "angle":
@@ -215,7 +213,6 @@ class StationaryKernel(Leaf):
         return float(self._geometry.lengths(self._input_weights, self._input_origin)[0])
 
     def unit_factors(self, units: Units) -> dict[str, Tensor]:
-        """Return the factors from standardized hyperparameters to own units; see `Kernel.unit_factors`."""
         found = super().unit_factors(units)
         if self._geometry is not None and found:
             columns = self._active_columns(len(units.scale))
@@ -272,7 +269,6 @@ class StationaryKernel(Leaf):
         """Return g(q); differentiable, with finite derivatives at q = 0."""
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
-        """Return the dense covariance; see `Kernel.block`."""
         kernel = self.bind(X.shape[1])
         # float64 up to the distances, where nearly equal numbers are subtracted
         left = kernel.scale(X.to(torch.float64))
@@ -281,7 +277,6 @@ class StationaryKernel(Leaf):
         return kernel.profile(q) * kernel.value("variance", X)
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """Return the variance for every row."""
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 
     # Closed forms and compiled engines ------------------------------------------------------------------------------

@@ -137,7 +137,6 @@ class GridOperator(LinearOperator):
     # Algebra ----------------------------------------------------------------------------------------------------------
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Return ``K~ @ vectors``."""
         adjoint = self.adjoint(vectors)
         self.grid_products += 1
         smooth = self.kernel @ adjoint

@@ -119,7 +119,6 @@ class Nested(Meter):
         self._level = outer.inside()
 
     def start(self, total: int | None, title: str) -> None:
-        """Begin a phase of the inner work."""
         self._outer.start(total, title)
 
     def phase(
@@ -131,27 +130,21 @@ class Nested(Meter):
         most: int | None = None,
         then: float | None = None,
     ) -> None:
-        """Begin a phase of the inner work."""
         self._outer.phase(title, total, unit=unit, most=most, then=then)
 
     def step(self, **fields: object) -> None:
-        """Report a step of the inner work."""
         self._outer.step(**fields)
 
     def reached(self, done: int, **fields: object) -> None:
-        """Report steps of the inner work."""
         self._outer.reached(done, **fields)
 
     def within(self, share: float) -> None:
-        """Report a part of a step of the inner work."""
         self._outer.within(share)
 
     def towards(self, share: float) -> None:
-        """Report a part of a phase of the inner work."""
         self._outer.towards(share)
 
     def inside(self) -> AbstractContextManager[None]:
-        """Go one level deeper."""
         return self._outer.inside()
 
     def close(self) -> None:
