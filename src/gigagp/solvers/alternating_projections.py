@@ -98,7 +98,6 @@ class AlternatingProjections(Solver):
         n_targets: int | None = None,
         reuse: Reuse | None = None,
     ) -> Solution:
-        """Solve for every column; see `Solver.solve`."""
         matrix = require_matrix(operator, "AlternatingProjections")
         generator = own_generator(generator)
         first_residual_needed = initial is not None and not (

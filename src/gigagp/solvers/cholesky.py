@@ -40,7 +40,6 @@ class Cholesky(Solver):
         n_targets: int | None = None,
         reuse: Reuse | None = None,
     ) -> Solution:
-        """Solve for every column; see `Solver.solve`."""
         matrix = require_matrix(operator, "Cholesky")
         problem = Problem(matrix, right_hand_sides, None)
         memory.require(

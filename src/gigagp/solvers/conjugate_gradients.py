@@ -163,7 +163,6 @@ class ConjugateGradients(Solver):
         n_targets: int | None = None,
         reuse: Reuse | None = None,
     ) -> Solution:
-        """Solve for every column; see `Solver.solve`."""
         generator = own_generator(generator)
         series = None if self.truncation is None else self._series.bounded(operator.n, "the number of rows")
         problem = Problem(operator, right_hand_sides, initial, norm=inner_norm(operator), reuse=reuse)

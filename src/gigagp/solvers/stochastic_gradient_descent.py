@@ -92,7 +92,6 @@ class StochasticGradientDescent(Solver):
         n_targets: int | None = None,
         reuse: Reuse | None = None,
     ) -> Solution:
-        """Solve for every column; see `Solver.solve`."""
         matrix = require_matrix(operator, "StochasticGradientDescent")
         generator = own_generator(generator)
         problem = Problem(matrix, right_hand_sides, initial, reuse=reuse)

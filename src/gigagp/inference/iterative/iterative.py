@@ -134,7 +134,6 @@ class Iterative(Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> IterativeObjective:
-        """Return the log marginal likelihood on a table."""
         return IterativeObjective(self, table, generator)
 
     def forecast(self, subject: Subject) -> Forecast:
@@ -145,7 +144,6 @@ class Iterative(Inference):
         return subject.with_nll(seconds, stored + 8 * _SOLVE_NUMBERS * n, subject.exact_nll)
 
     def describe(self) -> str:
-        """Return a one-line description for users."""
         resolved = self.resolve()
         warm = resolved.warm_start or "none"
         aware = ", computational uncertainty" if self.computational_uncertainty else ""
@@ -297,11 +295,9 @@ class IterativeObjective(TableObjective):
         return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
 
     def ending_seconds(self) -> float:
-        """Return the expected seconds of a solve."""
         return products_slowness() * products_seconds(self.table, expected_products(self.table))
 
     def least_seconds(self) -> float:
-        """Return the expected seconds of a few products."""
         return products_slowness() * products_seconds(self.table, FEWEST_PRODUCTS)
 
     def amplified(self, model: Model) -> Model:
@@ -695,26 +691,20 @@ class Kept(Preconditioner):
         self.epochs = 0.0
 
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return ``P^-1 @ vectors``."""
         return self._built.apply(vectors)
 
     def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
-        """Return samples of N(0, P); see `Preconditioner.transform_normal`."""
         return self._built.transform_normal(normal)
 
     @property
     def rank(self) -> int:
-        """Number of columns in the low-rank part."""
         return self._built.rank
 
     def log_determinant(self) -> float:
-        """Return ``log det P``."""
         return self._built.log_determinant()
 
     def describe(self) -> str:
-        """Return one line that describes what was built."""
         return f"{self._built.describe()}, kept from other hyperparameters"
 
     def reuse(self) -> Reuse:
-        """Return the parts that the next build may reuse."""
         return self._built.reuse()

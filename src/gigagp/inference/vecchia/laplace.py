@@ -195,7 +195,6 @@ class LaplaceObjective(TableObjective):
         return self if self._learner is not None else self._of_rows(rows)
 
     def start(self, model: Model) -> Model:
-        """Find the neighbours; return the model as it is."""
         if self._learner is not None:
             assert self._rows is not None
             self._learner.start(model.take_rows(self._rows))
@@ -429,7 +428,6 @@ class LaplaceObjective(TableObjective):
         return ({} if known is None else {"z": known[0], "coefficients": known[1]}), {}
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Take over a snapshot."""
         if "z" in tensors:
             (self._learner or self)._known = tensors.pop("z"), tensors.pop("coefficients")
 
