@@ -115,6 +115,9 @@ def test_circles_are_found():
     arrows = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e"), ("e", "d"), ("e", "f")]
     found = circles([Import(f"gigagp.{one}", f"gigagp.{other}", 1, "top") for one, other in arrows])
     assert found == [["gigagp.a", "gigagp.b", "gigagp.c"], ["gigagp.d", "gigagp.e"]]
+    later = [Import("gigagp.a.base", f"gigagp.{room}.sum", 1, "lazy") for room in "ab"]
+    back = [Import(one.target, one.module, 1, "top") for one in later]
+    assert circles([*later, *back]) == [["gigagp.a.base", "gigagp.b.sum"]]
 
 
 #: A section of a docstring that begins with a description: the line with the name has been lost.

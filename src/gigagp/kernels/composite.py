@@ -14,20 +14,11 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.kernels.base import Kernel, operation
+from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds
 from gigagp.kernels.elementary import Constant
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.units import Units
-
-
-def as_kernel(value: Kernel | float) -> Kernel | None:
-    """Return ``value`` as a kernel (a number: a fixed `Constant`), or None when it is neither."""
-    if isinstance(value, Kernel):
-        return value
-    if isinstance(value, Real):
-        return Constant(value, fixed=True)
-    return None
 
 
 class Composite(Kernel):
@@ -45,8 +36,8 @@ class Composite(Kernel):
     def __init__(self, *parts: Kernel | float) -> None:
         flat: list[Kernel] = []
         for part in parts:
-            kernel = as_kernel(part)
-            if kernel is None:
+            kernel = Constant(part, fixed=True) if isinstance(part, Real) else part
+            if not isinstance(kernel, Kernel):
                 msg = f"A part of {type(self).__name__} must be a kernel or a number; got {part!r}."
                 raise InvalidInputError(msg)
             flat.extend(kernel.parts if isinstance(kernel, type(self)) else (kernel,))
@@ -122,7 +113,9 @@ class Composite(Kernel):
         for name, value in values.items():
             head, dot, rest = name.partition(".")
             if not dot or not head.isdecimal() or int(head) >= len(self._parts):
-                msg = f"{name!r} is no hyperparameter of this {type(self).__name__}; it has {list(self.parameters())}."
+                msg = (
+                    f"{name!r} is not a hyperparameter of this {type(self).__name__}; it has {list(self.parameters())}."
+                )
                 raise InvalidInputError(msg)
             grouped.setdefault(int(head), {})[rest] = value
         return grouped
@@ -217,17 +210,3 @@ def _has_variance(kernel: Kernel, *, learned: bool = False) -> bool:
         for leaf in kernel.leaves()
         for name, unit in leaf.units.items()
     )
-
-
-@operation
-def add(one: Kernel | float, other: Kernel | float) -> Kernel:
-    """Return the sum of two kernels, of which one may be a number; NotImplemented for anything else."""
-    left, right = as_kernel(one), as_kernel(other)
-    return NotImplemented if left is None or right is None else Sum(left, right)
-
-
-@operation
-def multiply(one: Kernel | float, other: Kernel | float) -> Kernel:
-    """Return the product of two kernels, of which one may be a number; NotImplemented for anything else."""
-    left, right = as_kernel(one), as_kernel(other)
-    return NotImplemented if left is None or right is None else Product(left, right)
