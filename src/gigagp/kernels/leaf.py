@@ -69,7 +69,7 @@ class Leaf(OfInputs, Kernel):
     words: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Withdraw random features where a class has another covariance than its parent and no features of its own."""
+        """Drop random features if a class replaces its parent's covariance and defines no features."""
         super().__init_subclass__(**options)
         own = vars(cls).keys()
         if own & _COVARIANCE and not own & _FEATURES:
@@ -138,7 +138,7 @@ class Leaf(OfInputs, Kernel):
             value = torch.tensor(self.default(name, n_active), dtype=torch.float64) if given is None else given
             value = self._for_inputs(name, name, value, n_active)
             if given is None and name in bound._bounds:
-                value = bound._bounds[name].clip(value)  # nobody asked for the default
+                value = bound._bounds[name].clip(value)  # the default may lie outside
             bound._values[name] = value
         for name in bound._bounds:
             bound._require_within(name, bound._values[name])

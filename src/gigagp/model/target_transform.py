@@ -124,7 +124,7 @@ class Log(TargetTransform):
             row = int(np.argmax(bad.reshape(len(y), -1).any(1)))
             msg = (
                 f'{name} must be positive with target_transform="log"; got {y[bad][0]!r} in row {row + 1} '
-                f'({int(bad.sum())} such values). Take "yeo-johnson" or "spline", which allow any number.'
+                f'({int(bad.sum())} such values). Use "yeo-johnson" or "spline", which allow any number.'
             )
             raise InvalidInputError(msg)
 

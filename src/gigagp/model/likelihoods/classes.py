@@ -16,7 +16,7 @@ from gigagp.model.likelihoods.base import NODES, Likelihood, TargetMoments, herm
 #: Latent standard deviation from which a probability is a step beside the spread of f. Expectations are then along f
 #: itself, from -120 to 120 in steps that see the step.
 _WIDE, _END, _NODES = 3.0, 120.0, 801
-#: Beyond so many logits more than the variance, the logistic function is an exponential wherever it matters.
+#: Logits above the variance from which the logistic function is an exponential wherever it matters.
 _EXPONENTIAL = 60.0
 #: Points that are integrated at once.
 _ROWS = 2048

@@ -152,7 +152,7 @@ class _Display(Meter):
         self._timer.start()
 
     def _woken(self) -> None:
-        """Do what is due, in a thread of its own."""
+        """Show what is due, in the timer's thread."""
         with _Display._lock:
             if self._tracker is not None:
                 self._show()
