@@ -69,7 +69,7 @@ def add_rows(
     y = intake.targets(y, len(X))
     targets = y if y.ndim == 2 else y[:, None]
     if targets.shape[1] != posterior.n_targets:
-        msg = f"y of {method} must have {posterior.n_targets} target(s), as the fit had; got {targets.shape[1]}."
+        msg = f"y of {method} must have {posterior.n_targets} target(s), as in the fit; got {targets.shape[1]}."
         raise InvalidInputError(msg)
     noise = _noise_of_added_rows(posterior.model, noise_variance, len(X), method)
     points = torch.from_numpy(scaling.inputs(X))

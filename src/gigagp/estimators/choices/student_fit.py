@@ -79,7 +79,7 @@ def begin(
     Raises
     ------
     InvalidInputError
-        If Student-t noise has no meaning for the targets or their noise.
+        If Student-t noise does not apply to the targets or their noise.
     """
     likelihood = arguments.likelihood
     if not is_weighted(inference, likelihood):

@@ -1,4 +1,4 @@
-"""Fits that explain their targets as noise although rows that are alike have targets alike: a warning after the fit.
+"""A warning after fits that explain their targets as noise although nearby rows have similar targets.
 
 The likelihood has optima where the kernel's variance is zero, or its lengthscales so short that it correlates no row
 with another, and all is noise. Learning that starts far from a better one can end there.
@@ -63,8 +63,8 @@ def warn_after(table: TrainingTable, posterior: Posterior, *, is_sum: bool, lear
     least = max(_ALIKE, _STANDARD_ERRORS * (2 / len(rows)) ** 0.5)
     if observed > least and float(fitted.median()) < _FLAT * observed:
         msg = (
-            "The fit explains the targets as noise: to its kernel, most rows have nothing in common with any other. "
-            "But rows that are close have targets alike: their correlation with the mean of the nearest "
+            "The fit explains the targets as noise: its kernel relates most rows to no other row. "
+            "But nearby rows have similar targets: their correlation with the mean of the nearest "
             f'{_NEAREST} is {observed:.2f}. Learning has ended in a poor optimum. Take optimizer="auto", or begin with '
             f"other lengthscales{' and less noise' if learns_noise else ''}."
         )

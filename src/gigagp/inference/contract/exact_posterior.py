@@ -138,7 +138,7 @@ def warn_of_float64(asked: TrainingTable, used: TrainingTable) -> None:
     """Warn if a posterior was computed in float64 in place of float32."""
     if asked.X.dtype != used.X.dtype:
         msg = (
-            f"The rounding of float32 would show beside the noise of this model ({used.n_rows:,} rows), so that its "
+            f"The rounding of float32 would show beside the noise of this model ({used.n_rows:,} rows), so its "
             "matrix was factorised in float64."
         )
         warn(msg, SolverWarning)

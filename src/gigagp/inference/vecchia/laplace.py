@@ -415,7 +415,7 @@ class LaplaceObjective(TableObjective):
         if doubts:
             msg = (
                 f"Predictions from neighbours are not sound: {'; '.join(doubts)}. Means and standard deviations may be "
-                f"wrong. {self._n_neighbours} neighbours of each row do not suffice for this kernel, or it is no "
+                f"wrong. {self._n_neighbours} neighbours of each row do not suffice for this kernel, or it is not a "
                 "covariance function. Raise n_neighbors of inference.Vecchia, or use a rougher kernel, such as Matern."
             )
             warn(msg, FitWarning)
