@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import LinearOperator
-from gigagp.operators.grid.gram import Gram
 from gigagp.operators.grid.kernel import GridKernel
+from gigagp.operators.grid.statistics.gram import Gram
 from gigagp.operators.grid.sum_kernel import SumKernel
 
 
