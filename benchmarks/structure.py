@@ -133,11 +133,13 @@ def upward(imports: list[Import], layers: Mapping[str, int]) -> list[Import]:
 def circles(imports: list[Import]) -> list[list[str]]:
     """Return the groups of modules that import each other, directly or indirectly, largest first.
 
+    An import inside a function of a module of the same folder does not count: it is how ``+`` of a base finds its sum.
     These are the strongly connected components of the import graph (Tarjan 1972), without the ``__init__`` of gigagp.
     """
     targets: dict[str, set[str]] = {}
     for one in imports:
-        if PACKAGE not in (one.module, one.target):
+        beside = one.kind == "lazy" and one.module.rpartition(".")[0] == one.target.rpartition(".")[0]
+        if PACKAGE not in (one.module, one.target) and not beside:
             targets.setdefault(one.module, set()).add(one.target)
     order: dict[str, int] = {}
     low: dict[str, int] = {}

@@ -58,7 +58,6 @@ nb_merge_streams = True
 # Reference
 autosummary_generate = True
 autodoc_typehints = "none"
-autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False

@@ -376,7 +376,7 @@ def _template(latitude, longitude):
         ),
         (lambda t: geo.Kriging(fixed_model()).fit(t, "z").predict(x=[np.nan], y=[1.0]), "finite numbers"),
         (lambda t: geo.Kriging(fixed_model()).fit(t, "z").block_means(t), "GeoDataFrame or GeoSeries"),
-        (lambda t: geo.variogram([[0.0, 0.0], [0.0, 0.0]], [1.0, 2.0]), "rows at two places"),
+        (lambda t: geo.variogram([[0.0, 0.0], [0.0, 0.0]], [1.0, 2.0]), "rows at two or more places"),
         (lambda t: geo.variogram([[0.0, 95.0], [0.0, 0.0]], [1.0, 2.0], metric="haversine"), "latitudes"),
         (lambda t: geo.variogram([[0.0, 95.0], [0.0, 0.0]], [1.0, 2.0], estimator="mean"), "estimator"),
     ],

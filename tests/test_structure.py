@@ -2,6 +2,8 @@
 
 import ast
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,9 @@ def test_circles_are_found():
     arrows = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e"), ("e", "d"), ("e", "f")]
     found = circles([Import(f"gigagp.{one}", f"gigagp.{other}", 1, "top") for one, other in arrows])
     assert found == [["gigagp.a", "gigagp.b", "gigagp.c"], ["gigagp.d", "gigagp.e"]]
+    later = [Import("gigagp.a.base", f"gigagp.{room}.sum", 1, "lazy") for room in "ab"]
+    back = [Import(one.target, one.module, 1, "top") for one in later]
+    assert circles([*later, *back]) == [["gigagp.a.base", "gigagp.b.sum"]]
 
 
 #: A section of a docstring that begins with a description: the line with the name has been lost.
@@ -124,6 +129,36 @@ def test_what_docstrings_describe_has_a_name():
     named = "    Parameters\n    ----------\n    count : int\n        How many.\n"
     assert NAMELESS.search(named) is None
     assert NAMELESS.search(named.replace("    count : int\n", "")) is not None
+
+
+def undocumented(sources: Iterable[str]) -> list[str]:
+    """Return the public methods without a docstring, unless a class of the package that they override has one."""
+    classes = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    bases, documented = defaultdict(set), defaultdict(set)
+    for one in classes:
+        bases[one.name] |= {getattr(base, "attr", getattr(base, "id", "")) for base in one.bases} - {one.name}
+        documented[one.name] |= {method.name for method in methods_of(one) if ast.get_docstring(method)}
+
+    def inherited(name: str) -> set[str]:
+        return documented[name].union(*map(inherited, bases[name]))
+
+    return [
+        f"{one.name}.{method.name}"
+        for one in classes
+        for method in methods_of(one)
+        if not one.name.startswith("_") and method.name not in inherited(one.name)
+    ]
+
+
+def methods_of(one: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [node for node in one.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+
+
+def test_public_methods_say_what_they_do():
+    """Instead of ruff's D102, which wants a docstring of an override that says no more than that of its base."""
+    assert undocumented(path.read_text(encoding="utf-8") for path in module_files(SRC).values()) == []
+    planted = 'class A:\n    def f(self):\n        "Do."\nclass B(A):\n    def f(self): ...\n    def g(self): ...\n'
+    assert undocumented([planted]) == ["B.g"]
 
 
 def test_planted_limit():

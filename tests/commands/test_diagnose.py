@@ -95,7 +95,7 @@ def test_help_without_a_command(run):
 
 def test_what_is_wrong_is_said_in_a_line(refused, csv, tmp_path):
     assert "--target must name the column" in refused("diagnose", "bias", csv)
-    assert "--start and --model exclude" in refused("diagnose", "bias", csv, "--start", "--model", "m.gp")
+    assert "--start and --model cannot be combined" in refused("diagnose", "bias", csv, "--start", "--model", "m.gp")
     assert "does not exist" in refused("diagnose", "bias", csv, "--target", "y", "--plot", tmp_path / "no" / "p.png")
     assert "ends in .png" in refused("diagnose", "bias", csv, "--target", "y", "--plot", tmp_path / "p.txt")
     assert "n_draws" in refused("diagnose", "bias", csv, "--target", "y", "--draws", 1, "--start", "-q")

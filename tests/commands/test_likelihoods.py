@@ -91,4 +91,4 @@ def test_the_choice_between_gaussian_and_heavy_tails(run, refused, table, tmp_pa
     assert code == 0, error
     assert "auto: Student-t noise gains +" in shown
     assert gigagp.load(tmp_path / "m.gp").likelihood_.df < 10
-    refused("--target-transform log has no meaning for --likelihood auto", *fit, "--target-transform", "log")
+    refused("--target-transform log does not apply to --likelihood auto", *fit, "--target-transform", "log")

@@ -72,21 +72,21 @@ def test_classes(run, refused, folder, tmp_path, kind):
     found = read_table(tmp_path / "p.parquet")
     assert found.names == (f"p_{classes[0]}", f"p_{classes[1]}")
     np.testing.assert_allclose(found.values, gigagp.load(model).predict_proba(FRAME[["u", "v"]]))
-    assert "have no meaning for" in refused("predict", model, table, "--samples", 2)
+    assert "do not apply to" in refused("predict", model, table, "--samples", 2)
     other = FRAME.assign(sign="zero").to_csv(tmp_path / "other.csv", index=False)
     assert other is None
-    assert "the label 'zero' is none of the classes" in refused("evaluate", model, tmp_path / "other.csv")
+    assert "the label 'zero' is not one of the classes" in refused("evaluate", model, tmp_path / "other.csv")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--likelihood", "student"), "--likelihood must be one of gaussian, laplace"),
-        (("--likelihood", "logistic", "--mean", "linear"), "--mean linear has no meaning"),
-        (("--likelihood", "logistic"), "is no label of a class"),
-        (("--likelihood", "laplace", "--rows", 50), "--rows and --noise-column have no meaning for --inference quadr"),
+        (("--likelihood", "logistic", "--mean", "linear"), "--mean linear does not apply"),
+        (("--likelihood", "logistic"), "is not a class label"),
+        (("--likelihood", "laplace", "--rows", 50), "--rows and --noise-column do not apply to --inference quadr"),
         (("--likelihood", "laplace", "--inference", "exact"), 'inference for the laplace likelihood must be "auto"'),
-        (("--functions", 9), "--functions has no meaning for --inference auto"),
+        (("--functions", 9), "--functions does not apply to --inference auto"),
         (("--inference", "quadruply-stochastic", "--functions", 1), "n_basis of QuadruplyStochastic must be an int"),
         (("--inference", "quadruply-stochastic", "--truncation", 40), "quadruply-stochastic inference has nothing to"),
         (("--inference", "quadruply-stochastic", "--optimizer", "sgd"), "--optimizer must be one of"),

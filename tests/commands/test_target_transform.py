@@ -49,7 +49,7 @@ def test_predictions_and_scores_are_in_the_targets_units(run, table, tmp_path, i
     ("options", "match"),
     [
         (("--target-transform", "square"), "--target-transform must be one of none, log"),
-        (("--target-transform", "log", "--likelihood", "poisson"), "has no meaning for --likelihood poisson"),
+        (("--target-transform", "log", "--likelihood", "poisson"), "does not apply to --likelihood poisson"),
         (("--target-transform", "log", "--target", "u"), "y must be positive"),
     ],
 )

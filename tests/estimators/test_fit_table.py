@@ -395,7 +395,7 @@ def test_new_rows_are_added_at_the_hyperparameters_of_the_fit(tmp_path):
         ((np.where(np.arange(10).reshape(5, 2) == 3, np.nan, X[:5]), Y[:5]), "NaN in column 1, row 1"),
         ((X[:5], np.append(Y[:4], np.inf)), "y must be finite; got infinity in row 4"),
         ((X[:5, :1], Y[:5]), "X has 1 features, but GPRegressor is expecting 2"),
-        ((X[:5], np.stack([Y[:5]] * 2, 1)), r"must have 1 target\(s\), as the fit had; got 2"),
+        ((X[:5], np.stack([Y[:5]] * 2, 1)), r"must have 1 target\(s\), as in the fit; got 2"),
     ],
 )
 def test_new_rows_that_cannot_be_used_change_nothing(rows, match):

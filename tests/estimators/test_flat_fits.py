@@ -12,7 +12,7 @@ from gigagp.kernels import RBF, Matern
 from gigagp.optimization import LBFGS, Adam
 
 FLAT = RBF(1.0, 1e-6, fixed=True)
-MESSAGE = "explains the targets as noise: to its kernel"
+MESSAGE = "explains the targets as noise: its kernel"
 
 
 def table(n: int, d: int = 2, *, noise: float = 0.1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

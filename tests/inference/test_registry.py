@@ -78,10 +78,10 @@ def test_an_option_belongs_to_those_that_declare_it():
     assert options.choose_inference("vecchia", given={"--neighbors": 8}).n_neighbors == 8
     assert options.choose_inference("computation-aware", given={"--actions": 9}).n_actions == 9
     with pytest.raises(
-        InvalidInputError, match=r"--inducing has no meaning for --inference exact; it goes with .*sparse"
+        InvalidInputError, match=r"--inducing does not apply to --inference exact; it goes with .*sparse"
     ):
         options.choose_inference("exact", given={"--inducing": 7})
-    with pytest.raises(InvalidInputError, match="--features has no meaning with --truncation"):
+    with pytest.raises(InvalidInputError, match="--features cannot be combined with --truncation"):
         options.choose_inference("random-features", "40,10", {"--features": 100})
 
 

@@ -145,7 +145,7 @@ def test_known_noise_of_added_rows():
         ((np.full((5, 2), np.nan), np.zeros(5)), "NaN in column 0, row 0"),
         ((np.zeros((5, 2)), np.append(np.zeros(4), np.inf)), "y must be finite; got infinity in row 4"),
         ((np.zeros((5, 1)), np.zeros(5)), "X has 1 features, but GPRegressor is expecting 2"),
-        ((np.zeros((5, 2)), np.zeros((5, 2))), r"must have 1 target\(s\), as the fit had; got 2"),
+        ((np.zeros((5, 2)), np.zeros((5, 2))), r"must have 1 target\(s\), as in the fit; got 2"),
         ((np.zeros((5, 2)), np.zeros(5), 0.1), "noise_variance of partial_fit must be None"),
     ],
 )

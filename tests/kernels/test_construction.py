@@ -74,8 +74,8 @@ def test_changing_the_callers_array_does_not_change_the_kernel():
         (lambda: RBF() + (-1.0), "variance of Constant"),
         (lambda: RBF().bind(2).replace({"length": torch.ones(2)}), "has the hyperparameters"),
         (lambda: RBF().bind(2).replace({"lengthscale": torch.ones(3)}), "shape"),
-        (lambda: (RBF() + White()).bind(2).replace({"2.variance": torch.ones(())}), "no hyperparameter"),
-        (lambda: (RBF() + White()).bind(2).replace({"variance": torch.ones(())}), "no hyperparameter"),
+        (lambda: (RBF() + White()).bind(2).replace({"2.variance": torch.ones(())}), "is not a hyperparameter"),
+        (lambda: (RBF() + White()).bind(2).replace({"variance": torch.ones(())}), "is not a hyperparameter"),
     ],
 )
 def test_refusals_name_the_argument(make, words):

@@ -253,7 +253,7 @@ def test_what_has_no_counterpart_here_is_named(make, words):
     [
         ((kernels.RBF() + kernels.White()).bind(2), r"part 1 of kernel, White\(.*likelihoods have the noise"),
         (kernels.Cosine(columns=[0, 1]).bind(2), "CosineKernel is one of one input"),
-        (kernels.Categorical(columns=[1]).bind(2), "Categorical.*it has none like it"),
+        (kernels.Categorical(columns=[1]).bind(2), "Categorical.*it has no equivalent"),
         (kernels.Linear(1.0, centre=2.0).bind(2), r"its centre is \[2.0\]"),
         (kernels.RBF().with_groups([0, 0, 1]).bind(3), "share one lengthscale"),
         (kernels.RBF(ard=False).bind(2).with_input_weights([1.0, 2.0]), "different units behind one lengthscale"),

@@ -207,7 +207,7 @@ SPHERE = kernels.Matern(metric="haversine")
         (lambda gp, X, y: gp.fit(X, y).predict([[0.0, 0.0], [0.0, -91.0]]), "got -91 in row 1"),
         (lambda gp, X, y: gp.fit(X, y).posterior(torch.tensor([[0.0, -91.0]])), "got -91 in row 0"),
         (lambda gp, X, y: gp.fit(X, y).condition_on([[0.0, 95.0]], [1.0]), "got 95 in row 0"),
-        (lambda gp, X, y: gp.fit(X[:, :1], y), "columns of Matern must have two inputs or more"),
+        (lambda gp, X, y: gp.fit(X[:, :1], y), "columns of Matern must have at least two inputs"),
         (lambda gp, X, y: SPHERE.block(torch.tensor([[0.0, 100.0]]), torch.zeros(1, 2)), "latitudes in degrees"),
         (lambda gp, X, y: GPRegressor(SPHERE, inference.Grid()).fit(X, y), "lengthscales along them"),
         (lambda gp, X, y: GPRegressor(kernels.RBF(metric="rotated"), inference.Grid()).fit(X, y), "along them"),

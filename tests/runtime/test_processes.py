@@ -382,7 +382,7 @@ def test_a_killed_fit_resumes_with_another_number_of_processes(found):
         ("time", "InvalidInputError: time_budget of GPRegressor must be None"),
         ("table", "InvalidInputError: inference of GPRegressor for fit_table with distributed=True"),
         ("versions", "InvalidInputError: process 1 of 2 has a different version of gigagp than process 0: 0.1, not"),
-        ("ways", "ProcessFailedError: the processes have gone different ways"),
+        ("ways", "ProcessFailedError: the processes are out of step"),
     ],
 )
 def test_what_cannot_be_shared_is_refused_everywhere(found, what, both):

@@ -29,7 +29,7 @@ def test_no_jitter_is_added():
 def test_it_refuses_what_does_not_fit_or_cannot_be_read():
     kernel = Matern(nu=1.5, lengthscale=1.0, variance=1.0)
     matrix = KernelMatrix(kernel, normal(1000, 2), 0.1, memory_budget=10**7, storage="tiles")
-    with pytest.raises(MemoryBudgetError, match=r"16,000,000 bytes, the memory budget is 10,000,000"):
+    with pytest.raises(MemoryBudgetError, match=r"16,000,000 bytes, but the memory budget is 10,000,000"):
         Cholesky().solve(matrix, normal(1000))
     operator = Weighted(torch.eye(5).double(), torch.eye(5).double(), 0.1)
     with pytest.raises(InvalidInputError, match="operator must be a SymmetricMatrix; got Weighted"):

@@ -232,7 +232,7 @@ def test_a_sparse_matrix_is_dense_within_the_memory_budget():
         (["a", None] * 15, "an empty cell .NoneType. in row 1"),
         (["a", pd.NA] * 15, "an empty cell .NAType. in row 1"),
         ([1.0, np.nan] * 15, "NaN in row 1"),
-        ([0.5, 1.0] * 15, "0.5 in row 0 .* is no label of a class"),
+        ([0.5, 1.0] * 15, "0.5 in row 0 .* is not a class label"),
         ([b"a", b"b"] * 15, "Unknown label type: bytes"),
         (np.array(["2020-01-01", "2020-01-02"] * 15, dtype="M8[D]"), "Unknown label type: datetime64"),
         (np.zeros((30, 2)), "one column of labels"),

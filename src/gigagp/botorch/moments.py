@@ -61,15 +61,12 @@ class FittedMoments(Moments):
         return torch.cat(found, -1)[..., self.outputs]
 
     def mean(self) -> Tensor:
-        """Return the mean, shape (..., q, m)."""
         return self._of_outputs([one.mean for one in self.joints])
 
     def variance(self) -> Tensor:
-        """Return the variances, shape (..., q, m)."""
         return self._of_outputs([one.variance for one in self.joints])
 
     def covariance(self) -> Tensor:
-        """Return the covariances, shape (..., m, q, q)."""
         return self._of_outputs([one.covariance for one in self.joints]).movedim(-1, -3)
 
     def scale(self) -> float:
@@ -143,19 +140,15 @@ class ConditionedMoments(Moments):
         self._covariance = (covariance[..., :q, :q] - explained.mT @ explained).to(self.like)
 
     def mean(self) -> Tensor:
-        """Return the mean, shape (..., q, m)."""
         return self._mean
 
     def variance(self) -> Tensor:
-        """Return the variances, shape (..., q, m)."""
         return self._covariance.diagonal(dim1=-2, dim2=-1).mT.clamp_min(0)  # negative only by rounding
 
     def covariance(self) -> Tensor:
-        """Return the covariances, shape (..., m, q, q)."""
         return self._covariance
 
     def scale(self) -> float:
-        """Return that of the fit."""
         return self._scale
 
 
@@ -173,19 +166,15 @@ class NoisyMoments(Moments):
         self.latent, self.noise, self.like, self.n_outputs = latent, noise, latent.like, latent.n_outputs
 
     def mean(self) -> Tensor:
-        """Return the mean, shape (..., q, m)."""
         return self.latent.mean()
 
     def variance(self) -> Tensor:
-        """Return the variances, shape (..., q, m)."""
         return self.latent.variance() + self.noise
 
     def covariance(self) -> Tensor:
-        """Return the covariances, shape (..., m, q, q)."""
         found = self.latent.covariance()
         diagonal = self.noise.expand(*self.noise.shape[:-2], found.shape[-1], self.n_outputs).mT
         return found + torch.diag_embed(diagonal.to(found))
 
     def scale(self) -> float:
-        """Return that of the function."""
         return self.latent.scale()

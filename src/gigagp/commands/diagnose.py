@@ -104,7 +104,7 @@ def bias(
         check_folder(plot)
         check_plot(plot)
     if start and model is not None:
-        msg = "--start and --model exclude each other: give only one of them."
+        msg = "--start and --model cannot be combined: give only one of them."
         raise InvalidInputError(msg)
     method = choose_method(
         inference,

@@ -76,7 +76,7 @@ def _regressor_scores(
     """Return the scores of the predictions, and the number of rows."""
     likelihood = regressor.likelihood_
     if noise_column is not None and not likelihood.adds_noise:
-        msg = f"--noise-column has no meaning for the {likelihood.name} likelihood, which has no noise variances."
+        msg = f"--noise-column does not apply to the {likelihood.name} likelihood, which has no noise variances."
         raise InvalidInputError(msg)
     has_distribution = (
         not regressor.target_transform_.is_identity

@@ -154,7 +154,7 @@ def fit(
     word = method.default_kernel if kernel is None else kernel
     chosen_kernel = word if word in options.KERNEL_RULES else options.choose_kernel(word)
     if method.of_classes and mean == "linear":
-        msg = f"--mean linear has no meaning for --likelihood {likelihood}: the latent function's mean is zero."
+        msg = f"--mean linear does not apply to --likelihood {likelihood}: the latent function's mean is zero."
         raise InvalidInputError(msg)
     settings: dict[str, Any] = {
         "kernel": chosen_kernel,
@@ -167,7 +167,7 @@ def fit(
     } | method.settings()
     if distributed:
         if method.of_classes:
-            msg = f"--distributed has no meaning for --likelihood {likelihood}, whose fits run in one process."
+            msg = f"--distributed does not apply to --likelihood {likelihood}, whose fits run in one process."
             raise InvalidInputError(msg)
         settings["distributed"] = True
     with all_processes(distributed) as saves:
@@ -233,7 +233,7 @@ def _method(
         msg = f"--target-transform must be one of {', '.join(options.TRANSFORMS)}; got {target_transform!r}."
         raise InvalidInputError(msg)
     if target_transform != "none" and likelihood != "gaussian":
-        msg = f"--target-transform {target_transform} has no meaning for --likelihood {likelihood}; leave one out."
+        msg = f"--target-transform {target_transform} does not apply to --likelihood {likelihood}; leave one out."
         raise InvalidInputError(msg)
     if likelihood not in ("gaussian", "student-t", "auto") and inference == "auto":
         inference = "quadruply-stochastic"
@@ -254,7 +254,7 @@ def _may_stream(method: _Method, *, takes_some: bool) -> bool:
         return False
     if takes_some and not abilities.holds_rows:
         msg = (
-            f"--rows and --noise-column have no meaning for --inference {abilities.name}, which takes all rows of a "
+            f"--rows and --noise-column do not apply to --inference {abilities.name}, which takes all rows of a "
             "table and learns one noise variance."
         )
         raise InvalidInputError(msg)
@@ -364,7 +364,7 @@ def _fit_and_save(
 
 #: Exit code of a process whose error the first process reports.
 _EXIT_REPORTED = 2
-#: How long a process waits for the others, which may be in a long computation of their own.
+#: How long a process waits for the others, which may be in the middle of a long computation.
 _TIMEOUT = timedelta(minutes=30)
 
 

@@ -64,12 +64,12 @@ def choose_method(
     given["--features"] = features is not None and not isinstance(method, RandomFeatures)
     for option, is_given in given.items():
         if is_given:
-            msg = f"{option} has no meaning for --inference {inference}; it goes with --inference iterative."
+            msg = f"{option} does not apply to --inference {inference}; it goes with --inference iterative."
             raise InvalidInputError(msg)
     if features is None:
         return method
     if truncation is not None:
-        msg = "--features has no meaning with --truncation, whose law decides the number of random features."
+        msg = "--features cannot be combined with --truncation, which draws the number of random features."
         raise InvalidInputError(msg)
     return replace(method, n_features=features)
 

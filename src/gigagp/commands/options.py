@@ -161,12 +161,12 @@ def choose_inference(word: str, truncation: str | None = None, given: Mapping[st
     for option in asked:
         if option not in fields:
             having = " or ".join(name for name, kind in known.items() if option in kind.abilities.options)
-            msg = f"{option} has no meaning for --inference {word}; it goes with --inference {having}."
+            msg = f"{option} does not apply to --inference {word}; it goes with --inference {having}."
             raise InvalidInputError(msg)
     if truncation is not None:
         truncated = _truncated_inference(word, *_moments(truncation))
         for option in asked:
-            msg = f"{option} has no meaning with --truncation, whose law decides on that number."
+            msg = f"{option} cannot be combined with --truncation, which draws that number."
             raise InvalidInputError(msg)
         return truncated
     return "auto" if word == "auto" else known[word](**{fields[option]: value for option, value in asked.items()})

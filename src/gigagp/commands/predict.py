@@ -54,7 +54,7 @@ def predict(
     regressor = gigagp.load(model)
     of_classes = isinstance(regressor, gigagp.GPClassifier)
     if of_classes and (samples or include_noise):
-        msg = f"--samples and --include-noise have no meaning for {model}, a model of classes."
+        msg = f"--samples and --include-noise do not apply to {model}, a model of classes."
         raise InvalidInputError(msg)
     blocks = Blocks.of(table, header, CsvStyle(decimal, comment))
     kept = options.split_names(keep, "--keep") or []

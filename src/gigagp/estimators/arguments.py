@@ -226,7 +226,7 @@ def _check_distributed(estimator: Estimator) -> None:
         raise InvalidInputError(msg)
     if estimator.time_budget is not None:
         msg = (
-            "time_budget of GPRegressor must be None for a distributed fit, whose processes have clocks of their own; "
+            "time_budget of GPRegressor must be None for a distributed fit, whose processes have separate clocks; "
             f"got {estimator.time_budget!r}."
         )
         raise InvalidInputError(msg)

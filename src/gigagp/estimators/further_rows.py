@@ -117,7 +117,7 @@ def _with_rows(estimator: Any, X: np.ndarray, y: Any, noise_variance: Any, metho
     y = intake.targets(y, len(X))
     targets = y if y.ndim == 2 else y[:, None]
     if targets.shape[1] != posterior.n_targets:
-        msg = f"y of {method} must have {posterior.n_targets} target(s), as the fit had; got {targets.shape[1]}."
+        msg = f"y of {method} must have {posterior.n_targets} target(s), as in the fit; got {targets.shape[1]}."
         raise InvalidInputError(msg)
     noise = _noise_of_added_rows(posterior.model, noise_variance, len(X), method)
     points = torch.from_numpy(scaling.inputs(X))

@@ -171,7 +171,7 @@ def _of_points(geometry: Any) -> np.ndarray:
     if len(wrong):
         row = int(wrong[0])
         got = "no geometry" if empty[row] else f"a {kinds[row]}"
-        msg = f"The geometries of Kriging must be points; got {got} in row {row}. Take centroids, for example."
+        msg = f"The geometries of Kriging must be points; got {got} in row {row}. Use centroids, for example."
         raise InvalidInputError(msg)
     return np.stack([np.asarray(geometry.x, dtype=np.float64), np.asarray(geometry.y, dtype=np.float64)], 1)
 

@@ -10,7 +10,7 @@ import numpy as np
 from gigagp.errors import InvalidInputError
 from gigagp.geo.places import Places, needed
 
-#: Most cells of a map that nobody asked for by its coordinates.
+#: Largest number of cells of a map whose coordinates were not given.
 _MOST_CELLS = 25_000_000
 _NAMES = (("y", "x"), ("latitude", "longitude"), ("lat", "lon"))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping
+from numbers import Real
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,16 +15,6 @@ if TYPE_CHECKING:
     from gigagp.kernels.draws import FeatureDraw
     from gigagp.kernels.leaf import Leaf
     from gigagp.kernels.units import Units
-
-F = TypeVar("F", bound=Callable[..., Any])
-#: Operations of kernels that need the classes built on `Kernel`: the modules of these classes add them on import.
-_OPERATIONS: dict[str, Callable[..., Any]] = {}
-
-
-def operation(function: F) -> F:
-    """Add a function to the operations that the methods of `Kernel` call, under its own name."""
-    _OPERATIONS[function.__name__] = function
-    return function
 
 
 class Kernel(ABC):
@@ -191,8 +182,9 @@ class Kernel(ABC):
         InvalidInputError
             If a part of the kernel has no known spectrum, or a number is out of range.
         """
-        draw: FeatureDraw = _OPERATIONS["draw_features"](self.bind(n_inputs), n_features, generator, law=law)
-        return draw
+        from gigagp.kernels.features import draw_features
+
+        return draw_features(self.bind(n_inputs), n_features, generator, law=law)
 
     def features(self, X: Tensor, draw: FeatureDraw) -> Tensor:
         """Return features of the rows whose inner products approximate the continuous part.
@@ -210,8 +202,9 @@ class Kernel(ABC):
             the number of frequencies. Constant and linear terms are exact. All rows are computed at once, so pass large
             data in chunks.
         """
-        found: Tensor = _OPERATIONS["features"](self.bind(X.shape[1]), X, draw)
-        return found
+        from gigagp.kernels.features import features
+
+        return features(self.bind(X.shape[1]), X, draw)
 
     def has_features(self) -> bool:
         """Whether `draw_features` and `features` are available."""
@@ -219,23 +212,27 @@ class Kernel(ABC):
 
     def __add__(self, other: Kernel | float) -> Kernel:
         """Return the sum; a number stands for a fixed `Constant`."""
-        found: Kernel = _OPERATIONS["add"](self, other)
-        return found
+        from gigagp.kernels.composite import Sum
+
+        return Sum(self, other) if isinstance(other, Kernel | Real) else NotImplemented
 
     def __radd__(self, other: float) -> Kernel:
         """Return the sum; a number stands for a fixed `Constant`."""
-        found: Kernel = _OPERATIONS["add"](other, self)
-        return found
+        from gigagp.kernels.composite import Sum
+
+        return Sum(other, self) if isinstance(other, Real) else NotImplemented
 
     def __mul__(self, other: Kernel | float) -> Kernel:
         """Return the product; a number stands for a fixed `Constant`."""
-        found: Kernel = _OPERATIONS["multiply"](self, other)
-        return found
+        from gigagp.kernels.composite import Product
+
+        return Product(self, other) if isinstance(other, Kernel | Real) else NotImplemented
 
     def __rmul__(self, other: float) -> Kernel:
         """Return the product; a number stands for a fixed `Constant`."""
-        found: Kernel = _OPERATIONS["multiply"](other, self)
-        return found
+        from gigagp.kernels.composite import Product
+
+        return Product(other, self) if isinstance(other, Real) else NotImplemented
 
     def __eq__(self, other: object) -> bool:
         """Whether structure, values and fixed names are the same."""

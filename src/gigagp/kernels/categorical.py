@@ -54,15 +54,12 @@ class Categorical(RBF):
         return 1.0
 
     def fused_profile(self) -> Profile:
-        """Return the code of exp(-p)."""
         return Profile.RBF
 
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
-        """Return those of `RBF`."""
         return super().frequencies(draw)
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments other than hyperparameters; there is always one lengthscale."""
         return {name: value for name, value in super().settings().items() if name != "ard"}
 
     def _weights_in(self, units: Units) -> Tensor:

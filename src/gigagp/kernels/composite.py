@@ -14,20 +14,11 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.kernels.base import Kernel, operation
+from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds
 from gigagp.kernels.elementary import Constant
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.units import Units
-
-
-def as_kernel(value: Kernel | float) -> Kernel | None:
-    """Return ``value`` as a kernel (a number: a fixed `Constant`), or None when it is neither."""
-    if isinstance(value, Kernel):
-        return value
-    if isinstance(value, Real):
-        return Constant(value, fixed=True)
-    return None
 
 
 class Composite(Kernel):
@@ -45,8 +36,8 @@ class Composite(Kernel):
     def __init__(self, *parts: Kernel | float) -> None:
         flat: list[Kernel] = []
         for part in parts:
-            kernel = as_kernel(part)
-            if kernel is None:
+            kernel = Constant(part, fixed=True) if isinstance(part, Real) else part
+            if not isinstance(kernel, Kernel):
                 msg = f"A part of {type(self).__name__} must be a kernel or a number; got {part!r}."
                 raise InvalidInputError(msg)
             flat.extend(kernel.parts if isinstance(kernel, type(self)) else (kernel,))
@@ -62,7 +53,6 @@ class Composite(Kernel):
 
     @property
     def n_inputs(self) -> int | None:
-        """Number of inputs that the kernel is bound to, None while it is unbound."""
         sizes = {part.n_inputs for part in self._parts}
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -73,13 +63,11 @@ class Composite(Kernel):
         return other
 
     def bind(self, n_inputs: int) -> Self:
-        """Return this kernel for data with ``n_inputs`` columns; see `Kernel.bind`."""
         return (
             self if self.n_inputs == n_inputs else self.with_parts(tuple(part.bind(n_inputs) for part in self._parts))
         )
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the hyperparameters of all parts."""
         return {
             f"{position}.{name}": value
             for position, part in enumerate(self._parts)
@@ -87,19 +75,16 @@ class Composite(Kernel):
         }
 
     def fixed_parameters(self) -> frozenset[str]:
-        """Return the names that are not learned."""
         return frozenset(
             f"{position}.{name}" for position, part in enumerate(self._parts) for name in part.fixed_parameters()
         )
 
     def given_parameters(self) -> frozenset[str]:
-        """Return the names that have a value."""
         return frozenset(
             f"{position}.{name}" for position, part in enumerate(self._parts) for name in part.given_parameters()
         )
 
     def bounds(self) -> dict[str, Bounds]:
-        """Return the bounds of all parts."""
         return {
             f"{position}.{name}": pair
             for position, part in enumerate(self._parts)
@@ -111,7 +96,6 @@ class Composite(Kernel):
         return zip(self._parts, itertools.repeat(units))
 
     def unit_factors(self, units: Units) -> dict[str, Tensor]:
-        """Return the factors of all parts; see `Kernel.unit_factors`."""
         return {
             f"{position}.{name}": factor
             for position, (part, own) in enumerate(self._units_of_parts(units))
@@ -119,11 +103,9 @@ class Composite(Kernel):
         }
 
     def standardized(self, units: Units) -> Self:
-        """Return this kernel for the standardized problem; see `Kernel.standardized`."""
         return self.with_parts(tuple(part.standardized(own) for part, own in self._units_of_parts(units)))
 
     def in_own_units(self, units: Units) -> Self:
-        """Return this kernel in the data's own units; see `Kernel.in_own_units`."""
         return self.with_parts(tuple(part.in_own_units(own) for part, own in self._units_of_parts(units)))
 
     def _by_part(self, values: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
@@ -131,38 +113,34 @@ class Composite(Kernel):
         for name, value in values.items():
             head, dot, rest = name.partition(".")
             if not dot or not head.isdecimal() or int(head) >= len(self._parts):
-                msg = f"{name!r} is no hyperparameter of this {type(self).__name__}; it has {list(self.parameters())}."
+                msg = (
+                    f"{name!r} is not a hyperparameter of this {type(self).__name__}; it has {list(self.parameters())}."
+                )
                 raise InvalidInputError(msg)
             grouped.setdefault(int(head), {})[rest] = value
         return grouped
 
     def replace(self, values: Mapping[str, Tensor]) -> Self:
-        """Return this kernel with some hyperparameters exchanged; see `Kernel.replace`."""
         grouped = self._by_part(values)
         parts = (part.replace(grouped[i]) if i in grouped else part for i, part in enumerate(self._parts))
         return self.with_parts(tuple(parts))
 
     def multiplied(self, factors: Mapping[str, Tensor]) -> Self:
-        """Return this kernel in other units; see `Kernel.multiplied`."""
         grouped = self._by_part(factors)
         parts = (part.multiplied(grouped[i]) if i in grouped else part for i, part in enumerate(self._parts))
         return self.with_parts(tuple(parts))
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
-        """Return the dense covariance; see `Kernel.block`."""
         return reduce(type(self).combine, (part.block(X, Z) for part in self._parts))
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """Return k(x, x) of the continuous part."""
         return reduce(type(self).combine, (part.diagonal(X) for part in self._parts))
 
     def leaves(self) -> Iterator[Leaf]:
-        """Iterate over the elementary kernels."""
         for part in self._parts:
             yield from part.leaves()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a description of plain numbers, texts and lists."""
         return {"kernel": type(self).__name__, "parts": [part.to_dict() for part in self._parts]}
 
     @abstractmethod
@@ -183,11 +161,9 @@ class Sum(Composite):
     combine: ClassVar[Callable[[Tensor, Tensor], Tensor]] = torch.add
 
     def white(self, X: Tensor) -> Tensor:
-        """Return the sum of the parts' white parts."""
         return reduce(torch.add, (part.white(X) for part in self._parts))
 
     def terms(self) -> tuple[tuple[Leaf, ...], ...]:
-        """Return the terms of all parts."""
         return tuple(itertools.chain.from_iterable(part.terms() for part in self._parts))
 
     def _text(self, part: Kernel) -> str:
@@ -213,7 +189,6 @@ class Product(Composite):
         return whole - self.diagonal(X)
 
     def terms(self) -> tuple[tuple[Leaf, ...], ...]:
-        """Return the product multiplied out."""
         choices = itertools.product(*(part.terms() for part in self._parts))
         return tuple(tuple(itertools.chain.from_iterable(choice)) for choice in choices)
 
@@ -235,17 +210,3 @@ def _has_variance(kernel: Kernel, *, learned: bool = False) -> bool:
         for leaf in kernel.leaves()
         for name, unit in leaf.units.items()
     )
-
-
-@operation
-def add(one: Kernel | float, other: Kernel | float) -> Kernel:
-    """Return the sum of two kernels, of which one may be a number; NotImplemented for anything else."""
-    left, right = as_kernel(one), as_kernel(other)
-    return NotImplemented if left is None or right is None else Sum(left, right)
-
-
-@operation
-def multiply(one: Kernel | float, other: Kernel | float) -> Kernel:
-    """Return the product of two kernels, of which one may be a number; NotImplemented for anything else."""
-    left, right = as_kernel(one), as_kernel(other)
-    return NotImplemented if left is None or right is None else Product(left, right)

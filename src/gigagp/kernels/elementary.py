@@ -43,11 +43,9 @@ class Constant(Leaf):
         super().__init__({"variance": variance}, fixed=fixed, bounds=bounds)
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
-        """Return the variance for every pair."""
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0], Z.shape[0])
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """Return the variance for every row."""
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
@@ -59,7 +57,6 @@ class Constant(Leaf):
         return {}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the root of the variance."""
         return self.value("variance", X).sqrt(), None
 
 
@@ -117,7 +114,6 @@ class Linear(Leaf):
         return super().active((X.double() - shift).to(X))
 
     def standardized(self, units: Units) -> Self:
-        """Return this kernel for the standardized problem; see `Kernel.standardized`."""
         other = super().standardized(units)
         if self._centre is not None:
             columns = self._active_columns(len(units.scale))
@@ -126,7 +122,6 @@ class Linear(Leaf):
         return other
 
     def in_own_units(self, units: Units) -> Self:
-        """Return this kernel in the data's own units; see `Kernel.in_own_units`."""
         other = super().in_own_units(units)
         columns = self._active_columns(len(units.scale))
         origin = 0.0 if self._centre is None else self._centre
@@ -135,7 +130,6 @@ class Linear(Leaf):
         return other
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments other than hyperparameters, where they differ from the defaults."""
         return super().settings() | ({} if self._centre is None else {"centre": self._centre.tolist()})
 
     def scale(self, X: Tensor) -> Tensor:
@@ -143,12 +137,10 @@ class Linear(Leaf):
         return self.active(X) * self.by_input("variance", X).sqrt()
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
-        """Return the dense covariance; see `Kernel.block`."""
         kernel = self.bind(X.shape[1])
         return kernel.scale(X) @ kernel.scale(Z).T
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """Return k(x, x) for every row."""
         return self.bind(X.shape[1]).scale(X).square().sum(1)
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
@@ -156,7 +148,6 @@ class Linear(Leaf):
         return {"normal": standard_normal(n_frequencies, self.n_active, generator=generator)}
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
-        """Return random slopes by index."""
         return {"normal": numbers.normal(self.n_active)}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -214,9 +205,7 @@ class White(Leaf):
         return X.new_zeros(()).expand(X.shape[0], Z.shape[0])
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """Return zeros."""
         return X.new_zeros(()).expand(X.shape[0])
 
     def white(self, X: Tensor) -> Tensor:
-        """Return the variance for every row."""
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.kernels.base import Kernel, operation
+from gigagp.kernels.base import Kernel
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear
 from gigagp.kernels.leaf import Leaf
@@ -26,7 +26,6 @@ def _is_exact(term: tuple[Leaf, ...]) -> bool:
     return not others or (len(others) == 1 and isinstance(others[0], Linear))
 
 
-@operation
 def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *, law: str = "balanced") -> FeatureDraw:
     """Draw the randomness of random Fourier features for a bound kernel; see `Kernel.draw_features`."""
     if n_features < 2 or n_features % 2:
@@ -50,7 +49,6 @@ def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *
     )
 
 
-@operation
 def features(kernel: Kernel, X: Tensor, draw: FeatureDraw) -> Tensor:
     """Return the features of a bound kernel; see `Kernel.features`."""
     columns = [_columns(term, X, drawn, draw.n_features // 2) for term, drawn in _drawn_terms(kernel, draw)]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -27,47 +26,52 @@ _DEFAULT_LENGTH = 1000.0
 _DEFAULT_RATIO = 1.5
 
 
-class Geometry(ABC):
-    """Coordinates of points in place of their inputs.
+class Geometry:
+    """Coordinates of points in place of their inputs; here the inputs themselves.
 
-    The first two active inputs become coordinates, which may share a lengthscale. Further inputs, such as time, are
-    coordinates themselves, each with its own lengthscale. Kernels of these coordinates are positive definite and have
-    the spectra and nearest neighbours of kernels of as many inputs, because distances between them are Euclidean.
+    A metric turns the first two active inputs into coordinates, which may share a lengthscale. Further inputs, such as
+    time, are coordinates themselves, each with its own lengthscale. Kernels of these coordinates are positive definite
+    and have the spectra and nearest neighbours of kernels of as many inputs, because distances between them are
+    Euclidean.
 
     A kernel of the standardized problem sees standardized inputs. It turns them back with `weights` and `origin`, so
     that a rotation or a sphere is the same one in any units.
     """
 
-    name: ClassVar[MetricName]
+    name: ClassVar[MetricName] = "euclidean"
     #: Hyperparameters that the metric adds to a kernel: single numbers without a unit that depends on the data.
     hyperparameters: ClassVar[tuple[str, ...]] = ()
 
-    @abstractmethod
-    def groups(self, n_active: int) -> tuple[int, ...]:
-        """Return the number of the lengthscale of each coordinate."""
+    def groups(self, n_active: int) -> tuple[int, ...] | None:
+        """Return the number of the lengthscale of each coordinate; None for what the kernel says."""
+        return None
 
-    @abstractmethod
-    def weights(self, scale: Tensor) -> Tensor:
-        """Return the factors of the standardized active inputs, (n_active,), for inputs with these scales."""
+    def weights(self, scale: Tensor) -> Tensor | None:
+        """Return the factors of standardized active inputs, (n_active,), with these scales; None for the kernel's."""
+        return None
 
-    @abstractmethod
     def origin(self, centre: Tensor) -> Tensor | None:
         """Return what is added after `weights`, for active inputs with these centres; None for nothing."""
+        return None
 
-    @abstractmethod
-    def lengths(self, scale: Tensor, centre: Tensor) -> Tensor:
-        """Return the units of standardized lengthscales in the data's own, one for each lengthscale."""
+    def lengths(self, scale: Tensor, centre: Tensor) -> Tensor | None:
+        """Return the units of standardized lengthscales in the data's own, one for each; None for the kernel's."""
+        return None
 
-    @abstractmethod
     def coordinates(self, active: Tensor, values: Mapping[str, Tensor], unit: float) -> Tensor:
         """Return the coordinates of active inputs (n, n_active) in a multiple of their own units, differentiable."""
+        return active
 
-    @abstractmethod
-    def default_lengths(self, n_values: int, *, standardized: bool) -> list[float]:
-        """Return what takes the place of missing lengthscales, in the standardized problem or in own units."""
+    def default(self, name: str, n_values: int, *, standardized: bool) -> float | list[float] | None:
+        """Return what a missing hyperparameter is, in the standardized problem or own units; None for the kernel's."""
+        return None
 
-    def refusal(self, active: Tensor) -> tuple[int, int, str] | None:
-        """Return row and position of a number that the metric does not take, and what it takes; None: there is none."""
+    def simplest(self, value: Tensor) -> Tensor:
+        """Return the simplest value of a hyperparameter of the metric that means the same."""
+        return value
+
+    def refusal(self, X: Tensor, columns: Sequence[int] = (0, 1)) -> tuple[int, int, str] | None:
+        """Return row and column of a number that the metric does not take, and what it takes; None: there is none."""
         return None
 
 
@@ -81,7 +85,6 @@ class Sphere(Geometry):
         return (0, 0, 0, *range(1, n_active - 1))
 
     def weights(self, scale: Tensor) -> Tensor:
-        """Return the scales of longitude and latitude."""
         return torch.cat([scale[:2], torch.ones_like(scale[2:])])
 
     def origin(self, centre: Tensor) -> Tensor:
@@ -101,18 +104,20 @@ class Sphere(Geometry):
         place = [equator * torch.cos(longitude), equator * torch.sin(longitude), torch.sin(latitude)]
         return torch.cat([torch.stack(place, 1) * (EARTH_RADIUS / unit), active[:, 2:]], 1)
 
-    def default_lengths(self, n_values: int, *, standardized: bool) -> list[float]:
-        """Return those of other kernels, but 1000 km in own units, which say nothing about the rows."""
-        others = [float(n_values) ** 0.5] * n_values
-        return others if standardized else [_DEFAULT_LENGTH, *others[1:]]
+    def default(self, name: str, n_values: int, *, standardized: bool) -> list[float] | None:
+        """Return 1000 km in own units, which say nothing about the rows."""
+        if standardized or name != "lengthscale":
+            return None
+        return [_DEFAULT_LENGTH, *[float(n_values) ** 0.5] * (n_values - 1)]
 
-    def refusal(self, active: Tensor) -> tuple[int, int, str] | None:
+    def refusal(self, X: Tensor, columns: Sequence[int] = (0, 1)) -> tuple[int, int, str] | None:
         """Return the place of the first number that is no longitude or latitude."""
-        for position, (name, (low, high)) in enumerate((("longitudes", _LONGITUDES), ("latitudes", _LATITUDES))):
-            outside = (active[:, position] < low - _ROUNDING) | (active[:, position] > high + _ROUNDING)
+        ranges = ("longitudes", _LONGITUDES), ("latitudes", _LATITUDES)
+        for column, (name, (low, high)) in zip(columns, ranges, strict=False):
+            outside = (X[:, column] < low - _ROUNDING) | (X[:, column] > high + _ROUNDING)
             if bool(outside.any()):
                 allowed = f"{name} in degrees, from {low:g} to {high:g} (longitude comes first, then latitude)"
-                return int(outside.nonzero()[0]), position, allowed
+                return int(outside.nonzero()[0]), column, allowed
         return None
 
 
@@ -130,9 +135,6 @@ class Rotation(Geometry):
         """Return factors that give the two inputs the same unit again."""
         return torch.cat([scale[:2] / scale[:2].log().mean().exp(), torch.ones_like(scale[2:])])
 
-    def origin(self, centre: Tensor) -> None:
-        """Return None: distances do not depend on it."""
-
     def lengths(self, scale: Tensor, centre: Tensor) -> Tensor:
         """Return the geometric mean of the two scales for both axes, and the scales of further inputs."""
         return torch.cat([scale[:2].log().mean().exp().expand(2), scale[2:]])
@@ -145,10 +147,17 @@ class Rotation(Geometry):
         across = cosine * active[:, 1] - sine * active[:, 0]
         return torch.cat([along[:, None], across[:, None], active[:, 2:]], 1)
 
-    def default_lengths(self, n_values: int, *, standardized: bool) -> list[float]:
-        """Return those of other kernels, but a longer one along the angle than across it."""
+    def default(self, name: str, n_values: int, *, standardized: bool) -> float | list[float] | None:
+        """Return a longer lengthscale along the angle than across it."""
+        if name != "lengthscale":
+            return 180.0 if name == "angle" else None  # the same as 0, and positive
         others, root = [float(n_values) ** 0.5] * n_values, _DEFAULT_RATIO**0.5
         return [others[0] * root, others[1] / root, *others[2:]]
+
+    def simplest(self, value: Tensor) -> Tensor:
+        """Return an angle of at most 180 degrees."""
+        turned = torch.remainder(value, 180.0)
+        return torch.where(turned > 0, turned, turned + 180.0)
 
     @staticmethod
     def slope(lengths: Tensor) -> float:
@@ -160,24 +169,21 @@ class Rotation(Geometry):
         return math.radians(2.0) * (ratio - 1 / ratio)
 
 
-_GEOMETRIES: dict[str, Geometry] = {one.name: one for one in (Sphere(), Rotation())}
+_GEOMETRIES: dict[str, Geometry] = {one.name: one for one in (Geometry(), Sphere(), Rotation())}
 
 
-def geometry_of(metric: str, owner: str, *, ard: bool, angle: Any) -> Geometry | None:
-    """Return the geometry of a metric; None for distances of the inputs themselves.
-
-    ``angle`` is what a constructor was given for that of a rotation.
+def geometry_of(metric: str, owner: str, *, ard: bool, angle: Any) -> Geometry:
+    """Return the geometry of a metric; ``angle`` is what a constructor was given for that of a rotation.
 
     Raises
     ------
     InvalidInputError
         If a kernel with these arguments has no such metric.
     """
-    geometry = _GEOMETRIES.get(metric)
     if angle is not None and metric != "rotated":
         msg = f'angle of {owner} needs metric="rotated"; got angle={angle!r} with metric={metric!r}.'
         raise InvalidInputError(msg)
-    if geometry is not None and not ard:
+    if metric != "euclidean" and not ard:
         msg = f"ard of {owner} must be True with metric={metric!r}, whose coordinates have lengthscales of their own."
         raise InvalidInputError(msg)
-    return geometry
+    return _GEOMETRIES[metric]

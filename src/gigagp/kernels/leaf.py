@@ -69,7 +69,7 @@ class Leaf(OfInputs, Kernel):
     words: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Withdraw random features where a class has another covariance than its parent and no features of its own."""
+        """Drop random features if a class replaces its parent's covariance and defines no features."""
         super().__init_subclass__(**options)
         own = vars(cls).keys()
         if own & _COVARIANCE and not own & _FEATURES:
@@ -103,7 +103,6 @@ class Leaf(OfInputs, Kernel):
     # Construction ---------------------------------------------------------------------------------------------------
 
     def bind(self, n_inputs: int) -> Self:
-        """Return this kernel for data with ``n_inputs`` columns; see `Kernel.bind`."""
         if self._n_inputs == n_inputs:
             return self
         owner = type(self).__name__
@@ -139,7 +138,7 @@ class Leaf(OfInputs, Kernel):
             value = torch.tensor(self.default(name, n_active), dtype=torch.float64) if given is None else given
             value = self._for_inputs(name, name, value, n_active)
             if given is None and name in bound._bounds:
-                value = bound._bounds[name].clip(value)  # nobody asked for the default
+                value = bound._bounds[name].clip(value)  # the default may lie outside
             bound._values[name] = value
         for name in bound._bounds:
             bound._require_within(name, bound._values[name])
@@ -181,23 +180,18 @@ class Leaf(OfInputs, Kernel):
 
     @property
     def n_inputs(self) -> int | None:
-        """Number of inputs that the kernel is bound to, None while it is unbound."""
         return self._n_inputs
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return all hyperparameters by name."""
         return {name: self.value(name) for name in self.shapes}
 
     def fixed_parameters(self) -> frozenset[str]:
-        """Return the names that are not learned."""
         return self._fixed
 
     def given_parameters(self) -> frozenset[str]:
-        """Return the names of the hyperparameters that have a value."""
         return frozenset(name for name, value in self._values.items() if value is not None)
 
     def bounds(self) -> dict[str, Bounds]:
-        """Return the bounds of the hyperparameters that have some; see `Kernel.bounds`."""
         return dict(self._bounds)
 
     def value(self, name: str, like: Tensor | None = None) -> Tensor:
@@ -210,7 +204,6 @@ class Leaf(OfInputs, Kernel):
         return value if like is None else value.to(dtype=like.dtype, device=like.device)
 
     def replace(self, values: Mapping[str, Tensor]) -> Self:
-        """Return this kernel with some hyperparameters exchanged; see `Kernel.replace`."""
         owner = type(self).__name__
         unknown = set(values) - set(self.shapes)
         if unknown:
@@ -241,7 +234,6 @@ class Leaf(OfInputs, Kernel):
         return set(self.units) == set(self.shapes)
 
     def unit_factors(self, units: Units) -> dict[str, Tensor]:
-        """Return the factors from standardized hyperparameters to own units; see `Kernel.unit_factors`."""
         if not self.says_units:
             return {}
         columns = self._active_columns(len(units.scale))
@@ -250,7 +242,6 @@ class Leaf(OfInputs, Kernel):
         return {name: units.factor(unit, columns, ard=self._ard) for name, unit in self.units.items()}
 
     def standardized(self, units: Units) -> Self:
-        """Return this kernel for the standardized problem; see `Kernel.standardized`."""
         bound = self.bind(len(units.scale))
         if not self.says_units:
             return bound
@@ -293,7 +284,6 @@ class Leaf(OfInputs, Kernel):
         return other
 
     def in_own_units(self, units: Units) -> Self:
-        """Return this kernel in the data's own units; see `Kernel.in_own_units`."""
         if not self.says_units:
             return self
         other = self.multiplied(self.unit_factors(units))
@@ -305,11 +295,9 @@ class Leaf(OfInputs, Kernel):
         return X.new_zeros(X.shape[0])
 
     def terms(self) -> tuple[tuple[Leaf, ...], ...]:
-        """Return the one term that this kernel is."""
         return ((self,),)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Iterate over this kernel alone."""
         yield self
 
     # Random features: amplitude(x) amplitude(z) cos(phase(x) - phase(z)) has the expectation k(x, z) ----------------
@@ -366,7 +354,6 @@ class Leaf(OfInputs, Kernel):
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a description of plain numbers, texts and lists."""
         values = {name: value.tolist() for name, value in self._values.items() if value is not None}
         return {"kernel": type(self).__name__, "n_inputs": self._n_inputs, **self.settings(), **values}
 

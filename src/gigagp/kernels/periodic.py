@@ -79,22 +79,18 @@ class Periodic(Leaf):
         return torch.cat([torch.cos(angle) / lengthscale, torch.sin(angle) / lengthscale], dim=1)
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
-        """Return the dense covariance; see `Kernel.block`."""
         kernel = self.bind(X.shape[1])
         left = kernel.embed(X.to(torch.float64))
         right = left if Z is X else kernel.embed(Z.to(torch.float64))
         return torch.exp(-0.5 * squared_distances(left, right).to(X.dtype)) * kernel.value("variance", X)
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """Return the variance for every row."""
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
-        """Return normal frequencies on the circles."""
         return {"normal": standard_normal(n_frequencies, 2 * self.n_active, generator=generator)}
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
-        """Return normal frequencies on the circles by index."""
         return {"normal": numbers.normal(2 * self.n_active)}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -153,7 +149,6 @@ class Cosine(Leaf):
         return self.active(X.to(torch.float64)) * (2 * math.pi / self.by_input("period").to(X.device))
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
-        """Return the dense covariance; see `Kernel.block`."""
         kernel = self.bind(X.shape[1])
         left, right = kernel.angles(X), kernel.angles(Z)
         product = torch.cos(left[:, None, 0] - right[None, :, 0])
@@ -162,7 +157,6 @@ class Cosine(Leaf):
         return product.to(X.dtype) * kernel.value("variance", X)
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """Return the variance for every row."""
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
@@ -170,7 +164,6 @@ class Cosine(Leaf):
         return {"sign": standard_normal(n_frequencies, self.n_active, generator=generator).sign()}
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
-        """Return random signs by index."""
         return {"sign": numbers.normal(self.n_active).sign()}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:

@@ -71,24 +71,19 @@ class RBF(StationaryKernel):
 
     @property
     def distance_factor(self) -> float:
-        """One half."""
         return 0.5
 
     def profile(self, q: Tensor) -> Tensor:
-        """Return exp(-q / 2)."""
         return torch.exp(-0.5 * q)
 
     def profile_(self, p: Tensor) -> Tensor:
-        """Return exp(-p), overwriting p."""
         return p.neg_().exp_()
 
     def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return exp(-p) and its derivative, overwriting p."""
         g = p.neg_().exp_()
         return g, g.neg(), None
 
     def fused_profile(self) -> Profile:
-        """Return the code of exp(-p)."""
         return Profile.RBF
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
@@ -160,11 +155,9 @@ class Matern(StationaryKernel):
         return 2.0 * self._nu
 
     def profile(self, q: Tensor) -> Tensor:
-        """Return the Matern profile."""
         return matern_profile(q * self.distance_factor, int(self._nu))
 
     def profile_(self, p: Tensor) -> Tensor:
-        """Return the Matern profile, overwriting p."""
         t = p.sqrt_()
         e = t.neg().exp_()
         if self._nu == 0.5:
@@ -174,7 +167,6 @@ class Matern(StationaryKernel):
         return t.addcmul_(t, t, value=1 / 3).add_(1).mul_(e)
 
     def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the Matern profile and its derivative, overwriting p."""
         t = p.sqrt_()
         e = t.neg().exp_()
         # d/dp of the profile of order j is -1 / (4 j - 2) times that of order j - 1, for p = t^2 and j = nu - 1/2
@@ -188,7 +180,6 @@ class Matern(StationaryKernel):
         return g, slope.mul_(-1 / 6), None
 
     def fused_profile(self) -> Profile:
-        """Return the code of this smoothness."""
         return {0.5: Profile.MATERN_12, 1.5: Profile.MATERN_32, 2.5: Profile.MATERN_52}[self._nu]
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
@@ -241,7 +232,6 @@ class RationalQuadratic(StationaryKernel):
 
     @property
     def distance_factor(self) -> float:
-        """The number 1 / (2 alpha)."""
         return 0.5 / float(self.exponent())
 
     def exponent(self, like: Tensor | None = None) -> Tensor:
@@ -249,16 +239,13 @@ class RationalQuadratic(StationaryKernel):
         return self.value("alpha", like).clamp_max(_LARGEST_EXPONENT)
 
     def profile(self, q: Tensor) -> Tensor:
-        """Return (1 + q / (2 alpha))^(-alpha)."""
         alpha = self.exponent(q)
         return torch.exp(-alpha * torch.log1p(q / (2 * alpha)))
 
     def profile_(self, p: Tensor) -> Tensor:
-        """Return (1 + p)^(-alpha), overwriting p."""
         return p.log1p_().mul_(-float(self.exponent())).exp_()
 
     def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the profile and its derivatives, overwriting p."""
         alpha = float(self.exponent())
         logarithm = torch.log1p(p)
         g = torch.mul(logarithm, -alpha).exp_()
@@ -268,11 +255,9 @@ class RationalQuadratic(StationaryKernel):
         return g, slope.mul_(-alpha), by_alpha
 
     def fused_profile(self) -> Profile:
-        """Return the code of (1 + p)^(-alpha)."""
         return Profile.RATIONAL_QUADRATIC
 
     def fused_alpha(self) -> float:
-        """Return alpha."""
         return float(self.exponent())
 
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:

@@ -91,11 +91,10 @@ class StationaryKernel(Leaf):
         **more: ParameterLike,
     ) -> None:
         owner = type(self).__name__
-        self._metric = checked(metric, MetricName, "metric", owner)
         taken = "angle" in self.shapes  # by something else of a class of a user's own
         angle = None if taken else more.pop("angle", None)
-        self._geometry = geometry_of(self._metric, owner, ard=ard, angle=angle)
-        if self._geometry is not None and "angle" in self._geometry.hyperparameters:
+        self._geometry = geometry_of(checked(metric, MetricName, "metric", owner), owner, ard=ard, angle=angle)
+        if self._geometry.hyperparameters:
             if taken:
                 msg = f"metric of {owner} must not be {metric!r}: the class has another hyperparameter angle."
                 raise InvalidInputError(msg)
@@ -123,7 +122,7 @@ class StationaryKernel(Leaf):
         """
         own = {name: getattr(self, name) for name in _added_arguments(type(self)) if hasattr(self, name)}
         plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in own.items()}
-        metric = {} if self._geometry is None else {"metric": self._metric}
+        metric = {} if self.metric == "euclidean" else {"metric": self.metric}
         return {**plain, **super().settings(), **metric}
 
     # Metrics --------------------------------------------------------------------------------------------------------
@@ -131,7 +130,7 @@ class StationaryKernel(Leaf):
     @property
     def metric(self) -> MetricName:
         """What distances between points are: ``"euclidean"``, ``"haversine"`` or ``"rotated"``."""
-        return self._metric
+        return self._geometry.name
 
     @property
     def angle(self) -> Tensor | None:
@@ -141,42 +140,37 @@ class StationaryKernel(Leaf):
     @property
     def n_coordinates(self) -> int:
         """Number of coordinates of a point, which are the active inputs or what the metric makes of them."""
-        shared = self.shared_values()
-        return self.n_active if self._geometry is None or shared is None else len(shared)
+        return self.n_active if (shared := self.shared_values()) is None else len(shared)
 
     def shared_values(self) -> tuple[int, ...] | None:
         """Return the number of the lengthscale that each coordinate has; None: each input has its own."""
-        return self._groups if self._geometry is None else self._geometry.groups(self.n_active)
+        return self._groups if self.metric == "euclidean" else self._geometry.groups(self.n_active)
 
     def _n_values(self, n_active: int) -> int:
-        if self._geometry is None:
+        groups = self._geometry.groups(n_active)
+        if groups is None:
             return super()._n_values(n_active)
         if n_active < 2:
             msg = (
-                f"columns of {type(self).__name__} must have two inputs or more with metric={self._metric!r}; "
+                f"columns of {type(self).__name__} must have at least two inputs with metric={self.metric!r}; "
                 f"got {n_active}."
             )
             raise InvalidInputError(msg)
-        return max(self._geometry.groups(n_active)) + 1
+        return max(groups) + 1
 
     def with_groups(self, groups: Sequence[int], columns: Sequence[int] | None = None) -> Self:
-        """Return this kernel with one lengthscale for each group of inputs; see `OfInputs.with_groups`."""
         other = super().with_groups(groups, columns)
-        if self._geometry is not None and other.groups is not None:
+        if self.metric != "euclidean" and other.groups is not None:
             msg = (
-                f"columns of {type(self).__name__} must be columns of numbers with metric={self._metric!r}, and not "
+                f"columns of {type(self).__name__} must be columns of numbers with metric={self.metric!r}, and not "
                 "of categories or of dates with a season."
             )
             raise InvalidInputError(msg)
         return other
 
     def default(self, name: str, n_active: int) -> float | list[float]:
-        """Return the value that ``name`` takes when nothing was given."""
-        if self._geometry is None or name not in ("lengthscale", "angle"):
-            return super().default(name, n_active)
-        if name == "angle":
-            return 180.0  # the same as 0, and positive
-        return self._geometry.default_lengths(n_active, standardized=self._input_weights is not None)
+        found = self._geometry.default(name, n_active, standardized=self._input_weights is not None)
+        return super().default(name, n_active) if found is None else found
 
     def coordinates(self, X: Tensor) -> Tensor:
         """Return the coordinates whose distances count: the active inputs, or what the metric makes of them.
@@ -186,58 +180,46 @@ class StationaryKernel(Leaf):
         InvalidInputError
             If rows in the data's own units are not in the range of the metric.
         """
-        active = self.active(X)
-        if self._geometry is None:
-            return active
         if self._input_weights is None:
             self.require_taken(X)
         values = {name: self.value(name) for name in self._geometry.hyperparameters}
-        return self._geometry.coordinates(active, values, self._length_unit())
+        return self._geometry.coordinates(self.active(X), values, self._length_unit())
 
     def require_taken(self, X: Tensor, names: Sequence[str] | None = None) -> None:
         """Refuse rows (n, d) in the data's own units, of inputs with these names, that the metric does not take."""
-        columns = self._active_columns(X.shape[1])
-        refused = None if self._geometry is None else self._geometry.refusal(X.detach()[:, columns])
+        refused = self._geometry.refusal(X.detach(), self._active_columns(X.shape[1]))
         if refused is not None:
-            row, position, allowed = refused
-            column = columns[position]
+            row, column, allowed = refused
             label = str(column) if names is None else repr(names[column])
             msg = (
-                f"Column {label} of X must have {allowed}, for {type(self).__name__} with metric={self._metric!r}; "
+                f"Column {label} of X must have {allowed}, for {type(self).__name__} with metric={self.metric!r}; "
                 f"got {float(X[row, column]):g} in row {row}."
             )
             raise InvalidInputError(msg)
 
     def _length_unit(self) -> float:
         """Return the unit of the first lengthscale in the metric's own."""
-        if self._geometry is None or self._input_weights is None or self._input_origin is None:
+        if self._input_weights is None or self._input_origin is None:
             return 1.0
-        return float(self._geometry.lengths(self._input_weights, self._input_origin)[0])
+        lengths = self._geometry.lengths(self._input_weights, self._input_origin)
+        return 1.0 if lengths is None else float(lengths[0])
 
     def unit_factors(self, units: Units) -> dict[str, Tensor]:
-        """Return the factors from standardized hyperparameters to own units; see `Kernel.unit_factors`."""
-        found = super().unit_factors(units)
-        if self._geometry is not None and found:
-            columns = self._active_columns(len(units.scale))
-            found["lengthscale"] = self._geometry.lengths(units.scale[columns], units.centre[columns])
-        return found
+        found, columns = super().unit_factors(units), self._active_columns(len(units.scale))
+        lengths = self._geometry.lengths(units.scale[columns], units.centre[columns])
+        return found if lengths is None or not found else {**found, "lengthscale": lengths}
 
     def in_own_units(self, units: Units) -> Self:
         """Return this kernel in the data's own units, its angle at most 180; see `Kernel.in_own_units`."""
         other = super().in_own_units(units)
-        if "angle" in self.shapes and self._geometry is not None and "angle" not in self._bounds:
-            turned = torch.remainder(other.value("angle"), 180.0)
-            other = other.replace({"angle": torch.where(turned > 0, turned, turned + 180.0)})
-        return other
+        own = [name for name in self._geometry.hyperparameters if name not in self._bounds]
+        return other.replace({name: self._geometry.simplest(other.value(name)) for name in own}) if own else other
 
     def _weights_in(self, units: Units) -> Tensor | None:
-        if self._geometry is None:
-            return super()._weights_in(units)
-        return self._geometry.weights(units.scale[self._active_columns(len(units.scale))])
+        found = self._geometry.weights(units.scale[self._active_columns(len(units.scale))])
+        return super()._weights_in(units) if found is None else found
 
     def _origin_in(self, units: Units) -> Tensor | None:
-        if self._geometry is None:
-            return None
         return self._geometry.origin(units.centre[self._active_columns(len(units.scale))])
 
     def lengths(self, name: str = "lengthscale") -> Tensor:
@@ -248,10 +230,10 @@ class StationaryKernel(Leaf):
         InvalidInputError
             If the metric has no lengthscale along each input.
         """
-        if self._geometry is not None:
+        if self.metric != "euclidean":
             msg = (
                 f"kernel of a grid over the inputs must have lengthscales along them; got {self!r} with "
-                f'metric={self._metric!r}. Use inference="auto", inference.Iterative or inference.Vecchia.'
+                f'metric={self.metric!r}. Use inference="auto", inference.Iterative or inference.Vecchia.'
             )
             raise InvalidInputError(msg)
         return super().lengths(name)
@@ -272,7 +254,6 @@ class StationaryKernel(Leaf):
         """Return g(q); differentiable, with finite derivatives at q = 0."""
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
-        """Return the dense covariance; see `Kernel.block`."""
         kernel = self.bind(X.shape[1])
         # float64 up to the distances, where nearly equal numbers are subtracted
         left = kernel.scale(X.to(torch.float64))
@@ -281,7 +262,6 @@ class StationaryKernel(Leaf):
         return kernel.profile(q) * kernel.value("variance", X)
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """Return the variance for every row."""
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 
     # Closed forms and compiled engines ------------------------------------------------------------------------------

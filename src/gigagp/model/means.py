@@ -46,7 +46,6 @@ class ZeroMean(Mean):
     name = "zero"
 
     def basis(self, X: Tensor) -> Tensor:
-        """Return a basis without columns."""
         return X.new_zeros(X.shape[0], 0)
 
 
@@ -56,7 +55,6 @@ class ConstantMean(Mean):
     name = "constant"
 
     def basis(self, X: Tensor) -> Tensor:
-        """Return a column of ones."""
         return X.new_ones(X.shape[0], 1)
 
 
@@ -66,7 +64,6 @@ class LinearMean(Mean):
     name = "linear"
 
     def basis(self, X: Tensor) -> Tensor:
-        """Return a column of ones and the inputs."""
         return cat([X.new_ones(X.shape[0], 1), X], dim=1)
 
 
@@ -109,7 +106,6 @@ class FixedMean(ZeroMean):
         return values.astype(np.float64)
 
     def __repr__(self) -> str:
-        """Return the name with the function."""
         return f"FixedMean({self.function!r})"
 
 

@@ -85,20 +85,16 @@ class NoTransform(TargetTransform):
         return y
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
-        """Return the same numbers."""
         return z
 
     def log_derivative(self, y: np.ndarray) -> np.ndarray:
-        """Return zeros."""
         return np.zeros_like(y)
 
     def words(self) -> str:
-        """Return a description in a few words."""
         return "none"
 
     @property
     def is_identity(self) -> bool:
-        """Always true."""
         return True
 
 
@@ -109,20 +105,16 @@ class Log(TargetTransform):
     kind = "log"
 
     def forward(self, y: np.ndarray) -> np.ndarray:
-        """Return the logarithms."""
         return np.log(y)
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
-        """Return the exponentials."""
         with np.errstate(over="ignore"):  # callers refuse infinite numbers
             return np.exp(z)
 
     def log_derivative(self, y: np.ndarray) -> np.ndarray:
-        """Return ``-log(y)``."""
         return -np.log(y)
 
     def words(self) -> str:
-        """Return a description in a few words."""
         return "log(y)"
 
     def check(self, y: np.ndarray, name: str = "y") -> None:
@@ -132,7 +124,7 @@ class Log(TargetTransform):
             row = int(np.argmax(bad.reshape(len(y), -1).any(1)))
             msg = (
                 f'{name} must be positive with target_transform="log"; got {y[bad][0]!r} in row {row + 1} '
-                f'({int(bad.sum())} such values). Take "yeo-johnson" or "spline", which allow any number.'
+                f'({int(bad.sum())} such values). Use "yeo-johnson" or "spline", which allow any number.'
             )
             raise InvalidInputError(msg)
 
@@ -164,13 +156,11 @@ class YeoJohnson(TargetTransform):
     kind = "yeo-johnson"
 
     def forward(self, y: np.ndarray) -> np.ndarray:
-        """Return the transformed targets."""
         t = (y - self.centre) / self.scale
         size = np.log1p(np.abs(t))
         return self.centre + self.scale * np.where(t >= 0, _power(size, self.power), -_power(size, 2 - self.power))
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
-        """Return the targets."""
         v = (z - self.centre) / self.scale
         size = np.abs(v)
         with np.errstate(over="ignore"):  # callers refuse infinite numbers
@@ -182,7 +172,6 @@ class YeoJohnson(TargetTransform):
         return (self.power - 1) * np.sign(t) * np.log1p(np.abs(t))
 
     def words(self) -> str:
-        """Return a description in a few words."""
         return f"Yeo-Johnson (power {self.power:.3g} about {self.centre:.4g} in units of {self.scale:.4g})"
 
 
@@ -233,7 +222,6 @@ class Spline(TargetTransform):
         return x, z, slopes, np.concatenate([slopes[:1], inner, slopes[-1:]])
 
     def forward(self, y: np.ndarray) -> np.ndarray:
-        """Return the transformed targets."""
         x, z, slopes, ends = self._pieces
         k, share = self._place(y, x)
         between = share * (1 - share)
@@ -258,7 +246,6 @@ class Spline(TargetTransform):
         return np.where(z < values[0], low, np.where(z > values[-1], high, inside))
 
     def log_derivative(self, y: np.ndarray) -> np.ndarray:
-        """Return the logarithm of the derivative."""
         x, _, slopes, ends = self._pieces
         k, share = self._place(y, x)
         between = share * (1 - share)
@@ -274,7 +261,6 @@ class Spline(TargetTransform):
         return k, np.clip((values - knots[k]) / (knots[k + 1] - knots[k]), 0.0, 1.0)
 
     def words(self) -> str:
-        """Return a description in a few words."""
         slopes = self._pieces[2]
         return f"monotone spline ({len(self.targets)} knots, slopes from {slopes.min():.3g} to {slopes.max():.3g})"
 

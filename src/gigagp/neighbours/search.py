@@ -87,7 +87,7 @@ class NeighbourTree:
         queries = checked_points(queries, "queries")
         n, d = self.shape
         if queries.shape[1] != d:
-            msg = f"queries must have {d} inputs, as the points have; got shape {tuple(queries.shape)}."
+            msg = f"queries must have {d} inputs, as many as the points; got shape {tuple(queries.shape)}."
             raise InvalidInputError(msg)
         if n_neighbours < 1:
             msg = f"n_neighbours must be at least 1; got {n_neighbours}."

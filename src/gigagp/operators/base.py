@@ -70,7 +70,6 @@ class SymmetricMatrix(LinearOperator):
 
     @property
     def fast(self) -> SymmetricMatrix:
-        """Faster matrix for loops whose errors are corrected later; this matrix itself by default."""
         return self
 
     @abstractmethod

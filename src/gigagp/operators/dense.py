@@ -47,32 +47,26 @@ class DenseMatrix(SymmetricMatrix):
         self._noise = as_noise(noise, matrix[:, 0], "noise of DenseMatrix")
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Return the product with ``vectors`` of shape (n, s) or (n,)."""
         check_vectors(self, vectors, self.n)
         noise = self._noise if vectors.ndim == 1 else self._noise[:, None]
         return stored_product(self.matrix, vectors) + noise * vectors
 
     def diagonal(self) -> Tensor:
-        """Return the diagonal with the noise."""
         return self.matrix.diagonal() + self._noise
 
     def block(self, rows: Index, columns: Index) -> Tensor:
-        """Return the entries ``[rows, columns]`` with the noise."""
         return add_matching(take(self.matrix, rows, columns), rows, columns, self._noise)
 
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
-        """Return ``H[rows, :] @ vectors``."""
         check_vectors(self, vectors, self.n)
         return stored_product(self.matrix[rows], vectors) + self._noise[rows, None] * vectors[rows]
 
     def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
-        """Return ``H[:, columns] @ vectors``."""
         check_vectors(self, vectors, self._noise[columns].shape[0])
         product = tall_product(self.matrix[:, columns], vectors)
         return add_rows(product, columns, self._noise[columns, None] * vectors)
 
     def noise(self) -> Tensor:
-        """Return the noise, shape (n,)."""
         return self._noise
 
     def to_dense(self) -> Tensor:

@@ -182,7 +182,6 @@ class KernelMatrix(SymmetricMatrix):
         return product if vectors.ndim == 2 else product[:, 0]
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Return ``H @ vectors`` for vectors of shape (n, s) or (n,)."""
         check_vectors(self, vectors, self.n)
         interruption.check()
         is_stored = self.storage == "dense"
@@ -190,7 +189,6 @@ class KernelMatrix(SymmetricMatrix):
         return product.add_(_scaled(self._noise, vectors))
 
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
-        """Return ``H[rows, :] @ vectors``."""
         check_vectors(self, vectors, self.n)
         interruption.check()
         if self._holds_all:
@@ -200,7 +198,6 @@ class KernelMatrix(SymmetricMatrix):
         return product.add_(_scaled(self._noise[rows], vectors[rows]))
 
     def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
-        """Return ``H[:, columns] @ vectors``."""
         chosen = self.X[columns]
         check_vectors(self, vectors, chosen.shape[0])
         interruption.check()
@@ -218,7 +215,6 @@ class KernelMatrix(SymmetricMatrix):
 
     @torch.no_grad()
     def diagonal(self) -> Tensor:
-        """Return the diagonal of H, shape (n,)."""
         return self.kernel.diagonal(self.X) + self._noise
 
     def block(self, rows: Index, columns: Index) -> Tensor:
@@ -365,39 +361,30 @@ class RoundedMatrix(SymmetricMatrix):
 
     @property
     def rounding(self) -> float:
-        """Relative error of one operation in a product."""
         return self.smooth.rounding
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Return the product with ``vectors`` of shape (n, s)."""
         return (self.smooth @ vectors.float()).to(self.dtype).addcmul_(self.noise()[:, None], vectors)
 
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
-        """Return ``H[rows, :] @ vectors``."""
         product = self.smooth.rows_product(rows, vectors.float()).to(self.dtype)
         return product.addcmul_(self.noise()[rows, None], vectors[rows])
 
     def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
-        """Return ``H[:, columns] @ vectors``."""
         product = self.smooth.columns_product(columns, vectors.float()).to(self.dtype)
         return add_rows(product, columns, self.noise()[columns, None] * vectors)
 
     def diagonal(self) -> Tensor:
-        """Return the exact diagonal."""
         return self.exact.diagonal()
 
     def block(self, rows: Index, columns: Index) -> Tensor:
-        """Return exact entries."""
         return self.exact.block(rows, columns)
 
     def noise(self) -> Tensor:
-        """Return the exact noise."""
         return self.exact.noise()
 
     def coordinates(self) -> Tensor | None:
-        """Return the exact matrix's coordinates."""
         return self.exact.coordinates()
 
     def inner(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the exact matrix's inner products."""
         return self.exact.inner(left, right)

@@ -47,7 +47,6 @@ class ShardedKernelMatrix(KernelMatrix):
         return False
 
     def _stored_product(self, vectors: Tensor) -> Tensor:
-        """Return ``K @ vectors`` from the stored rows of all processes."""
         columns = vectors if vectors.ndim == 2 else vectors[:, None]
 
         def rows_of(rows: slice) -> Tensor:

@@ -58,7 +58,6 @@ class SparseAdaGrad(SparseAscent):
         return gradient / (squares.sqrt() + self.epsilon)
 
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return zeros."""
         return {name: torch.zeros_like(value) for name, value in arrays.items()}
 
 
@@ -108,7 +107,6 @@ class SparseAdam(SparseAscent):
     epsilon: Positive = 1e-10
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 1, as a share of the largest."""
         rising = self.warm_up * (self.steps or USUAL_STEPS)
         return super().rate(step) * (min(1.0, step / rising) if rising else 1.0)
 
@@ -125,7 +123,6 @@ class SparseAdam(SparseAscent):
         return torch.where(drawn, first / (second.sqrt() + self.epsilon), 0.0)
 
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return zeros."""
         return {
             f"{kind}.{name}": torch.zeros_like(value) for kind in ("first", "second") for name, value in arrays.items()
         }
@@ -146,9 +143,7 @@ class SparseSGD(SparseAscent):
     learning_rate: Positive = 1e-4
 
     def direction(self, gradient: Tensor, name: str, place: Place, state: dict[str, Tensor]) -> Tensor:
-        """Return the gradient."""
         return gradient
 
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return nothing."""
         return {}

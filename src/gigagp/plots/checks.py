@@ -127,8 +127,8 @@ def calibration(
 ) -> Any:
     """Draw the share of measurements inside of central intervals against the probability of these intervals.
 
-    A calibrated model is on the diagonal. In the grey band lie 95 % of the shares that a calibrated model has by chance
-    with so many independent rows, at each probability on its own. A curve below says that intervals are too narrow.
+    A calibrated model is on the diagonal. The grey band holds 95 % of the shares that a calibrated model has by chance
+    with this many independent rows, for each probability separately. Below the diagonal, intervals are too narrow.
 
     Parameters
     ----------

@@ -17,9 +17,9 @@ from gigagp.plots.view import Rows, View
 from gigagp.settings.fields import checks_arguments
 from gigagp.storage.figures import BLUE, CYCLE, GUIDE, INK, VALUES, axes_or_new, style
 
-#: Groups of probabilities, and least rows of a group.
+#: Largest number of groups of probabilities, and smallest number of rows in a group.
 _BINS, _IN_A_BIN = 10, 10
-#: Most classes of a table of confusions; data points of a map; points of a curve.
+#: Largest numbers of classes in a confusion matrix, data points on a map, and points of a curve.
 _MOST_CLASSES, _SHOWN, _MOST_POINTS = 12, 3000, 2000
 #: How strong the colour of a class is where it is as likely as chance, and where it is certain.
 _WEAK, _FULL = 0.12, 0.9

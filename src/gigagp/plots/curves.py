@@ -1,4 +1,4 @@
-"""A function of one input: data, mean, bands, and what lies beyond the data apart from the fit."""
+"""Curves of models of one input: data, mean and bands, with extrapolation set apart."""
 
 from __future__ import annotations
 

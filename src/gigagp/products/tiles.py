@@ -130,7 +130,6 @@ class StationaryTiles(Tiles):
         return p if p.dtype == self.X.dtype else self.converted.view(*p.shape).copy_(p)
 
     def evaluate(self, rows: slice, columns: slice) -> Tensor:
-        """Return a tile of g."""
         return self.stationary.profile_(self._distances(rows, columns))
 
     def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
@@ -167,7 +166,6 @@ class StationaryTiles(Tiles):
                 self.by_point[columns, k] -= 2 * multiple * moved.sum(0).to(self.by_point)
 
     def follow_points(self) -> None:
-        """Begin at zero."""
         self.by_point = torch.zeros(len(self.right), self.right.shape[1] - 2, dtype=torch.float64, device=self.X.device)
 
     def points_gradient(self) -> Tensor:
@@ -179,7 +177,6 @@ class StationaryTiles(Tiles):
             return torch.autograd.grad(self.stationary.scale(points) * root, points, self.factor * self.by_point)[0]
 
     def gradient(self) -> dict[str, Tensor]:
-        """Return the derivatives in the lengthscales, the variance and alpha."""
         lengthscale = self.stationary.value("lengthscale").detach()
         # dp / d lengthscale_k = -2 (e_k - f_k)^2 / lengthscale_k
         by_square = self.stationary.by_value(self.by_square)
@@ -199,22 +196,18 @@ class ConstantTiles(Tiles):
         self.by_variance = torch.zeros((), dtype=torch.float64)
 
     def evaluate(self, rows: slice, columns: slice) -> Tensor:
-        """Return ones."""
         return self.tile.view(self.X[rows].shape[0], self.Z[columns].shape[0]).fill_(1)
 
     def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
-        """Add the sum of the weights."""
         self.by_variance += multiple * float(weights.sum())
 
     def gradient(self) -> dict[str, Tensor]:
-        """Return the derivative in the variance."""
         return {"variance": self.by_variance.clone()}
 
     def follow_points(self) -> None:
         """Do nothing: a constant does not depend on the points."""
 
     def points_gradient(self) -> Tensor:
-        """Return zeros."""
         return torch.zeros(self.Z.shape, dtype=torch.float64, device=self.Z.device)
 
 
@@ -225,7 +218,6 @@ class WhiteTiles(ConstantTiles):
         super().__init__(kernel, X, Z)  # type: ignore[arg-type]
 
     def evaluate(self, rows: slice, columns: slice) -> Tensor:
-        """Return zeros."""
         return super().evaluate(rows, columns).zero_()
 
     def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
@@ -246,7 +238,6 @@ class AutogradTiles(Tiles):
         return left, left if self.Z is self.X and rows == columns else self.Z[columns]
 
     def evaluate(self, rows: slice, columns: slice) -> Tensor:
-        """Return the kernel's own block."""
         return self.kernel.block(*self._inputs(rows, columns)).contiguous()
 
     def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
@@ -268,16 +259,13 @@ class AutogradTiles(Tiles):
             self.by_point[columns] += multiple * found[-1]
 
     def follow_points(self) -> None:
-        """Begin at zero."""
         self.by_point = torch.zeros(self.Z.shape, dtype=torch.float64, device=self.Z.device)
 
     def points_gradient(self) -> Tensor:
-        """Return the sums over all tiles."""
         assert self.by_point is not None, "follow_points comes first"
         return self.by_point.clone()
 
     def gradient(self) -> dict[str, Tensor]:
-        """Return the sums over all tiles."""
         return {name: value.clone() for name, value in self.sums.items()}
 
 
@@ -287,7 +275,6 @@ class _CompositeTiles(Tiles):
         self.parts = [tiles_of(part, X, Z) for part in kernel.parts]
 
     def gradient(self) -> dict[str, Tensor]:
-        """Return the derivatives of all parts."""
         return {
             f"{position}.{name}": value
             for position, part in enumerate(self.parts)
@@ -295,7 +282,6 @@ class _CompositeTiles(Tiles):
         }
 
     def follow_points(self) -> None:
-        """Let all parts follow the points."""
         for part in self.parts:
             part.follow_points()
 
@@ -308,7 +294,6 @@ class SumTiles(_CompositeTiles):
     """Tiles of a sum: every part gets the weights."""
 
     def evaluate(self, rows: slice, columns: slice) -> Tensor:
-        """Return the sum of the parts' tiles."""
         parts = [part for part in self.parts if not isinstance(part, WhiteTiles)] or self.parts[:1]
         total = parts[0].evaluate(rows, columns).mul_(parts[0].factor)
         for part in parts[1:]:
@@ -316,7 +301,6 @@ class SumTiles(_CompositeTiles):
         return total
 
     def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
-        """Pass the weights on."""
         for part in self.parts:
             part.accumulate(rows, columns, weights, multiple)
 
@@ -330,7 +314,6 @@ class ProductTiles(_CompositeTiles):
             self.factor *= part.factor
 
     def evaluate(self, rows: slice, columns: slice) -> Tensor:
-        """Return the product of the parts' tiles."""
         total = self.parts[0].evaluate(rows, columns)
         for part in self.parts[1:]:
             total.mul_(part.evaluate(rows, columns))

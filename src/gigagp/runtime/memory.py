@@ -83,7 +83,7 @@ def size_in_words(n_bytes: float) -> str:
 def require(needed: int, budget: int, what: str, remedy: str) -> None:
     """Raise `MemoryBudgetError` if ``what`` needs more than the budget, before it is allocated."""
     if needed > budget:
-        msg = f"{what} needs {needed:,} bytes, the memory budget is {budget:,}. {remedy}"
+        msg = f"{what} needs {needed:,} bytes, but the memory budget is {budget:,}. {remedy}"
         raise MemoryBudgetError(msg)
 
 

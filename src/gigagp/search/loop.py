@@ -180,8 +180,8 @@ class Search:
             raise InvalidInputError(msg)
         if not np.isfinite(values).all():
             msg = (
-                f"y of Search.tell must be finite; got {values[~np.isfinite(values)][0]}. Report a trial that failed "
-                "by tell_failed(x)."
+                f"y of Search.tell must be finite; got {values[~np.isfinite(values)][0]}. Report a failed trial "
+                "with tell_failed(x)."
             )
             raise InvalidInputError(msg)
         values = -values if self.maximize else values
@@ -239,7 +239,7 @@ class Search:
             If nothing was told.
         """
         if not len(self._y):
-            msg = "best of Search needs a value; nothing was told yet."
+            msg = "best of Search needs a value; nothing has been told yet."
             raise InvalidInputError(msg)
         place = int(self._y.argmin())
         return Best(self.X[place], float(self.y[place]))

@@ -59,7 +59,7 @@ def written_file(path: str | os.PathLike[str]) -> Path:
         return target
     if stat.S_ISREG(mode):
         return Path(os.path.realpath(path))
-    kind = next((name for test, name in _KINDS if test(mode)), "no regular file")
+    kind = next((name for test, name in _KINDS if test(mode)), "not a regular file")
     code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
     raise OSError(code, f"it is {kind}; a file name is needed")
 

@@ -146,7 +146,7 @@ def _from_object(cell: Any, index: tuple[int, ...], place: Place) -> float:
             raise place.not_finite("an empty text", index, 1)
         if is_number(cell):
             return float(cell)
-        advice = f"Turn text into numbers, or leave the column out.{number_hint(cell)}"
+        advice = f"Convert text to numbers, or leave the column out.{number_hint(cell)}"
         raise place.not_a_number(f"the text {shown(cell)}", index, advice)
     if type(cell).__name__ in _EMPTY or cell is np.ma.masked:
         raise place.not_finite(f"an empty cell ({type(cell).__name__})", index, 1)
@@ -164,6 +164,6 @@ def _from_object(cell: Any, index: tuple[int, ...], place: Place) -> float:
     except (TypeError, ValueError, RuntimeError, ArithmeticError):
         msg = (
             f"{place.name}: the argument must be a string or a real number in every cell; got {shown(cell)} of type "
-            f"{type(cell).__name__}{place.of(index)}. Turn it into a number, or leave the column out."
+            f"{type(cell).__name__}{place.of(index)}. Convert it to a number, or leave the column out."
         )
         raise CellTypeError(msg) from None

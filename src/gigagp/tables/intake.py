@@ -171,8 +171,8 @@ def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int
         if broken.any():
             first = int(np.argmax(broken))
             msg = (
-                f"Unknown label type: continuous. {float(values[first])!r}{place.of((first,))} of {name} is no label "
-                "of a class. Use GPRegressor for numbers that vary without steps."
+                f"Unknown label type: continuous. {float(values[first])!r}{place.of((first,))} of {name} is not a "
+                "class label. Use GPRegressor for continuous targets."
             )
             raise InvalidInputError(msg)
     elif values.dtype.kind not in "biuUO":

@@ -192,6 +192,12 @@ def test_targets_of_zeros_get_one_action():
 # The iterative algorithm ----------------------------------------------------------------------------------------------
 
 
+def search_directions(sequence):
+    """Return ``d = s - C H s`` for each action; they are conjugate in H with ``d' H d = eta``."""
+    roots = torch.linalg.solve_triangular(sequence.factor, sequence.actions.T, upper=False).T
+    return roots * sequence.factor.diagonal()
+
+
 def test_the_iterative_algorithm_is_the_batch_algorithm():
     """Compare Alg. S1 as printed (with a low-rank C), our class, and Alg. S2; the order of actions is irrelevant."""
     H = reference_matrix(KERNEL, ROWS, NOISE)
@@ -208,11 +214,11 @@ def test_the_iterative_algorithm_is_the_batch_algorithm():
         assert sequence.append(S[:, j]) is None
         assert float(sequence.observations[j]) == pytest.approx(float(alpha), rel=1e-9)
         assert sequence.curvatures[j] == pytest.approx(float(eta), rel=1e-9)
-        torch.testing.assert_close(sequence.search_directions()[:, j], d, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(search_directions(sequence)[:, j], d, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(sequence.residual[:, 0], TARGETS - H @ v, rtol=1e-9, atol=1e-12)
     batch = S @ torch.linalg.solve(S.T @ H @ S, S.T)
     torch.testing.assert_close(C, batch, rtol=1e-9, atol=1e-11)
-    directions, curvatures = sequence.search_directions(), torch.tensor(sequence.curvatures, **F64)
+    directions, curvatures = search_directions(sequence), torch.tensor(sequence.curvatures, **F64)
     torch.testing.assert_close(directions.T @ H @ directions, torch.diag(curvatures), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(sequence.weights[:, 0], v, rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(sequence.weights[:, 0], batch @ TARGETS, rtol=1e-9, atol=1e-11)

@@ -412,14 +412,14 @@ def _eager(init):
 @pytest.mark.parametrize(
     ("change", "options", "match"),
     [
-        ({"label": "up"}, {}, r"has labels of one class alone, 'up'; two"),
-        ({}, {"classes": ["up", "left"]}, r"part-0\.parquet: column 'label', row \d+: the label 'down' is none of the"),
+        ({"label": "up"}, {}, r"has labels of only one class, 'up'; at least two"),
+        ({}, {"classes": ["up", "left"]}, r"part-0\.parquet: column 'label', row \d+: the label 'down' is not one of"),
         ({"label": None}, {}, r"part-0\.parquet: column 'label', row 1: the label is missing"),
         ({"a": np.nan}, {}, r"part-0\.parquet: column 'a', row 1: the"),
         ({}, {"target": "lable"}, r"has no column 'lable'\. Did you mean 'label'"),
         ({}, {"target": None}, "target of fit_table must name the column"),
         ({}, {"target": ["label", "y"]}, "target of GPClassifier.fit_table must be a text or None"),
-        ({}, {"target": "y"}, r"is no label of a class\. Use GPRegressor"),
+        ({}, {"target": "y"}, r"is not a class label\. Use GPRegressor"),
         ({}, {"inputs": ["a", "note"]}, r"column 'note', row 1: 'text' is not a number"),
     ],
 )
@@ -452,13 +452,13 @@ def test_what_else_is_refused(tmp_path):
         GPClassifier(likelihood="poisson").fit_table((X, LABEL))
     with pytest.raises(InvalidInputError, match="must be finite; got NaN in column 0, row 1234"):
         GPClassifier(**OPTIONS).fit_table((np.where(np.arange(N)[:, None] == 1234, np.nan, X), LABEL))
-    with pytest.raises(InvalidInputError, match="one class alone"):
+    with pytest.raises(InvalidInputError, match="only one class"):
         GPClassifier(**OPTIONS).fit_table((X[k : k + 100], np.zeros(100)) for k in range(0, N, 100))
     counts = FRAME.assign(y=np.where(np.arange(N) == 1300, -1.0, 2.0))
     with pytest.raises(InvalidInputError, match=r"part-3\.parquet: .*poisson|part-3\.parquet: .*Poisson"):
         GPRegressor(**OPTIONS, likelihood="poisson").fit_table(folder(tmp_path / "p", counts), "y", INPUTS)
     refused = GPClassifier(**OPTIONS).fit(X, LABEL)
-    with pytest.raises(InvalidInputError, match="one class alone"):
+    with pytest.raises(InvalidInputError, match="only one class"):
         refused.fit_table((X, np.zeros(N)))
     assert refused.classes_.tolist() == ["down", "up"]
 

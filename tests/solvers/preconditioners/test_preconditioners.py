@@ -182,7 +182,7 @@ def test_epochs_of_two_levels_are_columns_and_blocks():
 def test_too_large_a_preconditioner_is_refused_with_its_bytes():
     kernel = Matern(nu=1.5, lengthscale=1.0, variance=1.0)
     matrix = KernelMatrix(kernel, normal(1000, 2), 0.1, memory_budget=4 * 10**6, storage="tiles")
-    with pytest.raises(MemoryBudgetError, match=r"needs 20,000,000 bytes, the memory budget is 4,000,000"):
+    with pytest.raises(MemoryBudgetError, match=r"needs 20,000,000 bytes, but the memory budget is 4,000,000"):
         TwoLevel(1000, 500).build(matrix, generator())
     recipe = automatic(matrix, Parts())  # the automatic sizes fit
     assert 8 * 1000 * (2 * recipe.rank + recipe.block_size) <= 2 * 10**6

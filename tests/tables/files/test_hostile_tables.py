@@ -183,7 +183,7 @@ def test_a_folder_with_a_part_that_cannot_be_reached_is_refused(tmp_path):
     np.testing.assert_array_equal(read_columns(folder)["a"].to_numpy(), [2, 12, 0, 10, 1, 11])
     (folder / "_temporary.csv").write_text("not,a part\n", encoding="utf-8")
     (folder / "more").symlink_to(tmp_path / "other")
-    with pytest.raises(InvalidInputError, match="more is a link to nothing"):
+    with pytest.raises(InvalidInputError, match="more is a broken link"):
         read_columns(folder)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "four.csv").write_text("a,y\n3,1\n", encoding="utf-8")
@@ -191,7 +191,7 @@ def test_a_folder_with_a_part_that_cannot_be_reached_is_refused(tmp_path):
     for name in ("five.csv", "five.parquet", "deep/five.csv.gz"):
         (folder / name).symlink_to(tmp_path / "gone")
         for read in (read_columns, column_names, table_files):
-            with pytest.raises(InvalidInputError, match=r"five.* is a link to nothing. Mend or remove it"):
+            with pytest.raises(InvalidInputError, match=r"five.* is a broken link. Repair or remove it"):
                 read(folder)
         (folder / name).unlink()
     (folder / "deep" / "up").symlink_to(folder)
@@ -199,7 +199,7 @@ def test_a_folder_with_a_part_that_cannot_be_reached_is_refused(tmp_path):
         table_files(folder)
     (folder / "deep" / "up").unlink()
     (tmp_path / "alone.csv").symlink_to(tmp_path / "gone")
-    with pytest.raises(InvalidInputError, match=r"alone\.csv is a link to nothing"):
+    with pytest.raises(InvalidInputError, match=r"alone\.csv is a broken link"):
         read_columns(tmp_path / "alone.csv")
 
 

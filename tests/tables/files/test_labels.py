@@ -69,7 +69,7 @@ def test_signs():
     [
         (["a", "b", None], r"t: column 'y', row 13: the label is missing"),
         ([1.0, 2.0, float("nan")], r"row 13: the label is missing"),
-        ([1.0, 2.0, 2.5], r"row 13: 2\.5 is no label of a class\. Use GPRegressor"),
+        ([1.0, 2.0, 2.5], r"row 13: 2\.5 is not a class label\. Use GPRegressor"),
         ([datetime.date(2020, 1, 1)] * 3, r"row 11: labels must be numbers, texts or booleans"),
     ],
 )
@@ -80,9 +80,9 @@ def test_what_is_no_label_is_named(values, match):
 
 def test_an_unknown_label_is_named_with_its_row():
     labels = Labels(["a", "b"])
-    with pytest.raises(InvalidInputError, match=r"f\.parquet: column 'y', row 8: the label 'c' is none .* 'a', 'b'"):
+    with pytest.raises(InvalidInputError, match=r"f\.parquet: column 'y', row 8: the label 'c' is not one .* 'a', 'b'"):
         labels.of_column(column(["a", "b", "c"]), "y", "f.parquet", 5)
-    with pytest.raises(InvalidInputError, match=r"y, row 1: the label 3 is none of the classes 'a', 'b'"):
+    with pytest.raises(InvalidInputError, match=r"y, row 1: the label 3 is not one of the classes 'a', 'b'"):
         labels.of_array(np.array([3, 3]), 0)
     with pytest.raises(InvalidInputError, match="row 2: the label is missing"):
         labels.of_column(column(["a", "", "b"]), "y", "f.csv", 0, typed=False)
@@ -92,11 +92,11 @@ def test_classes_that_cannot_be():
     for given in (["a"], ["a", "a"], "ab"):
         with pytest.raises(InvalidInputError, match="two labels or more, all different"):
             Labels(given)
-    with pytest.raises(InvalidInputError, match=r"0\.5 is no label"):
+    with pytest.raises(InvalidInputError, match=r"0\.5 is not a class label"):
         Labels([0.5, 1.0])
     one = Labels()
     one.of_array(np.array(["a", "a"]), 0)
-    with pytest.raises(InvalidInputError, match="folder has labels of one class alone, 'a'; two"):
+    with pytest.raises(InvalidInputError, match="folder has labels of only one class, 'a'; at least two"):
         one.finish("folder")
     mixed = Labels()
     with pytest.raises(InvalidInputError, match=r"must be of one type; got 'a' in row 0 .* and 1 in row 1"):

@@ -1,4 +1,4 @@
-"""One HTML page from texts, tables and pictures: everything is in it, and it asks for nothing from elsewhere."""
+"""One self-contained HTML page of texts, tables and pictures, which loads nothing from elsewhere."""
 
 from __future__ import annotations
 

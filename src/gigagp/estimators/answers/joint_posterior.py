@@ -224,7 +224,7 @@ class JointPosterior:
         if not bool(torch.isfinite(values.detach()).all()):
             msg = (
                 "The posterior is not finite at some points: intermediate results leave the range of floating point. "
-                "Take points nearer to the training rows."
+                "Use points nearer to the training rows."
             )
             raise NonFiniteError(msg)
         return values.to(dtype=self.X.dtype, device=self.X.device)

@@ -82,7 +82,7 @@ def columns_of(y: Any, count: int, name: str = "y") -> list[np.ndarray]:
     """
     values = intake.targets(y, name=name)
     if values.ndim != 2 or values.shape[1] != count:
-        msg = f"{name} must have {count} target(s), as the fit had; got {values.size // max(len(values), 1)}."
+        msg = f"{name} must have {count} target(s), as in the fit; got {values.size // max(len(values), 1)}."
         raise InvalidInputError(msg)
     return list(values.T)
 

@@ -271,7 +271,7 @@ class Predictor:
         y = intake.targets(y, len(at.X))
         given = y if y.ndim == 2 else y[:, None]
         if given.shape[1] != self.posterior.n_targets:
-            msg = f"y must have {self.posterior.n_targets} target(s), as the fit had; got {given.shape[1]}."
+            msg = f"y must have {self.posterior.n_targets} target(s), as in the fit; got {given.shape[1]}."
             raise InvalidInputError(msg)
         response = self._response
         self.transform.check(given)
@@ -303,8 +303,8 @@ class Predictor:
         alone = needed_rows(posterior.table.basis)
         if len(alone):
             msg = (
-                "leave_one_out of GPRegressor needs coefficients of the mean that are determined without each row; "
-                f"without row {int(alone[0])} (counted from 0) one of them is not, and there are {len(alone)} such "
+                "leave_one_out of GPRegressor needs coefficients of the mean that every other row determines too; "
+                f"row {int(alone[0])} (counted from 0) alone determines one of them, and there are {len(alone)} such "
                 "row(s). An input may be zero everywhere else. Fit with mean='constant', or without these rows."
             )
             raise InvalidInputError(msg)

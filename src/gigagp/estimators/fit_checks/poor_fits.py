@@ -5,7 +5,7 @@ set the standard deviation of all. Fewer or nearer ones show after it, because n
 noise is then mostly theirs; or, in small tables, the function turns to each of them, with a lengthscale that is far too
 short for all others.
 
-A flat fit explains its targets as noise although rows that are close have targets alike. The likelihood has optima
+A flat fit explains its targets as noise although nearby rows have similar targets. The likelihood has optima
 where the kernel's variance is zero, or its lengthscales so short that it correlates no row with another, and all is
 noise. Learning that starts far from a better one can end there.
 """
@@ -156,8 +156,8 @@ def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, lea
     least = max(_ALIKE, _STANDARD_ERRORS * (2 / len(rows)) ** 0.5)
     if observed > least and float(fitted.median()) < _FLAT * observed:
         msg = (
-            "The fit explains the targets as noise: to its kernel, most rows have nothing in common with any other. "
-            "But rows that are close have targets alike: their correlation with the mean of the nearest "
+            "The fit explains the targets as noise: its kernel relates most rows to no other row. "
+            "But nearby rows have similar targets: their correlation with the mean of the nearest "
             f'{_NEAREST} is {observed:.2f}. Learning has ended in a poor optimum. Take optimizer="auto", or begin with '
             f"other lengthscales{' and less noise' if learns_noise else ''}."
         )

@@ -53,7 +53,7 @@ def warn_of_small_variances(objective: TableObjective, posterior: Posterior, *, 
         msg = (
             f"Squared errors of the latent function between the rows are expected to be {ratio:.2g} times the "
             "predicted variances, by the exact posterior at the same hyperparameters: its standard deviations are too "
-            'small. Take more basis functions, inducing points or nodes of the grid, or inference="auto".'
+            'small. Use more basis functions, inducing points or nodes of the grid, or inference="auto".'
         )
         warn(msg, FitWarning)
 

@@ -73,7 +73,6 @@ class Automatic(Inference):
         return kind(table if self.all_rows else _affordable(table, budget), generator, started, budget)
 
     def describe(self) -> str:
-        """Return a one-line description for users."""
         return "chosen once the hyperparameters are learned"
 
 

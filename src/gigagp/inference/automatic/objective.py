@@ -110,17 +110,14 @@ class AutomaticObjective(TableObjective):
 
     @property
     def deterministic(self) -> bool:
-        """As of the objective that ends the fit."""
         return self._ending.deterministic
 
     @property
     def follows_likelihood(self) -> bool:
-        """As of the objective that ends the fit."""
         return self._ending.follows_likelihood
 
     @property
     def is_likelihood(self) -> bool:
-        """As of the objective that ends the fit."""
         return self._ending.is_likelihood
 
     @property
@@ -130,15 +127,12 @@ class AutomaticObjective(TableObjective):
 
     @property
     def least_gain(self) -> float:
-        """As of the objective that ends the fit."""
         return self._ending.least_gain
 
     def own_optimizer(self) -> Any | None:
-        """Return that of the objective that ends the fit."""
         return self._ending.own_optimizer()
 
     def start(self, model: Model) -> Model:
-        """Return the start of the objective that ends the fit."""
         return self._ending.start(model)
 
     def amplified(self, model: Model) -> Model:
@@ -146,30 +140,24 @@ class AutomaticObjective(TableObjective):
         return self._ending.amplified(model)
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Evaluate the objective that ends the fit."""
         self._chosen, self._waiting = self._chosen or self._solving.settings, None
         return self._ending.evaluate(model)
 
     def thin(self, rows: torch.Tensor) -> TableObjective:
-        """Return the objective that ends the fit, on a subset of the rows."""
         self._waiting = None
         return self._ending.thin(rows)
 
     def learn_remaining(self, model: Model, generator: torch.Generator) -> None:
-        """Learn what the objective that ends the fit needs."""
         if self._chosen is not None:
             self._ending.learn_remaining(model, generator)
 
     def current_posterior(self) -> Posterior | None:
-        """Return the posterior at the last evaluated model."""
         return self._ending.current_posterior()
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return the state of the objective that ends the fit."""
         return self._ending.snapshot()
 
     def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
-        """Restore it."""
         self._ending.restore(model, tensors, header)
 
     # The choice -----------------------------------------------------------------------------------------------------

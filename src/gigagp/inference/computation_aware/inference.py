@@ -64,7 +64,6 @@ class ComputationAware(Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> ComputationAwareObjective:
-        """Return the objective on a table."""
         return ComputationAwareObjective(table, self.n_actions, self.policy, self.loss, generator)
 
     def forecast(self, subject: Subject) -> Forecast:
@@ -78,5 +77,4 @@ class ComputationAware(Inference):
         return Forecast(_GRADIENTS * gradient, 8.0 * _PASSES * n * actions)
 
     def describe(self) -> str:
-        """Return a one-line description for users."""
         return f"computation-aware ({self.n_actions} actions, {self.policy!r}, loss {self.loss})"

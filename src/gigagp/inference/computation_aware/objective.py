@@ -158,12 +158,10 @@ class ComputationAwareObjective(TableObjective):
         return Evaluation(terms.value(self.loss), evidence.gradient(by_actions=self.policy.is_learned))
 
     def thin(self, rows: Tensor) -> ComputationAwareObjective:
-        """Return the objective of the same inference method on a subset of the rows."""
         table = self.table.take_rows(rows)
         return ComputationAwareObjective(table, self._asked, self.policy, self.loss, self._generator)
 
     def current_posterior(self) -> ComputationAwarePosterior | None:
-        """Return the posterior at the last evaluated model."""
         found = self._last
         if found is None:
             return None

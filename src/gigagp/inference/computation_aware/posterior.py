@@ -100,7 +100,6 @@ class ComputationAwarePosterior(SolvedPosterior):
         return self.actions.count
 
     def solver_name(self) -> str:
-        """Return the number and kind of the actions."""
         return f"{self.n_actions} {self.actions.describe()}" + (f" ({self.note})" if self.note else "")
 
     def _blocks(self, X: Tensor) -> tuple[Tensor, ...]:
@@ -116,11 +115,9 @@ class ComputationAwarePosterior(SolvedPosterior):
         return self.actions.cross_product(self.model.kernel, X.double(), self._rows, self.budget)
 
     def cross_product(self, X: Tensor, vectors: Tensor) -> Tensor:
-        """Return ``K(X, training inputs) @ vectors``, computed in float64."""
         return cross_product(self.model.kernel, X.double(), self._rows, vectors.double(), budget=self.budget)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return the prediction with the mean's basis functions in place of the targets, shape (m, p)."""
         return torch.cat(
             [X.new_zeros(0, self.basis_weights.shape[1], dtype=torch.float64)]
             + [self.compressed_cross(block) @ self.basis_weights for block in self._blocks(X)]
@@ -150,7 +147,6 @@ class ComputationAwarePosterior(SolvedPosterior):
         return self.trend(X) + found[:, :t].to(X), torch.cat(variances), found[:, t:]
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
-        """Return the full covariance."""
         m = X.shape[-2]
         require(8 * m * (3 * m + 2 * self.n_actions), self.budget, f"The covariance of {m:,} points", "")
 
@@ -241,7 +237,6 @@ class ComputationAwarePosterior(SolvedPosterior):
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> ComputationAwarePosterior:
-        """Return the posterior that `state` described; see `Posterior.from_state`."""
         forms: dict[str, Form] = {
             "actions": one_of("blocks", "dense", "rows"),
             "bound": optional(number()),

@@ -138,7 +138,7 @@ def warn_of_float64(asked: TrainingTable, used: TrainingTable) -> None:
     """Warn if a posterior was computed in float64 in place of float32."""
     if asked.X.dtype != used.X.dtype:
         msg = (
-            f"The rounding of float32 would show beside the noise of this model ({used.n_rows:,} rows), so that its "
+            f"The rounding of float32 would show beside the noise of this model ({used.n_rows:,} rows), so its "
             "matrix was factorised in float64."
         )
         warn(msg, SolverWarning)
@@ -183,7 +183,6 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         return max(1, min(self.budget // (4 * self.X.shape[0] * self.X.element_size()), 1024))
 
     def solver_name(self) -> str:
-        """Return the solver that ran."""
         return "cholesky"
 
     def mean_and_variance_given_trend(
@@ -218,7 +217,6 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         return self.trend(X) + of_targets, latent + self.trend_root(X, of_basis).square().sum(1).to(latent)
 
     def covariance(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the covariance of the latent function at all pairs of points; see `Posterior.covariance`."""
         if not self._has_small_graph(X):
             return super().covariance(X)
         flat = X.reshape(-1, X.shape[-1])
@@ -227,7 +225,6 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         return prior_covariance(self.model.kernel, X) - rows @ rows.mT + (root @ root.mT).to(rows)
 
     def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the full covariance."""
         m = X.shape[-2]
         require(3 * m * (m + self.X.shape[0]) * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
 
@@ -250,7 +247,6 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         return PathwiseUpdate(self, prior, torch.cholesky_solve(values, self.factor))
 
     def variance_parts(self, X: torch.Tensor) -> VarianceParts:
-        """Return the variance, with a computational part of zero."""
         variance = self.mean_and_variance(X)[1]
         return VarianceParts(variance, torch.zeros_like(variance))
 
@@ -270,7 +266,6 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
 
     @classmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> ExactPosterior:
-        """Return the posterior that `state` described; see `Posterior.from_state`."""
         check_tensors(tensors, ROWS, saved.sizes)
         table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
         require_factor(table)

@@ -34,7 +34,7 @@ def refuse_gradient(X: Tensor, method: str, reason: str) -> None:
         Sentence that says why there is no gradient, or what to do instead.
     """
     if wants_gradient(X):
-        msg = f"{method} has no gradient by X, and X requires one. {reason} Or pass X.detach() if none is wanted."
+        msg = f"{method} has no gradient with respect to X, which requires one. {reason} Or pass X.detach()."
         raise InvalidInputError(msg)
 
 

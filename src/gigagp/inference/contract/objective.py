@@ -205,12 +205,10 @@ class ExactObjective(TableObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Always true."""
         return True
 
     @property
     def is_exact(self) -> bool:
-        """Always true."""
         return True
 
     def ending_seconds(self) -> float:
@@ -218,7 +216,6 @@ class ExactObjective(TableObjective):
         return 2 * self.least_seconds()
 
     def least_seconds(self) -> float:
-        """Return the expected seconds of a factor of all rows."""
         return slowness() * FACTOR_SECONDS * self.n_rows**3
 
     def _factorise(self, model: Model) -> Factorised:
@@ -257,11 +254,9 @@ class ExactObjective(TableObjective):
         return self.table.n_targets * information
 
     def thin(self, rows: torch.Tensor) -> ExactObjective:
-        """Return the objective on a subset of the rows."""
         return self.subset(rows)
 
     def current_posterior(self) -> ExactPosterior | None:
-        """Return the posterior at the last evaluated model."""
         return None if self._last is None else ExactPosterior(self._last)
 
     def learned_posterior(self, model: Model, generator: torch.Generator) -> ExactPosterior:
@@ -269,7 +264,6 @@ class ExactObjective(TableObjective):
         return self.posterior(self.start(model), generator)
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> ExactPosterior:
-        """Return the posterior at a model."""
         self._factorise(model)
         posterior = self.current_posterior()
         assert posterior is not None

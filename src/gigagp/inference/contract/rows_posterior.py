@@ -34,11 +34,9 @@ class RowsPosterior(Posterior):
 
     @property
     def n_rows(self) -> int:
-        """Number of rows that the posterior was fitted to."""
         return self.table.n_rows
 
     def places(self) -> torch.Tensor:
-        """Return the training inputs."""
         return self.X
 
 
@@ -61,11 +59,9 @@ class SolvedPosterior(RowsPosterior):
         return cross_product(self.model.kernel, X, self.X, vectors, budget=self.budget)
 
     def mean(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the posterior mean, shape (m, t)."""
         return self.trend(X) + self.cross_product(X, self.target_solutions).to(X)
 
     def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
-        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
         return self.cross_product(X, self.basis_solutions)
 
     @abstractmethod

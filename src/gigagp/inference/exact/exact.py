@@ -37,7 +37,6 @@ class Exact(Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> ExactObjective:
-        """Return the log marginal likelihood on a table."""
         return ExactObjective(table)
 
     def forecast(self, subject: Subject) -> Forecast:
@@ -48,5 +47,4 @@ class Exact(Inference):
         return subject.with_nll(evaluations * FACTOR_SECONDS * n**3, memory, subject.exact_nll)
 
     def describe(self) -> str:
-        """Return a one-line description for users."""
         return "exact (Cholesky)"

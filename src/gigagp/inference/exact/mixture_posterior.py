@@ -92,7 +92,6 @@ class MixturePosterior(RowsPosterior):
         self.covariance_is_cheap = heaviest.covariance_is_cheap
 
     def solver_name(self) -> Any:
-        """Return the solver that ran."""
         return self.components[0].solver_name()
 
     def _mixed(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -104,23 +103,18 @@ class MixturePosterior(RowsPosterior):
         return self._mixed([one.noise_at(X) for one in self.components])
 
     def trend(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the learned part of the mean at new points, shape (m, 1)."""
         return self._mixed([one.trend(X) for one in self.components])
 
     def mean(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the posterior mean, shape (m, 1)."""
         return self._mixed([one.mean(X) for one in self.components])
 
     def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
-        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
         return self._mixed([one.explained_basis(X) for one in self.components])
 
     def prior_variance(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the prior variance at given coefficients of the mean, shape (m,)."""
         return self._mixed([one.prior_variance(X) for one in self.components])
 
     def marginals(self, X: torch.Tensor, *, include_noise: bool = False, method: VarianceMethod = "auto") -> Marginals:
-        """Return the distribution of the latent function, or of observations, at single points."""
         means, variances = zip(*(one.mean_and_variance(X, method) for one in self.components), strict=True)
         found = Marginals(self.weights, torch.stack(means), torch.stack(variances))
         return found.plus(torch.stack([one.noise_at(X) for one in self.components])) if include_noise else found
@@ -128,14 +122,12 @@ class MixturePosterior(RowsPosterior):
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean and variance of the mixture."""
         each = self.marginals(X, method=method)
         mean = self._mixed(list(each.means))
         between = (each.means - mean).square()[:, :, 0]
         return mean, self._mixed(list(each.variances + between))
 
     def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the full covariance of the mixture."""
         means = [one.mean(X.flatten(0, -2)).unflatten(0, X.shape[:-1]) for one in self.components]
         centre = self._mixed(means)
         covariances = []
@@ -169,7 +161,6 @@ class MixturePosterior(RowsPosterior):
         return torch.cat(samples, 2)[:, :, places.to(X.device)]
 
     def variance_parts(self, X: torch.Tensor) -> VarianceParts:
-        """Return the variance, with a computational part of zero."""
         variance = self.mean_and_variance(X)[1]
         return VarianceParts(variance, torch.zeros_like(variance))
 
@@ -202,7 +193,6 @@ class MixturePosterior(RowsPosterior):
 
     @classmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> MixturePosterior:
-        """Return the posterior that `state` described; see `Posterior.from_state`."""
         other = {"kernel": table(anything), "noise_variance": optional(number(finite=True, positive=True))}
         record({"others": listing(record(other), *range(_MOST))})(header, "the header.posterior")
         others = header["others"]

@@ -47,7 +47,6 @@ class PriorPosterior(Posterior):
 
     @property
     def n_rows(self) -> int:
-        """Always 0."""
         return 0
 
     def solver_name(self) -> str:
@@ -81,28 +80,23 @@ class PriorPosterior(Posterior):
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a zero mean and the diagonal of the kernel."""
         return self.mean(X), self.model.kernel.diagonal(X)
 
     def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the kernel at all pairs of points."""
         m = X.shape[-2]
         require(3 * X[..., 0].numel() * m * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
         return prior_covariance(self.model.kernel, X)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return samples made of random features."""
         kernel = self.model.kernel
         prior = PriorSamples.new(kernel, self.n_inputs, n_samples, _N_FEATURES, generator)
         return lambda X: prior.evaluate(kernel, X, self.budget)[:, None, :]
 
     def variance_parts(self, X: torch.Tensor) -> VarianceParts:
-        """Return the variance, with a computational part of zero."""
         variance = self.mean_and_variance(X)[1]
         return VarianceParts(variance, torch.zeros_like(variance))
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
-        """Return the log marginal likelihood of no targets, which is 0."""
         return Estimate(0.0, 0.0)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

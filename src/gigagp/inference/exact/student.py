@@ -59,7 +59,6 @@ class StudentObjective(TableObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Always true."""
         return True
 
     @property
@@ -74,11 +73,9 @@ class StudentObjective(TableObjective):
         return 10 * slowness() * FACTOR_SECONDS * self.n_rows**3
 
     def subset(self, rows: Tensor) -> StudentObjective:  # type: ignore[override]  # it has what scoring asks for
-        """Return the objective on a subset of the rows."""
         return StudentObjective(self.table.take_rows(rows), self._given)
 
     def thin(self, rows: Tensor) -> StudentObjective:
-        """Return the objective on a subset of the rows."""
         return self.subset(rows)
 
     def _factorise(self, model: Model, weights: Tensor) -> _Evaluated:
@@ -139,7 +136,6 @@ class StudentObjective(TableObjective):
         )
 
     def current_posterior(self) -> ExactPosterior | None:
-        """Return the posterior at the last evaluated model."""
         return None if self._last is None else ExactPosterior(self._last.state)
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> ExactPosterior:
@@ -150,11 +146,9 @@ class StudentObjective(TableObjective):
         return found
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the weights and the degrees of freedom."""
         return ({} if self._weights is None else {"weights": self._weights}), {"df": self._df}
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Restore a `snapshot`."""
         self._weights, self._df = tensors.get("weights"), float(header["df"])
 
 

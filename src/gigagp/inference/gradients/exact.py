@@ -30,7 +30,6 @@ class Exact(GradientEstimator):
         return 0
 
     def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> Probes:
-        """Return no probes."""
         return _NoProbes()
 
     def trace_pair(

@@ -36,7 +36,6 @@ class PathwiseProbes(Probes):
     noise: torch.Tensor
 
     def right_hand_sides(self, model: Model, matrix: KernelMatrix, budget: int) -> torch.Tensor:
-        """Return ``xi`` at the current hyperparameters."""
         if self.prior is not None:
             values = self.prior.evaluate(model.kernel, matrix.X, budget)
         else:

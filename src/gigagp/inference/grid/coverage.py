@@ -6,7 +6,7 @@ import torch
 
 from gigagp.inference.grid.preconditioners.nodes import LEAST_ROWS
 from gigagp.operators.grid import GridKernel
-from gigagp.operators.grid.gram import Gram
+from gigagp.operators.grid.statistics.gram import Gram
 from gigagp.operators.grid.whitened import mean_density
 
 #: Share of the nodes inside the margins with rows within a cell, below which the data count as having holes. For the

@@ -52,7 +52,6 @@ class FactorisedGridSystem(GridSystem):
         self.preconditioner = "none" if settings.preconditioner == "none" else "long_waves"
 
     def describe(self) -> str:
-        """Return the method of solution in words."""
         return f"factorised conjugate gradients (preconditioner: {self.preconditioner})"
 
     @cached_property

@@ -124,7 +124,6 @@ class Grid(GridSettings, Inference):
         super().check_model(model)
 
     def in_processes(self) -> Grid:
-        """Return the settings with ``distributed``."""
         return replace(self, distributed=True)
 
     def check_held(self) -> None:
@@ -171,7 +170,6 @@ class Grid(GridSettings, Inference):
         return stream(self, job, generator)
 
     def describe(self) -> str:
-        """Return a one-line description for users."""
         size = self.size if isinstance(self.size, str | int) else " x ".join(map(str, self.size))
         return f"grid (size {size}, {self.interpolation}, preconditioner {self.preconditioner})"
 

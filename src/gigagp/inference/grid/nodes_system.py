@@ -92,7 +92,6 @@ class NodesGridSystem(GridSystem):
         self.built = NodesPreconditioner(self.operator)
 
     def describe(self) -> str:
-        """Return the method of solution in words."""
         return f"conjugate gradients (preconditioner: {self.preconditioner}, {self.built.describe()})"
 
     def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:

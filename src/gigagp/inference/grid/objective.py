@@ -236,7 +236,6 @@ class GridObjective(TableObjective):
         return tensors, header
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Restore a snapshot."""
         self._choice.noise_was_raised = header["noise_was_raised"]
         if header["grid"] is None:
             return

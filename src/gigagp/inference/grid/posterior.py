@@ -137,7 +137,6 @@ class GridPosterior(GrowingPosterior):
 
     @property
     def n_rows(self) -> int:
-        """Number of rows that the posterior was fitted to."""
         return self.statistics.n_rows
 
     def places(self) -> Tensor:
@@ -145,11 +144,9 @@ class GridPosterior(GrowingPosterior):
         return torch.stack([self.statistics.input_low, self.statistics.input_high])
 
     def solver_name(self) -> str:
-        """Return the method of the solve, in words."""
         return self._method
 
     def engine_name(self) -> str:
-        """Return the grid and the engine of its products."""
         without = (
             ", products with the rows' weights in place of W'W" if isinstance(self.statistics.gram, RowsGram) else ""
         )
@@ -197,11 +194,9 @@ class GridPosterior(GrowingPosterior):
         return self.trend(inside if self.settings.outside == "clamp" else X)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (n, p)."""
         return self._interpolate(*self._place(X), self._basis_values)
 
     def trend_root(self, X: Tensor, explained: Tensor | None = None) -> Tensor:
-        """Return a root of the covariance that the uncertain coefficients of the mean add, shape (n, p)."""
         basis = self.model.mean.basis(self._place(X)[0] if self.settings.outside == "clamp" else X.double())
         return (basis - (self.explained_basis(X) if explained is None else explained)) @ self.coefficient_root
 
@@ -252,7 +247,6 @@ class GridPosterior(GrowingPosterior):
         return has_few_rows(self.statistics, self.settings.exact_nodes, self.budget)
 
     def prior_variance(self, X: Tensor) -> Tensor:
-        """Return the prior variance at given coefficients of the mean, shape (n,)."""
         inside, outside = self._place(X)
         variance = self._prior_at(inside)
         if self.settings.outside == "prior":
@@ -417,7 +411,6 @@ class GridPosterior(GrowingPosterior):
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> GridPosterior:
-        """Return the posterior that `state` described; see `Posterior.from_state`."""
         likelihood = restored_likelihood(tensors, header, saved)
         solve = header["final_solve"]
         return cls(

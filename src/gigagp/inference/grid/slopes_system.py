@@ -33,7 +33,6 @@ class SlopesSystem(GridSystem):
         self._products = self.root.T @ self._cross
 
     def describe(self) -> str:
-        """Return the method of solution in words."""
         return f"{self.base.describe()}, {self.root.shape[1]} slopes"
 
     def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:
@@ -78,7 +77,6 @@ class SlopesSystem(GridSystem):
         return {name: smooth[name] + value for name, value in slopes.items()}
 
     def prior_squares(self, solved: GridSolution) -> Tensor:
-        """Return ``q' K_G q`` for each column."""
         return self.base.prior_squares(solved) + (self.root.T @ solved.adjoint).square().sum(0)
 
     def explained(self, smooth: Tensor) -> Tensor:

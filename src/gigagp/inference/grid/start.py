@@ -68,11 +68,9 @@ class CompositeObjective(TableObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Always true."""
         return True
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return the value and its gradient."""
         found = [part.evaluate(model) for part in self.parts]
         gradient = {name: torch.stack([one.gradient[name] for one in found]).sum(0) for name in found[0].gradient}
         return Evaluation(sum(one.value or 0.0 for one in found), gradient)

@@ -79,7 +79,6 @@ class StreamedGridObjective(GridObjective):
 
     @property
     def n_observations(self) -> int:
-        """Number of rows times number of targets."""
         return self._statistics.n_rows * self._statistics.n_targets
 
     @property

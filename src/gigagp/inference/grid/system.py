@@ -192,23 +192,19 @@ class DenseGridSystem(GridSystem):
         self._factor, self._pivots = torch.linalg.lu_factor(matrix)
 
     def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:
-        """Solve with the factor."""
         values = torch.linalg.lu_solve(self._factor, self._pivots, self.prior @ cross)
         gram_values = self.gram @ values
         adjoint = (cross - gram_values) / self.noise
         return GridSolution(values, gram_values, adjoint, cross.new_zeros(cross.shape[1], cross.shape[1]), adjoint)
 
     def explained(self, smooth: Tensor) -> Tensor:
-        """Return the exact matrix."""
         return smooth.T @ self.information() @ smooth
 
     def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
-        """Return the exact value."""
         own = float(self._factor.diagonal().abs().log().sum())
         return Estimate(own + (self.statistics.n_rows - self.kernel.n) * math.log(self.noise), 0.0)
 
     def describe(self) -> str:
-        """Return the method of solution in words."""
         return "dense factor"
 
     def information(self) -> Tensor:

@@ -57,7 +57,6 @@ class WhitenedGridSystem(GridSystem):
         self._holes = HolesPreconditioner(self.operator) if self.preconditioner == "holes" else None
 
     def describe(self) -> str:
-        """Return the method of solution in words."""
         return f"conjugate gradients (preconditioner: {self.preconditioner})"
 
     def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:
@@ -198,12 +197,10 @@ class HolesPreconditioner(Preconditioner):
         self._inner = operator.eigenvalues
 
     def apply(self, vectors: Tensor) -> Tensor:
-        """Return ``P^-1 @ vectors``."""
         return vectors + self._torus.convolve_within(vectors, self._outer, self.mask, self._inner)
 
     @property
     def rank(self) -> int:
-        """Zero: there is no low-rank part."""
         return 0
 
     def transform_normal(self, normal: Tensor) -> Tensor:
@@ -217,5 +214,4 @@ class HolesPreconditioner(Preconditioner):
         raise NotImplementedError(msg)
 
     def describe(self) -> str:
-        """Return one line that describes what was built."""
         return f"holes of a circulant ({float(self.mask.mean()):.0%} of a torus of {self._torus.lengths} has no rows)"

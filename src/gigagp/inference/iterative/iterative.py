@@ -135,7 +135,6 @@ class Iterative(Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> IterativeObjective:
-        """Return the log marginal likelihood on a table."""
         return IterativeObjective(self, table, generator)
 
     def forecast(self, subject: Subject) -> Forecast:
@@ -146,7 +145,6 @@ class Iterative(Inference):
         return subject.with_nll(seconds, stored + 8 * _SOLVE_NUMBERS * n, subject.exact_nll)
 
     def describe(self) -> str:
-        """Return a one-line description for users."""
         resolved = self.resolve()
         warm = resolved.warm_start or "none"
         aware = ", computational uncertainty" if self.computational_uncertainty else ""
@@ -306,11 +304,9 @@ class IterativeObjective(TableObjective):
         return state.choice
 
     def ending_seconds(self) -> float:
-        """Return the expected seconds of a solve."""
         return products_slowness() * products_seconds(self.table, expected_products(self.table))
 
     def least_seconds(self) -> float:
-        """Return the expected seconds of a few products."""
         return products_slowness() * products_seconds(self.table, FEWEST_PRODUCTS)
 
     def amplified(self, model: Model) -> Model:

@@ -134,11 +134,9 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         self.mean_and_variance_given_trend(X, "samples")
 
     def solver_name(self) -> Solver:
-        """Return the solver that ran."""
         return self.solver
 
     def engine_name(self) -> str:
-        """Return the engine of the kernel products, and whether H is stored."""
         matrix = self.matrix()
         how = "H stored" if matrix.storage == "dense" else "H computed tile by tile"
         if self.table.mixed:
@@ -146,7 +144,6 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         return f"{super().engine_name()}, {how}"
 
     def notes(self) -> dict[str, str]:
-        """Return what variances are made from."""
         beside = "" if self.probe_values is None else f" and the {self.neighbours.n_neighbours} rows nearest to a point"
         error = f"standard error between rows {self.variance_error:.1%}"
         return {"variances": f"from {self.n_samples} posterior samples{beside}, {error}"}
@@ -403,7 +400,6 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
 
     @classmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> PathwisePosterior:
-        """Return the posterior that `state` described; see `Posterior.from_state`."""
         needed = {"draw": DRAW, "final_solve": optional(SOLVE)}
         # earlier versions bounded what the solve left over, and solved in float64 after loading
         record(needed, {"with_probe_values": flag, "unsolved": number(), "mixed": flag})(header, "posterior")

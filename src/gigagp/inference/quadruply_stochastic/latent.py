@@ -101,7 +101,6 @@ class LatentObjective(TableObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Whether the same model gives the same numbers: yes."""
         return True
 
     @property
@@ -110,14 +109,12 @@ class LatentObjective(TableObjective):
         return False
 
     def thin(self, rows: Tensor) -> LatentObjective:
-        """Return the same on a subset of the rows."""
         return LatentObjective(self.table.take_rows(rows), self.likelihood, self.nodes)
 
     def current_posterior(self) -> None:
         """Return None: only hyperparameters are learned from this objective."""
 
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
-        """Refuse."""
         msg = "this objective has no posterior; fit the weights of a basis at its hyperparameters."
         raise InvalidInputError(msg)
 
@@ -153,11 +150,9 @@ class LatentObjective(TableObjective):
         return found
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
-        """Return where the next search starts."""
         return ({} if self._last is None else self._last._asdict()), {}
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, object]) -> None:
-        """Take over a snapshot."""
         if tensors:
             self._last = Sites(**{name: tensors.pop(name) for name in Sites._fields})
 

@@ -47,7 +47,6 @@ class WeightObjective(TableObjective):
 
     @property
     def n_observations(self) -> int:
-        """Rows times targets."""
         return self.n_rows * self.table.n_targets
 
     @property

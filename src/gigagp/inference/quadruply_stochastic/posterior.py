@@ -154,12 +154,10 @@ class QuadruplyStochasticPosterior(Posterior):
 
     @property
     def n_rows(self) -> int:
-        """Rows that it was fitted to."""
         return self._n_rows
 
     @property
     def n_targets(self) -> int:
-        """Number of targets."""
         return self.weights.mean.shape[1]
 
     @property
@@ -206,13 +204,11 @@ class QuadruplyStochasticPosterior(Posterior):
         warn(msg, FitWarning)
 
     def solver_name(self) -> str:
-        """Return the solver that ran."""
         way = "sparse stochastic ascent" if self.from_samples else "all rows and functions at once"
         known = "" if self.covariance_of is None else f"; covariance of {len(self.covariance_of.X):,} rows"
         return f"{way}, {self.n_basis:,} {self.basis.kind} functions{known}"
 
     def engine_name(self) -> str:
-        """Return what computes the features, where, in which precision."""
         return f"{self.basis.kind} basis, {self.X.device.type}, {str(self.X.dtype).removeprefix('torch.')}"
 
     # Predictions ----------------------------------------------------------------------------------------------------
@@ -244,11 +240,9 @@ class QuadruplyStochasticPosterior(Posterior):
         return self._summed(X, weights.shape[1], lambda features, index: features.to(weights) @ weights[index])
 
     def mean(self, X: Tensor) -> Tensor:
-        """Return the mean of the latent function, shape (m, t)."""
         return self.trend(X) + self._combined(X, self.weights.mean).to(X)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return the predictions of the mean's basis functions, if those were targets, shape (m, p), float64."""
         known = self.open_trend
         if known.rows is not None:
             return known.rows.taken(X, known.solutions)
@@ -429,7 +423,6 @@ class QuadruplyStochasticPosterior(Posterior):
     def from_state(
         cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved
     ) -> QuadruplyStochasticPosterior:
-        """Return the posterior that `state` described; see `Posterior.from_state`."""
         check_state(header, tensors, saved)
         model = saved.model
 

@@ -104,7 +104,6 @@ class MinibatchObjective(WeightObjective):
         raise InvalidInputError(msg)
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Refuse, as `start` does."""
         self.start(model)
 
     # An ascent -------------------------------------------------------------------------------------------------------
@@ -353,7 +352,6 @@ class MinibatchObjective(WeightObjective):
         return tensors, {**header, "steps_since": state.steps_since_anchor, **self.batches.snapshot()}
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Take over a snapshot."""
         state = self.state
         self.batches.restore(header)
         state.generator.set_state(tensors.pop("generator"))

@@ -182,7 +182,6 @@ class QuadruplyStochastic(WeightOptions, Inference):
         return Forecast(_STEPS * MULTIPLICATION * n * m**2, 8.0 * (4 * m**2 + n * m))
 
     def describe(self) -> str:
-        """Return one line for people."""
         if self.row_batch is None and self.basis_batch is None:
             step = "all rows and functions at once where the table is small"
         else:
@@ -233,7 +232,6 @@ class RelevanceVectorMachine(QuadruplyStochastic):
 
     @property
     def highest_precision(self) -> float | None:
-        """Prior precision above which a weight is dropped."""
         return self.threshold
 
     def __post_init__(self) -> None:
@@ -246,5 +244,4 @@ class RelevanceVectorMachine(QuadruplyStochastic):
             raise InvalidInputError(msg)
 
     def describe(self) -> str:
-        """Return one line for people."""
         return "relevance vectors by " + super().describe().replace("fourier", "radial")

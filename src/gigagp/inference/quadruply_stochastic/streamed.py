@@ -170,7 +170,7 @@ def _held(options: WeightOptions, job: StreamJob, access: RowAccess, generator: 
     parts = [access.take(section, np.arange(section.count)) for section in access.sections]
     X, Y = (torch.cat([getattr(part, name) for part in parts]).numpy() for name in ("X", "Y"))
     if len(X) < 2:
-        msg = f"The source of fit_table must have two rows at least; got {len(X)}."
+        msg = f"The source of fit_table must have at least two rows; got {len(X)}."
         raise InvalidInputError(msg)
     scaling = _scaling(X, Y, job)
     table = TrainingTable(

@@ -102,11 +102,9 @@ class WholeObjective(WeightObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Whether the same model gives the same numbers: yes."""
         return True
 
     def own_optimizer(self) -> SubsetFirst | LBFGS:
-        """Return what maximises it where no optimizer is given."""
         likelihood = self.problem.likelihood
         if self.problem.options.learns_precision:
             return LBFGS(5, tolerance=1e-3)
@@ -316,11 +314,9 @@ class WholeObjective(WeightObjective):
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return where the next search starts."""
         return ({} if self._start is None else self._start._asdict()), {}
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Take over a snapshot."""
         for kind in (Start, Sites):
             if kind._fields[0] in tensors:
                 self._start = kind(**{name: tensors.pop(name) for name in kind._fields})

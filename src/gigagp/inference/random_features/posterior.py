@@ -70,11 +70,9 @@ class FeaturePosterior(RowsPosterior, GrowingPosterior):
         return residual / noise[:, None]  # Y - F w is N H^-1 Y, by Woodbury
 
     def solver_name(self) -> str:
-        """Return the solver that ran."""
         return "cholesky"
 
     def engine_name(self) -> str:
-        """Return the number of features with their device and precision."""
         dtype = str(self.X.dtype).removeprefix("torch.")
         return f"{len(self.space.weights)} features, {self.X.device.type}, {dtype}"
 
@@ -84,16 +82,13 @@ class FeaturePosterior(RowsPosterior, GrowingPosterior):
             yield self.model.kernel.features(X[rows], self.draw).double()
 
     def mean(self, X: Tensor) -> Tensor:
-        """Return the posterior mean, shape (m, t)."""
         return self.trend(X) + _stacked([block @ self.space.weights for block in self._features(X)], X, self.n_targets)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return the prediction with the mean's basis functions in place of the targets, shape (m, p)."""
         weights = self.space.basis_weights
         return _stacked([block @ weights for block in self._features(X)], X, weights.shape[1])
 
     def prior_variance(self, X: Tensor) -> Tensor:
-        """Return the prior variance of the model with features, shape (m,)."""
         return _stacked([block.square().sum(1)[:, None] for block in self._features(X)], X, 1)[:, 0]
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
@@ -108,7 +103,6 @@ class FeaturePosterior(RowsPosterior, GrowingPosterior):
         return torch.linalg.solve_triangular(self.space.factor, features.T, upper=False)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
-        """Return the full covariance."""
         m, columns = X.shape[-2], len(self.space.weights)
         require(8 * m * (2 * m + 3 * columns), self.budget, f"The covariance of {m:,} points", "")
 
@@ -160,7 +154,6 @@ class FeaturePosterior(RowsPosterior, GrowingPosterior):
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> FeaturePosterior:
-        """Return the posterior that `state` described; see `Posterior.from_state`."""
         finite = number(finite=True)
         record({"draw": DRAW, "data_fit": finite, "log_determinant": finite, "value": finite})(header, "posterior")
         fields = ROWS | {

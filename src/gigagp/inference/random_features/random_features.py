@@ -138,7 +138,6 @@ class RandomFeatures(Inference):
         return RandomFeaturesObjective(self, bounded, table, generator)
 
     def describe(self) -> str:
-        """Return a one-line description for users."""
         how = "redrawn" if self.redraw else "frozen"
         predictor = self.predictor()
         ending = "" if predictor is None else f", predictions: {predictor.describe()}"
@@ -292,7 +291,6 @@ class RandomFeaturesObjective(TableObjective):
         return FeaturePosterior(model, self.table, draw, WeightSpace.fit(sums, self.n_rows, self.table.n_targets))
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return the states of the generators."""
         return {
             "generator.frequencies": self._frequency_generator.get_state(),
             "generator.lengths": self._length_generator.get_state(),

@@ -32,11 +32,9 @@ class CollapsedObjective(SparseObjective):
         return True
 
     def ending_seconds(self) -> float:
-        """Return the expected seconds of the posterior."""
         return self.least_seconds()
 
     def least_seconds(self) -> float:
-        """Return the expected seconds of a pass over all rows."""
         n, m = self.n_rows, self.count
         return slowness() * (_PASS * MULTIPLICATION * n * m**2 + entries_seconds(n * m, self.table.n_inputs))
 
@@ -94,7 +92,6 @@ class CollapsedObjective(SparseObjective):
         return gradient.result()
 
     def current_posterior(self) -> SparsePosterior | None:
-        """Return the posterior at the last evaluated model."""
         if self._last is None:
             return None
         model, points, space, value, sums = self._last
@@ -103,7 +100,6 @@ class CollapsedObjective(SparseObjective):
         return self._posterior(model, points, space.weights, root, SparseTrend.of(space), value, sums)
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> SparsePosterior:
-        """Return the posterior at a model."""
         self._fit(self.start(model))
         posterior = self.current_posterior()
         assert posterior is not None
@@ -111,5 +107,4 @@ class CollapsedObjective(SparseObjective):
         return posterior
 
     def thin(self, rows: Tensor) -> CollapsedObjective:
-        """Return the collapsed bound on a subset of the rows."""
         return CollapsedObjective(self.settings, self.table.take_rows(rows), torch.Generator().manual_seed(self._seed))

@@ -80,7 +80,6 @@ class SparseVariational(SparseSettings, Inference):
         return forecast(self, subject)
 
     def describe(self) -> str:
-        """Return a one-line description for users."""
         moved = "learned" if self.learn_inducing_points else "fixed"
         batches = "" if self.batch_size is None else f", batches of {self.batch_size}"
         return (

@@ -230,7 +230,6 @@ class SparsePosterior(GrowingPosterior):
         )
 
     def places(self) -> Tensor:
-        """Return the inducing points."""
         return self.inducing_points.to(self.dtype)
 
     def solver_name(self) -> str:
@@ -238,19 +237,16 @@ class SparsePosterior(GrowingPosterior):
         return f"{self.method}, {self.n_inducing} inducing points"
 
     def engine_name(self) -> str:
-        """Return the engine of the kernel products with its device and precision."""
         engine = select(self.model.kernel, self.device, torch.float64)
         return f"{engine.name}, {self.device.type}, float64"
 
     # Predictions ----------------------------------------------------------------------------------------------------
 
     def trend(self, X: Tensor) -> Tensor:
-        """Return the learned part of the mean at new points, shape (m, t)."""
         wide = self._trend.coefficients
         return (self.model.mean.basis(X).to(wide) @ wide).to(X)
 
     def mean(self, X: Tensor) -> Tensor:
-        """Return the posterior mean, shape (m, t)."""
         return self.trend(X) + self.cross_product(X, self.weights).to(X)
 
     def cross_product(self, X: Tensor, vectors: Tensor) -> Tensor:
@@ -258,7 +254,6 @@ class SparsePosterior(GrowingPosterior):
         return cross_product(self.model.kernel, X.double(), self.inducing_points, vectors, budget=self.budget)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return the prediction with the mean's basis functions in place of the targets, shape (m, p)."""
         return self.cross_product(X, self._basis_weights)
 
     def _covariances(self, X: Tensor) -> Tensor:
@@ -284,7 +279,6 @@ class SparsePosterior(GrowingPosterior):
         return self.trend(X) + torch.cat(means).to(X), torch.cat(variances).to(X)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
-        """Return the full covariance."""
         m = X.shape[-2]
         require(8 * m * (3 * m + 4 * self.n_inducing), self.budget, f"The covariance of {m:,} points", "")
 
@@ -353,7 +347,6 @@ class SparsePosterior(GrowingPosterior):
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> SparsePosterior:
-        """Return the posterior that `state` described; see `Posterior.from_state`."""
         forms: dict[str, Form] = {
             "value": number(),
             "method": text,

@@ -56,7 +56,6 @@ class StochasticObjective(SparseObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Whether a minibatch contains all rows."""
         return self.batch_size == self.table.n_rows
 
     def start(self, model: Model) -> Model:
@@ -182,7 +181,6 @@ class StochasticObjective(SparseObjective):
         return self._posterior(model, points, place.mean, place.root, trend, float("nan"))
 
     def thin(self, rows: Tensor) -> CollapsedObjective:
-        """Return the collapsed bound on a subset of the rows."""
         return CollapsedObjective(self.settings, self.table.take_rows(rows), torch.Generator().manual_seed(self._seed))
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> SparsePosterior:
@@ -198,11 +196,9 @@ class StochasticObjective(SparseObjective):
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the position in the sequence of minibatches."""
         return {"batches": self._batches.epoch_state}, {"position": self._batches.position}
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Continue the sequence of minibatches from a snapshot."""
         self._batches.restore(tensors["batches"], header["position"])
 
 

@@ -135,7 +135,6 @@ class Vecchia(Inference):
         return BegunFit(objective, job.start.standardized(held.scaling.units()), held.scaling, logs_steps=True)
 
     def describe(self) -> str:
-        """Return a one-line description for users."""
         new = "60 to 200" if self.prediction_neighbors is None else f"{self.prediction_neighbors}"
         return f"Vecchia ({self.n_neighbors} neighbours for each row, {new} for each new point)"
 
@@ -220,6 +219,5 @@ class StreamedObjective(VecchiaObjective):
         return found
 
     def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
-        """Return the posterior given the rows that are held."""
         self._batch = self._last = self._drawn = None  # make room
         return super().posterior(model, generator)

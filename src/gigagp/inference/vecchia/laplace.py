@@ -195,7 +195,6 @@ class LaplaceObjective(TableObjective):
         return self if self._learner is not None else self._of_rows(rows)
 
     def start(self, model: Model) -> Model:
-        """Find the neighbours; return the model as it is."""
         if self._learner is not None:
             assert self._rows is not None
             self._learner.start(model.take_rows(self._rows))
@@ -416,7 +415,7 @@ class LaplaceObjective(TableObjective):
         if doubts:
             msg = (
                 f"Predictions from neighbours are not sound: {'; '.join(doubts)}. Means and standard deviations may be "
-                f"wrong. {self._n_neighbours} neighbours of each row do not suffice for this kernel, or it is no "
+                f"wrong. {self._n_neighbours} neighbours of each row do not suffice for this kernel, or it is not a "
                 "covariance function. Raise n_neighbors of inference.Vecchia, or use a rougher kernel, such as Matern."
             )
             warn(msg, FitWarning)
@@ -429,7 +428,6 @@ class LaplaceObjective(TableObjective):
         return ({} if known is None else {"z": known[0], "coefficients": known[1]}), {}
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Take over a snapshot."""
         if "z" in tensors:
             (self._learner or self)._known = tensors.pop("z"), tensors.pop("coefficients")
 

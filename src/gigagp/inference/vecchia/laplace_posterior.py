@@ -103,7 +103,6 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         self._predictor = LocalPredictor(model.kernel, table.X, latent.noise, graph, n_neighbours, table.budget)
 
     def solver_name(self) -> str:
-        """Return the number of neighbours."""
         return f"{self._graph.n_neighbours} neighbours of each row, {self._predictor.n_neighbours} of each new point"
 
     @property
@@ -124,7 +123,6 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         return InvalidInputError(msg)
 
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> NoReturn:
-        """Refuse; see `row_refusal`."""
         raise AssertionError("rows of a Laplace approximation are refused before")
 
     def contradiction(self) -> str | None:
@@ -157,11 +155,9 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
     # Predictions ----------------------------------------------------------------------------------------------------
 
     def mean(self, X: Tensor) -> Tensor:
-        """Return the posterior mean, shape (m, t)."""
         return self.trend(X) + self._predictor.predict(X, self.latent.mean)[0].to(X)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
         return self._predictor.predict(X, self.latent.explained)[0].to(X)
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
@@ -238,7 +234,6 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> LaplacePosterior:
-        """Return the posterior that `state` described; see `Posterior.from_state`."""
         numbers = {"value": number(), "standard_error": number()}
         numbers |= {"row_neighbours": whole(1), "point_neighbours": whole(1)}
         record(numbers, {"drawn_from": optional(whole(1))})(header, "posterior")

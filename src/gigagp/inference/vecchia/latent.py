@@ -316,5 +316,4 @@ class _DiagonalAndBlock(Preconditioner):
         return float(logs.sum())
 
     def describe(self) -> str:
-        """Return one line that describes it."""
         return f"diagonal and a block of {len(self._first)}"

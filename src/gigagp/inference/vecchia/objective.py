@@ -171,7 +171,6 @@ class VecchiaObjective(TableObjective):
             self.ending.reserve(model, self.table, self._last_graph(model), left)
 
     def ending_seconds(self) -> float:
-        """Return the expected seconds of the posterior; see `Ending.seconds`."""
         return self.ending.seconds()
 
     def _find(self, graph: NeighbourGraph) -> Minibatch:
@@ -218,7 +217,6 @@ class VecchiaObjective(TableObjective):
         return model
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return the value and its gradient."""
         if self._batch is None:
             self.refresh(model)
         assert self._batch is not None
@@ -272,7 +270,6 @@ class VecchiaObjective(TableObjective):
         return self
 
     def guide(self, model: Model) -> VecchiaObjective:
-        """Return this objective."""
         return self
 
     def current_posterior(self) -> VecchiaPosterior | None:

@@ -150,7 +150,6 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         return VecchiaPosterior(model, grown, graph, self._predictor.asked, regression)
 
     def solver_name(self) -> str:
-        """Return the number of neighbours."""
         return f"{self._graph.width} neighbours of each row, {self._predictor.n_neighbours} of each new point"
 
     @cached_property
@@ -174,11 +173,9 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
     # Predictions ----------------------------------------------------------------------------------------------------
 
     def mean(self, X: Tensor) -> Tensor:
-        """Return the posterior mean, shape (m, t)."""
         return self.mean_and_variance_given_trend(X)[0]
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
         return self._predictor.predict(X, self._basis)[0].to(X)
 
     def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
@@ -276,7 +273,6 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> VecchiaPosterior:
-        """Return the posterior that `state` described; see `Posterior.from_state`."""
         check = {"squares": number(), "log_variance": number(), "raised": whole(0)}
         check |= {"row_neighbours": whole(1), "point_neighbours": whole(1)}
         record(check, {"drawn_from": optional(whole(1))})(header, "posterior")

@@ -207,7 +207,7 @@ def _write(package: Any, kernel: Kernel, place: str) -> Any:
     theirs = {cls: (name, names) for name, (cls, names) in _LEAVES.items()}
     if not isinstance(kernel, Leaf) or type(kernel) not in theirs:
         white = isinstance(kernel, Leaf) and kernel.is_white
-        raise refused(place, "GPyTorch", "its likelihoods have the noise" if white else "it has none like it")
+        raise refused(place, "GPyTorch", "its likelihoods have the noise" if white else "it has no equivalent")
     require_plain(kernel, place, "GPyTorch")
     if isinstance(kernel, Cosine) and kernel.n_active > 1:
         raise refused(place, "GPyTorch", "its CosineKernel is one of one input; multiply one for each")

@@ -115,7 +115,7 @@ def scaled(kernel: Kernel, factor: Number) -> Kernel:
 
 
 def require_plain(leaf: Leaf, place: str, package: str) -> None:
-    """Refuse what the kernels of no other package have.
+    """Refuse features that kernels of other packages do not have.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def require_plain(leaf: Leaf, place: str, package: str) -> None:
 
 def refused(place: str, package: str, reason: str) -> InvalidInputError:
     """Return the error for a part that has no counterpart."""
-    return InvalidInputError(f"{place} cannot become a kernel of {package}: {reason}.")
+    return InvalidInputError(f"{place} cannot be translated to a kernel of {package}: {reason}.")
 
 
 def checked_kernel(kernel: Any, function: str) -> Kernel:

@@ -94,7 +94,7 @@ def _read(package: Any, kernel: Any, place: str) -> Kernel:
     if name == "DotProduct":
         return _dot_product(kernel, place)
     if name not in _LEAVES:
-        raise refused(f"{place}, {kernel!r},", "gigagp", "there is none like it")
+        raise refused(f"{place}, {kernel!r},", "gigagp", "it has no equivalent")
     cls, names = _LEAVES[name]
     settings: dict[str, Any] = {}
     if "lengthscale" in names:
@@ -159,7 +159,7 @@ def _write(package: Any, kernel: Kernel, place: str) -> Any:
     place = f"{place}, {kernel!r},"
     theirs = {cls: (name, names) for name, (cls, names) in _LEAVES.items()}
     if not isinstance(kernel, Leaf) or type(kernel) not in {*theirs, Linear}:
-        raise refused(place, "scikit-learn", "it has none like it")
+        raise refused(place, "scikit-learn", "it has no equivalent")
     require_plain(kernel, place, "scikit-learn")
     if kernel.columns is not None and list(kernel.columns) != list(range(kernel.n_inputs or 0)):
         raise refused(place, "scikit-learn", "its kernels depend on all inputs")

@@ -16,7 +16,7 @@ from gigagp.model.likelihoods.base import NODES, Likelihood, TargetMoments, herm
 #: Latent standard deviation from which a probability is a step beside the spread of f. Expectations are then along f
 #: itself, from -120 to 120 in steps that see the step.
 _WIDE, _END, _NODES = 3.0, 120.0, 801
-#: Beyond so many logits more than the variance, the logistic function is an exponential wherever it matters.
+#: Logits above the variance from which the logistic function is an exponential wherever it matters.
 _EXPONENTIAL = 60.0
 #: Points that are integrated at once.
 _ROWS = 2048
@@ -38,7 +38,6 @@ class _Binary(Likelihood):
         return self.probability(f) - self.probability(-f)
 
     def target_variance(self, f: Tensor, noise: Tensor) -> Tensor:
-        """Return ``4 P (1 - P)``."""
         return 4 * self.probability(f) * self.probability(-f)
 
     def target_moments(self, mean: Tensor, std: Tensor, noise: Tensor) -> TargetMoments:
@@ -75,7 +74,6 @@ class _Binary(Likelihood):
         return torch.where(0.5 - 0.5 * centre >= level, -torch.ones_like(centre), torch.ones_like(centre))
 
     def draw_targets(self, f: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-        """Return signs."""
         uniform = torch.rand(f.shape, generator=generator, dtype=torch.float64).to(f)
         return torch.where(uniform < self.probability(f), torch.ones_like(f), -torch.ones_like(f))
 
@@ -96,11 +94,9 @@ class Logistic(_Binary):
     signal_variance = 9.0  # probabilities from 0.05 to 0.95
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
-        """Return the logarithm of the logistic function of ``y f``."""
         return torch.nn.functional.logsigmoid(y * f)
 
     def probability(self, f: Tensor) -> Tensor:
-        """Return the logistic function."""
         return torch.sigmoid(f)
 
     def mean_probability(self, mean: Tensor, std: Tensor, nodes: int = NODES) -> Tensor:
@@ -138,13 +134,10 @@ class Probit(_Binary):
         return torch.special.log_ndtr(y * f)
 
     def probability(self, f: Tensor) -> Tensor:
-        """Return the normal distribution function."""
         return torch.special.ndtr(f)
 
     def mean_probability(self, mean: Tensor, std: Tensor, nodes: int = NODES) -> Tensor:
-        """Return the average in closed form."""
         return torch.special.ndtr(mean / (1 + std.square()).sqrt())
 
     def start_curvature(self, y: Tensor, noise: float) -> float:
-        """Return ``2 / pi``, the curvature at zero."""
         return 2 / math.pi

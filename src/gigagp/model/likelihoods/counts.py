@@ -37,7 +37,6 @@ class Poisson(Likelihood):
     signal_variance = 1.0
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
-        """Return the logarithm of the Poisson probability."""
         return y * f - f.exp() - torch.lgamma(y + 1)
 
     def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
@@ -52,33 +51,27 @@ class Poisson(Likelihood):
         return torch.cat(found).reshape(y.shape)
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise an error for targets that are not counts."""
         bad = (y < 0) | (y != y.round())
         if bool(bad.any()):
             msg = f"targets of the poisson likelihood must be whole numbers, 0 or above; got {y[bad][:3].tolist()}."
             raise InvalidInputError(msg)
 
     def start_curvature(self, y: Tensor, noise: float) -> float:
-        """Return the mean count."""
         return max(float(y.double().mean()), 0.1)
 
     def target_mean(self, f: Tensor) -> Tensor:
-        """Return the rate."""
         return f.exp()
 
     def target_variance(self, f: Tensor, noise: Tensor) -> Tensor:
-        """Return the rate."""
         return f.exp()
 
     def target_moments(self, mean: Tensor, std: Tensor, noise: Tensor) -> TargetMoments:
-        """Return the moments in closed form."""
         variance = std.square()
         centre = (mean + 0.5 * variance).exp()
         of_mean = centre.square() * torch.expm1(variance)
         return TargetMoments(centre, of_mean, of_mean + centre)
 
     def target_covariance(self, mean: Tensor, covariance: Tensor) -> Tensor:
-        """Return the covariance of rates in closed form."""
         centre = (mean + 0.5 * covariance.diagonal(dim1=-2, dim2=-1)).exp()
         return centre[..., :, None] * centre[..., None, :] * torch.expm1(covariance)
 
@@ -90,7 +83,6 @@ class Poisson(Likelihood):
         return torch.cat(found).reshape(mean.shape)
 
     def draw_targets(self, f: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-        """Return counts."""
         return torch.poisson(f.exp(), generator=generator)
 
 

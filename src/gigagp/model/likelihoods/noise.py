@@ -23,19 +23,15 @@ class Gaussian(Likelihood):
     name = "gaussian"
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
-        """Return the normal log density."""
         return -0.5 * ((2 * math.pi * noise).log() + (y - f).square() / noise)
 
     def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
-        """Return the expectation in closed form."""
         return self.log_density(y, mean, noise) - 0.5 * std.square() / noise
 
     def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
-        """Return the normal log density with both variances."""
         return self.log_density(y, mean, noise + std.square())
 
     def draw_targets(self, f: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the function with normal noise."""
         return f + noise.sqrt() * torch.randn(f.shape, generator=generator, dtype=torch.float64).to(f)
 
 
@@ -51,7 +47,6 @@ class Laplace(Likelihood):
     name = "laplace"
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
-        """Return the double-exponential log density."""
         b = (0.5 * noise).sqrt()
         return -(2 * b).log() - (y - f).abs() / b
 
@@ -86,7 +81,6 @@ class Laplace(Likelihood):
         return self.expected_log_density(y, f, 0.25 * (0.5 * noise).sqrt(), noise)
 
     def information(self, noise: Tensor) -> Tensor:
-        """Return ``1 / b^2``."""
         return 2 / noise
 
 
@@ -142,7 +136,6 @@ class StudentT(Settings, Likelihood):
         return noise * (self.degrees - 2) / self.degrees
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
-        """Return Student's log density."""
         squares = self._squares(noise)
         constant = math.lgamma(0.5 * (self.degrees + 1)) - math.lgamma(0.5 * self.degrees) - 0.5 * math.log(math.pi)
         return constant - 0.5 * squares.log() - 0.5 * (self.degrees + 1) * torch.log1p((y - f).square() / squares)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import LinearOperator
-from gigagp.operators.grid.gram import Gram
 from gigagp.operators.grid.kernel import GridKernel
+from gigagp.operators.grid.statistics.gram import Gram
 from gigagp.operators.grid.sum_kernel import SumKernel
 
 
@@ -137,7 +137,6 @@ class GridOperator(LinearOperator):
     # Algebra ----------------------------------------------------------------------------------------------------------
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Return ``K~ @ vectors``."""
         adjoint = self.adjoint(vectors)
         self.grid_products += 1
         smooth = self.kernel @ adjoint

@@ -58,6 +58,5 @@ class InterpolatedKernelMatrix(LinearOperator):
         return self._transposed @ values
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Return the product with ``vectors`` of shape (n, s)."""
         self.grid_products += 1
         return self.interpolate(self.kernel @ self.scatter(vectors)).add_(vectors, alpha=self.noise)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import LinearOperator
-from gigagp.operators.grid.gram import Gram
 from gigagp.operators.grid.kernel import GridKernel
+from gigagp.operators.grid.statistics.gram import Gram
 from gigagp.runtime import interruption
 
 
@@ -109,7 +109,6 @@ class WhitenedOperator(LinearOperator):
         return self.from_grid(adjoint).addcmul_(vectors, self._rest, value=-1)
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Return the product with ``vectors`` of shape (n, s)."""
         interruption.check()
         self.grid_products += 1
         self.gram_products += 1

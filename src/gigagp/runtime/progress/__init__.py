@@ -1,4 +1,4 @@
-"""Progress of long work, in a user's words: what is done now, how much of it, and about how long it will still take.
+"""Progress of long work: the present phase, how far it is, and about how much time is left.
 
 Library code reports to a `Meter` and never prints; the caller decides what is shown (`meter_for`).
 

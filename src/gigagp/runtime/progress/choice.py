@@ -1,4 +1,4 @@
-"""Which meter an argument ``verbose`` means, at the place where the work runs."""
+"""Choose the meter that an argument ``verbose`` asks for, given where the work runs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def meter_for_command(job: str) -> Meter | Literal["auto"]:
 
 
 def _is_main() -> bool:
-    """Whether this is the main thread of a process that no other process of Python has started for its work."""
+    """Whether this is the main thread of a process that is not a worker of another Python process."""
     return threading.current_thread() is threading.main_thread() and multiprocessing.parent_process() is None
 
 

@@ -88,7 +88,6 @@ class _Display(Meter):
         """Show what happened, and release what is held."""
 
     def start(self, total: int | None, title: str) -> None:
-        """Begin a phase."""
         self.phase(title, total)
 
     def phase(self, title: str, total: int | None = None, **details: Any) -> None:
@@ -97,35 +96,28 @@ class _Display(Meter):
         self._show()
 
     def step(self, **fields: object) -> None:
-        """Count a step, and show it."""
         self.tracker.reached()
         self._show(fields)
 
     def reached(self, done: int, **fields: object) -> None:
-        """Show that this many steps are done."""
         self.tracker.reached(done)
         self._show(fields)
 
     def within(self, share: float) -> None:
-        """Show the share of the present step that is done."""
         self.tracker.within(share)
         self._show()
 
     def towards(self, share: float) -> None:
-        """Note the share of the phase that is done."""
         self.tracker.towards(share)
 
     def expect(self, seconds: float) -> None:
-        """Note a forecast of the seconds that are left."""
         self.tracker.expect(seconds)
         self._show()
 
     def remark(self, words: str) -> None:
-        """Note something to say at the end."""
         self.tracker.remark(words)
 
     def inside(self) -> AbstractContextManager[None]:
-        """Take phases that begin in the block for parts of the present step."""
         return self.tracker.inside()
 
     def __exit__(
@@ -153,7 +145,7 @@ class _Display(Meter):
         self._timer.start()
 
     def _woken(self) -> None:
-        """Do what is due, in a thread of its own."""
+        """Show what is due, in the timer's thread."""
         with _Display._lock:
             if self._tracker is not None:
                 self._show()

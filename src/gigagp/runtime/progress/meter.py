@@ -24,7 +24,6 @@ class Nested(Meter):
         self._level = outer.inside()
 
     def start(self, total: int | None, title: str) -> None:
-        """Begin a phase of the inner work."""
         self._outer.start(total, title)
 
     def phase(self, title: str, total: int | None = None, **details: Any) -> None:
@@ -32,23 +31,18 @@ class Nested(Meter):
         self._outer.phase(title, total, **details)
 
     def step(self, **fields: object) -> None:
-        """Report a step of the inner work."""
         self._outer.step(**fields)
 
     def reached(self, done: int, **fields: object) -> None:
-        """Report steps of the inner work."""
         self._outer.reached(done, **fields)
 
     def within(self, share: float) -> None:
-        """Report a part of a step of the inner work."""
         self._outer.within(share)
 
     def towards(self, share: float) -> None:
-        """Report a part of a phase of the inner work."""
         self._outer.towards(share)
 
     def inside(self) -> AbstractContextManager[None]:
-        """Go one level deeper."""
         return self._outer.inside()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gigagp.runtime import interruption
 
-#: Seconds, share of a step or of a phase, and share of the rows that must have been measured before they say anything.
+#: Least seconds, share of a step or phase, and share of the rows that must have passed before a time is estimated.
 _FEWEST_SECONDS, _LEAST_SHARE, _LEAST_ROWS = 1.0, 0.1, 0.01
 #: Share of a forecast whose last seconds are not relied on: work mostly takes longer.
 _LATE = 0.5
@@ -249,7 +249,7 @@ class Tracker:
         return self._fraction or None
 
     def words(self) -> str:
-        """Return what is done now, how much of it, and how long all will still take."""
+        """Return the present phases, how far they are, and the time that is left, in words."""
         now = self._clock()
         phases = [level.phase.words(now) for level in list(self._levels) if level.phase is not None]
         left, bound = self.time_left()
@@ -287,7 +287,7 @@ def in_full(seconds: float) -> str:
 
 
 def _of_time_left(seconds: float, bound: bool) -> str:
-    """Return an estimate in words, with no more digits than it deserves."""
+    """Return an estimate in words, rounded to what it is good for."""
     if seconds < 10:
         return "a few seconds left"
     word = "at most" if bound else "about"

@@ -66,28 +66,23 @@ class LowRankPlusNoise(Preconditioner):
 
     @property
     def rank(self) -> int:
-        """Number of columns."""
         return self._wing.shape[1]
 
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return ``P^-1 @ vectors``."""
         wide = vectors.to(torch.float64)
         result = self._inverse_noise * wide
         return result.sub_(tall_product(self._wing, tall_product(self._wing.T, wide))).to(vectors.dtype)
 
     def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
-        """Return samples of N(0, P) from normal numbers of shape (n + rank, s)."""
         normal = normal.to(self._wing.device)
         low_rank = self._wing @ (self._capacitance_factor.T @ normal[self.n :])  # D^-1 L z
         noise = self._noise.unsqueeze(1)
         return (noise * low_rank + noise.sqrt() * normal[: self.n]).to(self._dtype)
 
     def log_determinant(self) -> float:
-        """Return ``log det P``."""
         return float(self._noise.log().sum() + 2 * self._capacitance_factor.diagonal().log().sum())
 
     def describe(self) -> str:
-        """Return one line that describes what was built."""
         return f"{self.rank} {self.name} columns plus noise" + jitter_note(self.jitter)
 
 

@@ -91,11 +91,9 @@ class LowRankPlusBlocks(Preconditioner):
 
     @property
     def rank(self) -> int:
-        """Number of columns."""
         return self._wing.shape[1]
 
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return ``P^-1 @ vectors``."""
         wide = vectors.to(torch.float64)
         result = self.partition.unstack(tall_product(self._inverses, self.partition.stack(wide)))
         if self.rank:
@@ -107,7 +105,6 @@ class LowRankPlusBlocks(Preconditioner):
         return super().lower_bound_apply(vectors) if self._lower is None else self._lower.lower_bound_apply(vectors)
 
     def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
-        """Return samples of N(0, P) from normal numbers of shape (n + rank, s)."""
         normal = normal.to(self._wing.device)
         # With B^-1 = G G', B z = G^-T G^-1 z, and G^-T z ~ N(0, B). L = B U C'.
         low_rank = self._wing @ (self._capacitance_factor.T @ normal[self.n :])
@@ -120,11 +117,9 @@ class LowRankPlusBlocks(Preconditioner):
         return self.partition.unstack(result).to(self._dtype)
 
     def log_determinant(self) -> float:
-        """Return ``log det P``."""
         return self._log_determinant
 
     def describe(self) -> str:
-        """Return one line that describes what was built."""
         text = f"{len(self.partition)} blocks of at most {self.partition.size} rows"
         if self.rank:
             text = f"{self.rank} randomly pivoted columns plus " + text
@@ -165,7 +160,6 @@ class TwoLevel(PreconditionerRecipe):
         *,
         bound: bool = False,
     ) -> LowRankPlusBlocks:
-        """Build for one matrix; see `PreconditionerRecipe.build`."""
         n = matrix.n
         rank, size = min(self.rank, n), min(self.block_size, n)
         memory.require(

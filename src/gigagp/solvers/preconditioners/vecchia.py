@@ -67,23 +67,19 @@ class SparsePlusLowRank(Preconditioner):
 
     @property
     def rank(self) -> int:
-        """Number of columns in the low-rank part."""
         return self._wing.shape[1]
 
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return ``P^-1 @ vectors``."""
         result = self._factor.apply(vectors)
         if self.rank:
             result -= self._wing @ (self._wing.T @ vectors.to(torch.float64))
         return result.to(vectors.dtype)
 
     def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
-        """Return samples of N(0, P) from normal numbers of shape (n + rank, s)."""
         normal = normal.to(self._wing)
         return (self._factor.colour(normal[: self.n]) + self._columns @ normal[self.n :]).to(self._dtype)
 
     def log_determinant(self) -> float:
-        """Return ``log det P``."""
         return self._factor.log_determinant() + 2 * float(self._capacitance_factor.diagonal().log().sum())
 
     def lower_bound_apply(self, vectors: torch.Tensor) -> torch.Tensor | None:
@@ -93,7 +89,6 @@ class SparsePlusLowRank(Preconditioner):
         return vectors / self._noise if bool((self._noise > 0).all()) else None
 
     def describe(self) -> str:
-        """Return one line that describes what was built."""
         text = f"{self._factor.neighbours.shape[1]} neighbours of each row"
         if self.rank:
             text = f"{self.rank} randomly pivoted columns plus " + text

@@ -39,7 +39,6 @@ class OneOverJ(Distribution):
 
     @property
     def minimum(self) -> int:
-        """Smallest length."""
         return self.base + self.step
 
     def _sum_from(self, index: int) -> float:
@@ -143,7 +142,6 @@ class Fixed(Distribution):
 
     @property
     def minimum(self) -> int:
-        """The length."""
         return self.length
 
     @property

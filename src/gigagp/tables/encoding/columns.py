@@ -127,16 +127,13 @@ class Numbers(Column):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The numbers and the mark."""
         return (Part("", is_scaled=True),) * self.varies + (Part("missing"),) * bool(self.missing)
 
     @property
     def mark(self) -> int | None:
-        """The last column."""
         return int(self.varies) if self.missing >= FEWEST_MISSING else None
 
     def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
-        """Return the numbers and the mark; see `Column.encode`."""
         gone, opens = cells.missing, opens and bool(self.values)
         _note_missing(self, gone, notes, f"the median {self.fill:g} of the fit", opens=opens)
         fill = np.nan if opens else self.fill
@@ -144,15 +141,12 @@ class Numbers(Column):
         return np.stack(found, 1)
 
     def spread(self) -> np.ndarray:
-        """Return the values."""
         return np.array(self.values)[:, None] if self.values else super().spread()
 
     def typical(self, n: int) -> pa.Array:
-        """Return the median."""
         return pa.array(np.full(n, self.fill))
 
     def describe(self) -> str:
-        """Return in words what happens to the column."""
         filled = f"; {_cells(self.missing)} filled with the median {self.fill:g} and marked" * bool(self.missing)
         return ("numbers" if self.varies else f"constant {self.fill:g}") + filled
 
@@ -201,7 +195,6 @@ class Dates(Column):
 
     @property
     def mark(self) -> int | None:
-        """The last column."""
         return sum(part.width for part in self.parts) - 1 if self.missing >= FEWEST_MISSING else None
 
     def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
@@ -223,7 +216,6 @@ class Dates(Column):
         return self.encode(Cells("date", self.origin + SECONDS_A_DAY * np.array(self.values)), [])
 
     def typical(self, n: int) -> pa.Array:
-        """Return the median."""
         return self.at(np.full(n, self.fill))
 
     def at(self, days: np.ndarray) -> pa.Array:
@@ -237,7 +229,6 @@ class Dates(Column):
             return f"{days:g} days later"
 
     def describe(self) -> str:
-        """Return in words what happens to the column."""
         parts = ["days"] + ["season (sine and cosine of the year)"] * self.season + ["time of day"] * self.clock
         filled = f"; {_cells(self.missing)} filled with {self._day(self.fill)} and marked" * bool(self.missing)
         read = f", read as {self.order}" * bool(self.order)
@@ -266,7 +257,6 @@ class Categories(Column):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All one-hot columns together."""
         return (Part("", len(self.categories) + bool(self.missing) + 1),)
 
     @property
@@ -275,7 +265,6 @@ class Categories(Column):
         return len(self.categories) if self.missing >= FEWEST_MISSING else None
 
     def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
-        """Return the one-hot columns; see `Column.encode`."""
         known = {category: k for k, category in enumerate(self.categories)}
         rest = self.parts[0].width - 1
         found = [same_text(one, known) for one in cells.texts]
@@ -293,11 +282,9 @@ class Categories(Column):
         return (codes[:, None] == np.arange(rest + 1)).astype(np.float64)
 
     def typical(self, n: int) -> pa.Array:
-        """Return the most frequent category."""
         return pa.array([self.categories[0]] * n)
 
     def describe(self) -> str:
-        """Return in words what happens to the column."""
         names = ", ".join(self.categories[:4]) + ", ..." * (len(self.categories) > 4)
         more = f"; {self.others:,} rarer ones together as others" * bool(self.others)
         empty = f"; missing cells ({self.missing:,}) are a category" * bool(self.missing)
@@ -318,7 +305,6 @@ class LeftOut(Column):
     word: ClassVar[str] = "left out"
 
     def describe(self) -> str:
-        """Return in words what happens to the column."""
         return f"left out: {self.reason}"
 
 

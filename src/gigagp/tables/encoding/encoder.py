@@ -129,7 +129,7 @@ class TableEncoder:
         """
         names, found = intake.table_columns(X, name, memory_budget=memory_budget)
         if len(found) != len(self.columns):
-            msg = f"{name} must have {len(self.columns)} columns, as the table of the fit had; got {len(found)}."
+            msg = f"{name} must have {len(self.columns)} columns, as the table of the fit has; got {len(found)}."
             raise InvalidInputError(msg)
         needed, n_rows = 16 * len(found[0]) * self.n_encoded, len(found[0])
         what = f"{name} of {n_rows:,} rows, encoded as {self.n_encoded} columns,"
@@ -173,13 +173,6 @@ class TableEncoder:
     def n_encoded(self) -> int:
         """Number of encoded columns."""
         return sum(part.width for column in self.columns for part in column.parts)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every encoded column is a column of numbers, as it was given."""
-        return all(len(parts) <= 1 and all(len(part) == 1 for part in parts) for parts in self.inputs) and bool(
-            self.is_scaled.all()
-        )
 
     @property
     def labels(self) -> list[str]:

@@ -48,8 +48,6 @@ class Cells:
         Float64. Numbers; seconds since 1970 of dates; positions in ``texts`` of categories. NaN: a missing cell.
     texts : list of str
         The different categories.
-    is_declared : bool
-        Whether the table itself says that these are categories, by the type of the column.
     order : str
         Order of day and month in the texts of dates.
     note : str
@@ -59,7 +57,6 @@ class Cells:
     kind: Kind
     values: np.ndarray
     texts: Sequence[str] = ()
-    is_declared: bool = False
     order: Order = ""
     note: str = ""
 
@@ -101,16 +98,16 @@ def read_cells(column: Any, place: Place, wanted: Kind | None = None, order: Ord
         return Cells(wanted or "number", np.full(len(values), np.nan))
     if pa.types.is_dictionary(kind):
         if wanted in (None, "category"):
-            return _categories(values, declared=True)
+            return _categories(values)
         values = values.cast(kind.value_type)
         kind = values.type
     if pa.types.is_boolean(kind):
         if wanted == "number":
             return Cells("number", _floats(values.cast(pa.uint8()), place))
-        return _checked(_categories(values.dictionary_encode(), declared=True), place, wanted, str(kind))
+        return _checked(_categories(values.dictionary_encode()), place, wanted, str(kind))
     if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         if wanted == "category":
-            return _categories(values.dictionary_encode(), declared=True)
+            return _categories(values.dictionary_encode())
         return _checked(Cells("number", _floats(values, place)), place, wanted, str(kind))
     if pa.types.is_duration(kind):
         days = _numpy(values.cast(pa.duration("us"), safe=False).cast(pa.int64())) / (1e6 * SECONDS_A_DAY)
@@ -121,7 +118,7 @@ def read_cells(column: Any, place: Place, wanted: Kind | None = None, order: Ord
         return _texts(values, place, wanted, order)
     msg = (
         f"{place.name} has values of type {kind}{place.of((0,)).partition(', row')[0]}. Columns may hold numbers, "
-        "texts, truth values, dates and time spans: turn it into one of these, or leave it out."
+        "texts, truth values, dates and time spans: convert it to one of these, or leave it out."
     )
     raise CellTypeError(msg)
 
@@ -175,7 +172,7 @@ def _mixed(column: Any, place: Place, error: Exception) -> InvalidInputError:
             first.setdefault(type(cell).__name__, (cell, row))
     if len(first) > 1 and "complex" not in first:
         found = " and ".join(f"{shown(cell)} ({name}){place.of((row,))}" for name, (cell, row) in first.items())
-        msg = f"{place.name} has cells of different types in one column: {found}. Make all of them of one type."
+        msg = f"{place.name} has cells of different types in one column: {found}. Give all of them one type."
         return InvalidInputError(msg)
     cell, row = first.get("complex") or next(iter(first.values()), (None, 0))
     if isinstance(cell, complex):
@@ -214,14 +211,14 @@ def _seconds(values: pa.Array) -> np.ndarray:
     return _numpy(values.cast(pa.timestamp("us"), safe=False).cast(pa.int64())) / 1e6
 
 
-def _categories(values: pa.DictionaryArray, *, declared: bool = False) -> Cells:
+def _categories(values: pa.DictionaryArray) -> Cells:
     """Return categories by their texts. An empty text is a missing cell."""
     texts = [text_of(one) for one in values.dictionary.to_pylist()]
     known: dict[str, int] = {}
     places = np.array([known.setdefault(text, len(known)) if text else np.nan for text in texts] + [np.nan])
     indices = _numpy(values.indices)
     codes = places[np.where(np.isnan(indices), len(texts), indices).astype(np.int64)]
-    return Cells("category", codes, list(known), declared)
+    return Cells("category", codes, list(known))
 
 
 def text_of(value: Any) -> str:

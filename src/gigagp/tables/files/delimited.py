@@ -283,8 +283,8 @@ def _looks_like_header(first: list[str], second: list[str], style: CsvStyle) -> 
 
 def _not_text(path: Path) -> InvalidInputError:
     return InvalidInputError(
-        f"{path} is not a table of text in UTF-8 or UTF-16. If it is a table of another kind, give it the ending of "
-        "that kind."
+        f"{path} is not a table of text in UTF-8 or UTF-16. If it is a table of another kind, give it the file "
+        "extension of that kind."
     )
 
 

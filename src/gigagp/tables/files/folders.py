@@ -23,7 +23,7 @@ def table_files(path: str | os.PathLike[str]) -> list[Path]:
     ------
     InvalidInputError
         If the path does not exist, the folder has no such files, or one of its parts cannot be reached (a broken link,
-        a folder without permission). The remaining files alone would be another table.
+        a folder without permission). The remaining files alone would be a different table.
     """
     path = checked_path(path)
     if not path.is_dir():
@@ -31,8 +31,8 @@ def table_files(path: str | os.PathLike[str]) -> list[Path]:
     found = sorted(file for file in _walk(path, ()) if is_part(file))
     for file in found:
         if not file.is_file():
-            what = "is a link to nothing" if file.is_symlink() and not file.exists() else "is no regular file"
-            msg = f"{file} {what}. Mend or remove it: the rest of {path} would be another table."
+            what = "is a broken link" if file.is_symlink() and not file.exists() else "is not a regular file"
+            msg = f"{file} {what}. Repair or remove it: the rest of {path} would be a different table."
             raise InvalidInputError(msg)
     if not found:
         msg = f"{path} is a folder without Parquet or CSV files (.parquet, .csv)."
@@ -48,13 +48,13 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     except FileNotFoundError:
         msg = f"{path} does not exist."
         if path.is_symlink():
-            msg = f"{path} is a link to nothing."
+            msg = f"{path} is a broken link."
     except (OSError, ValueError) as error:  # too long a name, a loop of links, a NUL in the name
         msg = f"{str(path)!r} cannot be read: {error}."
     else:
         if path.is_dir() or path.is_file():
             return path
-        msg = f"{path} is no regular file."  # reading a pipe might never end
+        msg = f"{path} is not a regular file."  # reading a pipe might never end
     raise InvalidInputError(msg)
 
 
@@ -71,7 +71,7 @@ def _walk(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
         known = folder.stat()
         entries = sorted(folder.iterdir())
     except OSError as error:
-        msg = f"{folder} cannot be looked into: {error.strerror}."
+        msg = f"{folder} cannot be opened: {error.strerror}."
         raise InvalidInputError(msg) from None
     identity = (known.st_dev, known.st_ino)
     if identity in above:
@@ -83,7 +83,7 @@ def _walk(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
         if entry.is_dir():
             yield from _walk(entry, (*above, identity))
         elif entry.is_symlink() and not entry.exists() and not entry.suffix:
-            msg = f"{entry} is a link to nothing, perhaps a folder of the table. Mend or remove it."
+            msg = f"{entry} is a broken link, perhaps a folder of the table. Repair or remove it."
             raise InvalidInputError(msg)
         else:
             yield entry

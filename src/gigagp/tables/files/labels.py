@@ -122,7 +122,7 @@ class Labels:
                 row = first_row + int(np.argmax(inverse == k)) + 1
                 assert self.classes is not None
                 msg = (
-                    f"{where}, row {row}: the label {label!r} is none of the classes "
+                    f"{where}, row {row}: the label {label!r} is not one of the classes "
                     f"{', '.join(map(repr, self.classes.tolist()))}. Name all of them in classes, or remove these rows."
                 )
                 raise InvalidInputError(msg)
@@ -164,7 +164,7 @@ class Labels:
                 found = numbers
         if len(set(found)) < 2:
             msg = (
-                f"{source} has labels of one class alone, {found[0]!r}; two classes at least are needed."
+                f"{source} has labels of only one class, {found[0]!r}; at least two classes are needed."
                 if found
                 else f"{source} has no rows."
             )
@@ -197,7 +197,7 @@ def _not_a_label(label: Any) -> str | None:
     if label is None or (isinstance(label, float) and math.isnan(label)):
         return "the label is missing. Fill it in, or remove the row."
     if isinstance(label, float) and not label.is_integer():
-        return f"{label!r} is no label of a class. Use GPRegressor for numbers that vary without steps."
+        return f"{label!r} is not a class label. Use GPRegressor for continuous targets."
     if not isinstance(label, bool | int | float | str):
         return f"labels must be numbers, texts or booleans; got {label!r} of type {type(label).__name__}."
     return None

@@ -88,7 +88,7 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None, style
         elif ending == ".npz":
             table = _read_archive(path)
         else:
-            msg = f"{path}: the ending {ending or '(none)'!r} is not one of a table that can be read: {FORMATS}."
+            msg = f"{path}: the ending {ending or '(none)'!r} is not one of the formats that can be read: {FORMATS}."
             raise InvalidInputError(msg)
         refuse_repeated(table.column_names, str(path))
     except InvalidInputError:

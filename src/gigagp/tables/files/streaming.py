@@ -185,7 +185,7 @@ def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
         shown = cell[3] if len(cell[3]) <= 40 else f"{cell[3][:37]}..."
         msg = (
             f"{path}: column {written.names[int(cell[1])]!r}, row {int(cell[2]) - int(written.header)}: {shown!r} is "
-            "not a number. Correct the cell, turn the text into numbers, or leave the column out."
+            "not a number. Correct the cell, convert the text to numbers, or leave the column out."
         )
         raise InvalidInputError(msg) from error
 

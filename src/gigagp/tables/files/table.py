@@ -39,7 +39,7 @@ class Table:
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.shape[1] != len(self.names):
-            msg = f"Table: values must have shape (n, {len(self.names)}), one column a name; got {self.values.shape}."
+            msg = f"values of Table must have shape (n, {len(self.names)}), as it has names; got {self.values.shape}."
             raise InvalidInputError(msg)
         refuse_repeated(self.names, "Table")
 
@@ -221,7 +221,7 @@ def _from_text(column: pa.ChunkedArray, name: str, source: str, first_row: int) 
     if not _is_text(column.type):
         msg = (
             f"{source}: column {name!r} holds values of type {column.type}; only numbers and booleans can be used. "
-            "Turn it into numbers, or leave it out (--columns chooses the inputs)."
+            "Convert it to numbers, or leave it out (--columns chooses the inputs)."
         )
         raise InvalidInputError(msg)
     return pa.chunked_array([pa.array([float(cell) for cell in column.to_pylist()], type=pa.float64())])

@@ -47,7 +47,6 @@ class FileRows(Storage):
 
     @property
     def parts(self) -> list[str]:
-        """The files' paths."""
         return list(self.files)
 
     @property
@@ -64,7 +63,6 @@ class FileRows(Storage):
         return replace(self, inputs=tuple(inputs), targets=tuple(targets))
 
     def read(self, part: str, chunk_rows: int, first_row: int = 0) -> Iterator[Chunk]:
-        """Yield the rows of one file in order; see `Storage.read`."""
         last = first_row
         for table in streaming.stream_file(
             self.files[part], self._columns, chunk_rows, first_row, self.header, self._labels_by_column
@@ -85,7 +83,6 @@ class FileRows(Storage):
         return [streaming.array_rows(file)] if file.suffix.lower() == ".npy" else None
 
     def take(self, part: str, rows: np.ndarray, chunk_rows: int) -> Chunk:
-        """Return rows of a Parquet or ``.npy`` file by number; see `Storage.take`."""
         values = streaming.take_rows(self.files[part], self._columns, rows, chunk_rows, self._labels_by_column)
         return self._chunk(part, int(rows[-1]) + 1 if len(rows) else 0, values)
 

@@ -38,17 +38,14 @@ class ArrayRows(Storage):
             raise InvalidInputError(msg)
 
     def read(self, part: str, chunk_rows: int, first_row: int = 0) -> Iterator[Chunk]:
-        """Yield the rows in order; see `Storage.read`."""
         for start in range(first_row, self.n_rows, chunk_rows):
             rows = slice(start, start + chunk_rows)
             yield chunk_of(_rows_of(self._X, rows), _rows_of(self._Y, rows), start, self._labels)
 
     def row_groups(self, part: str) -> list[int]:
-        """Return one group that holds all rows."""
         return [self.n_rows]
 
     def take(self, part: str, rows: np.ndarray, chunk_rows: int) -> Chunk:
-        """Return rows by number; see `Storage.take`."""
         return chunk_of(_rows_of(self._X, rows), _rows_of(self._Y, rows), 0, self._labels)
 
 
@@ -66,7 +63,6 @@ class FrameRows(Storage):
     targets: list[int] = field(default_factory=list)
 
     def column_names(self) -> list[str]:
-        """Return the names of all columns."""
         return self.names
 
     def select(self, inputs: Sequence[str], targets: Sequence[str]) -> FrameRows:
@@ -77,16 +73,13 @@ class FrameRows(Storage):
         return replace(self, inputs=places[0], targets=places[1])
 
     def read(self, part: str, chunk_rows: int, first_row: int = 0) -> Iterator[Chunk]:
-        """Yield the rows in order; see `Storage.read`."""
         for start in range(first_row, len(self.frame), chunk_rows):
             yield self._chunk(slice(start, start + chunk_rows), start)
 
     def row_groups(self, part: str) -> list[int]:
-        """Return one group that holds all rows."""
         return [len(self.frame)]
 
     def take(self, part: str, rows: np.ndarray, chunk_rows: int) -> Chunk:
-        """Return rows by number; see `Storage.take`."""
         return self._chunk(rows, 0)
 
     def _chunk(self, rows: slice | np.ndarray, first_row: int) -> Chunk:
@@ -113,7 +106,6 @@ class PairRows(Storage):
         self._rest: Iterator[Chunk] | None = self._converted() if self.reads_once else None
 
     def read(self, part: str, chunk_rows: int, first_row: int = 0) -> Iterator[Chunk]:
-        """Yield the rows of one pair after the other; see `Storage.read`."""
         if not self.reads_once:
             return self._converted()
         if self._rest is None:
@@ -124,7 +116,6 @@ class PairRows(Storage):
         return rows
 
     def peek(self) -> Chunk | None:
-        """Return the first chunk; see `Storage.peek`."""
         return next(iter(self.beginning(1, 1)), None) if self.reads_once else super().peek()
 
     def beginning(self, n_rows: int, chunk_rows: int) -> Iterable[Chunk]:

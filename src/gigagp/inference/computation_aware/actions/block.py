@@ -67,7 +67,6 @@ class BlockActions(LearnableActions):
             raise InvalidInputError(msg)
 
     def describe(self) -> str:
-        """Return the kind of actions in words."""
         return "block-sparse actions"
 
     @cached_property
@@ -85,16 +84,13 @@ class BlockActions(LearnableActions):
         return groups
 
     def dense(self) -> Tensor:
-        """Return S."""
         matrix = self.values.new_zeros(self.n, self.count)
         return matrix.scatter_(1, self.block_of[:, None], self.values[:, None])
 
     def combine(self, coefficients: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Return ``S[rows] @ coefficients``."""
         return self.values[rows, None] * coefficients.to(torch.float64)[self.block_of[rows]]
 
     def project(self, vectors: Tensor) -> Tensor:
-        """Return ``S' @ vectors``."""
         if vectors.ndim != 2 or vectors.shape[0] != self.n:
             check_rows(vectors, self.n, "vectors")
         # Proceed group by group, so that vectors of the size of K @ S are not converted to float64 as a whole.
@@ -105,7 +101,6 @@ class BlockActions(LearnableActions):
         return torch.diag(self.project((weights.to(torch.float64) * self.values)[:, None])[:, 0])
 
     def row_quadratics(self, coefficients: Tensor) -> Tensor:
-        """Return the diagonal of ``S @ coefficients @ S'``."""
         return self.values.square() * coefficients.diagonal()[self.block_of]
 
     def kernel_product(self, matrix: KernelMatrix) -> Tensor:
@@ -116,7 +111,6 @@ class BlockActions(LearnableActions):
         return product
 
     def cross_product(self, kernel: Kernel, X_new: Tensor, X: Tensor, budget: int) -> Tensor:
-        """Return ``K(X_new, X) @ S``."""
         product = X_new.new_empty(X_new.shape[0], self.count)
         for rows, blocks, part in self._groups:
             product[:, blocks] = cross_product(kernel, X_new, X[rows], part.to(X), budget=budget)
@@ -135,11 +129,9 @@ class BlockActions(LearnableActions):
         return total
 
     def state(self) -> dict[str, Tensor]:
-        """Return the entries and the bounds of the blocks."""
         return {"values": self.values, "bounds": torch.tensor(self.bounds)}
 
     def replace(self, values: Tensor) -> BlockActions:
-        """Return actions with the same blocks and new entries."""
         return BlockActions(values, self.bounds)
 
     def outer_at(self, left: Tensor, right: Tensor) -> Tensor:

@@ -79,62 +79,48 @@ class DenseActions(LearnableActions):
         return actions
 
     def describe(self) -> str:
-        """Return the kind of actions in words."""
         return "dense actions"
 
     def dense(self) -> Tensor:
-        """Return S."""
         return self.values
 
     def combine(self, coefficients: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Return ``S[rows] @ coefficients``."""
         return self.values[rows] @ coefficients.to(torch.float64)
 
     def project(self, vectors: Tensor) -> Tensor:
-        """Return ``S' @ vectors``."""
         return self.values.T @ check_rows(vectors, self.n, "vectors")
 
     def gram(self, weights: Tensor) -> Tensor:
-        """Return ``S' diag(weights) S``."""
         return self.values.T @ (weights.to(torch.float64)[:, None] * self.values)
 
     def row_quadratics(self, coefficients: Tensor) -> Tensor:
-        """Return the diagonal of ``S @ coefficients @ S'``."""
         return (self.values @ coefficients).mul_(self.values).sum(1)
 
     def kernel_product(self, matrix: KernelMatrix) -> Tensor:
-        """Return ``K @ S``."""
         return self.kernel_product_at(matrix, self.values)
 
     def cross_product(self, kernel: Kernel, X_new: Tensor, X: Tensor, budget: int) -> Tensor:
-        """Return ``K(X_new, X) @ S``."""
         return cross_product(kernel, X_new, X, self.values.to(X), budget=budget)
 
     def kernel_gradient(self, matrix: KernelMatrix, left: Tensor) -> dict[str, Tensor]:
-        """Return ``sum_ij (left @ S')_ij dK_ij / d parameter``."""
         weights = LowRankWeights(left.to(matrix.dtype), self.values.to(matrix.dtype))
         engine = select(matrix.kernel, matrix.device, matrix.dtype)
         return engine.gradient(matrix.kernel, matrix.X, matrix.X, weights, symmetric=False, budget=matrix.memory_budget)
 
     def state(self) -> dict[str, Tensor]:
-        """Return S."""
         return {"matrix": self.values}
 
     def replace(self, values: Tensor) -> Self:
-        """Return actions with new entries."""
         return type(self)(values)
 
     def outer_at(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return ``left @ right'``."""
         return left.to(torch.float64) @ right.to(torch.float64).T
 
     def combine_at(self, coefficients: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return ``diag(weights) @ S @ coefficients``."""
         product = self.values @ coefficients
         return product if weights is None else weights[:, None] * product
 
     def kernel_product_at(self, matrix: KernelMatrix, left: Tensor) -> Tensor:
-        """Return ``K @ left``."""
         return smooth_columns_product(matrix, slice(0, self.n), left)
 
 
@@ -163,47 +149,38 @@ class RowActions(Actions):
         self._position[chosen] = torch.arange(self.count, device=chosen.device)
 
     def describe(self) -> str:
-        """Return the kind of actions in words."""
         return "unit vectors"
 
     def dense(self) -> Tensor:
-        """Return S."""
         matrix = torch.zeros(self.n, self.count, dtype=torch.float64, device=self.rows.device)
         matrix[self.rows, torch.arange(self.count, device=self.rows.device)] = 1.0
         return matrix
 
     def combine(self, coefficients: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Return ``S[rows] @ coefficients``."""
         position = self._position[rows]
         combined = coefficients.new_zeros(len(position), coefficients.shape[1], dtype=torch.float64)
         combined[position >= 0] = coefficients.to(torch.float64)[position[position >= 0]]
         return combined
 
     def project(self, vectors: Tensor) -> Tensor:
-        """Return ``S' @ vectors``."""
         return check_rows(vectors, self.n, "vectors")[self.rows]
 
     def gram(self, weights: Tensor) -> Tensor:
-        """Return ``S' diag(weights) S``."""
         return torch.diag(weights.to(torch.float64)[self.rows])
 
     def row_quadratics(self, coefficients: Tensor) -> Tensor:
-        """Return the diagonal of ``S @ coefficients @ S'``."""
         found = torch.zeros(self.n, dtype=torch.float64, device=self.rows.device)
         found[self.rows] = coefficients.diagonal()
         return found
 
     def kernel_product(self, matrix: KernelMatrix) -> Tensor:
-        """Return ``K @ S``."""
         engine = select(matrix.kernel, matrix.device, matrix.dtype)
         return engine.dense(matrix.kernel, matrix.X, matrix.X[self.rows], budget=matrix.memory_budget)
 
     def cross_product(self, kernel: Kernel, X_new: Tensor, X: Tensor, budget: int) -> Tensor:
-        """Return ``K(X_new, X) @ S``."""
         return cross_covariance(kernel, X_new, X[self.rows], budget=budget)
 
     def kernel_gradient(self, matrix: KernelMatrix, left: Tensor) -> dict[str, Tensor]:
-        """Return ``sum_ij (left @ S')_ij dK_ij / d parameter``."""
         engine = select(matrix.kernel, matrix.device, matrix.dtype)
         weights = left.to(matrix.dtype)
         return engine.gradient(
@@ -216,5 +193,4 @@ class RowActions(Actions):
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Return the rows."""
         return {"rows": self.rows}

@@ -102,7 +102,6 @@ class Learned(Policy):
         return torch.cat(clustered_into(matrix.coordinates(), count).blocks)
 
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
-        """Return blocks with their initial entries."""
         bounds = balanced_bounds(matrix.n, count)
         values = standard_normal(matrix.n, generator=generator).to(targets.device)
         blocks = list(pairwise(bounds))
@@ -136,7 +135,6 @@ class Random(Policy):
     structure: Literal["dense", "blocks"] = "dense"
 
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
-        """Draw the actions."""
         shape = (matrix.n, count) if self.structure == "dense" else (matrix.n,)
         values = standard_normal(*shape, generator=generator).to(targets.device)
         values = values.sign() if self.law == "rademacher" else values
@@ -159,7 +157,6 @@ class UnitVectors(Policy):
     choice: Literal["random", "pivoted"] = "random"
 
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
-        """Choose the rows."""
         if self.choice == "random":
             rows = torch.randperm(matrix.n, generator=generator)[:count].to(targets.device)
         else:
@@ -182,7 +179,6 @@ class TopEigenvectors(Policy):
     multiplies_often: ClassVar[bool] = True
 
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
-        """Compute the eigenvectors of H."""
         remedy = "Use actions.Learned()."
         require(4 * matrix.n**2 * 8, matrix.memory_budget, f"The eigenvectors of {matrix.n:,} rows", remedy)
         values, vectors = eigh(matrix.to_dense().double())

@@ -92,11 +92,6 @@ class Sequence:
     def _coefficients(self) -> Tensor:
         return torch.cholesky_solve(self._projected[: self.count], self.factor)
 
-    def search_directions(self) -> Tensor:
-        """Return ``d = s - C H s`` for each action, shape (n, count); they are conjugate in H with ``d' H d = eta``."""
-        roots = torch.linalg.solve_triangular(self.factor, self.actions.T, upper=False).T
-        return roots * self.factor.diagonal()
-
     def append(self, action: Tensor) -> Stop | None:
         """Condition on one more action, shape (n,); return the reason if it was rejected, and None otherwise."""
         if self.count == len(self._actions):

@@ -79,7 +79,6 @@ class LongWavesPreconditioner(Preconditioner):
 
     @property
     def rank(self) -> int:
-        """Number of columns."""
         return self._columns.shape[1]
 
     def apply(self, vectors: Tensor) -> Tensor:
@@ -136,13 +135,11 @@ class LongWavesPreconditioner(Preconditioner):
         return torch.cat([self._columns @ drawn, adjoint, root * adjoint.new_ones(1, adjoint.shape[1])])
 
     def log_determinant(self) -> float:
-        """Return ``log det P`` for n rows."""
         assert self._dimension is not None, "log-determinants require an operator with n_rows"
         own = 2 * float(self._factor.diagonal().log().sum())
         return own + (self._dimension - self.rank) * math.log(self.noise)
 
     def describe(self) -> str:
-        """Return one line that describes what was built."""
         return f"{self.rank} columns of the kernel between nodes plus noise"
 
 
@@ -157,23 +154,18 @@ class _BetweenNodes(SymmetricMatrix):
         return self._kernel @ vectors
 
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
-        """Return the selected rows of the product."""
         return (self @ vectors)[rows]
 
     def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
-        """Return the product of the selected columns with the vectors."""
         whole = vectors.new_zeros(self.n, vectors.shape[1])
         whole[columns] = vectors
         return self @ whole
 
     def noise(self) -> Tensor:
-        """Return zeros, shape (n,)."""
         return torch.zeros(self.n, dtype=torch.float64)
 
     def diagonal(self) -> Tensor:
-        """Return the diagonal, shape (n,)."""
         return self._kernel.diagonal()
 
     def block(self, rows: Index, columns: Index) -> Tensor:
-        """Return a block of entries."""
         return self._kernel.between(rows, columns)

@@ -120,7 +120,6 @@ class NodesPreconditioner(Preconditioner):
 
     @property
     def rank(self) -> int:
-        """Zero: there is no low-rank part."""
         return 0
 
     def transform_normal(self, normal: Tensor) -> Tensor:
@@ -134,6 +133,5 @@ class NodesPreconditioner(Preconditioner):
         raise NotImplementedError(msg)
 
     def describe(self) -> str:
-        """Return one line that describes what was built."""
         where = "rows on nodes" if self.on_nodes else "rows between nodes"
         return f"{self._n_neighbours} neighbours among {len(self.nodes):,} of {self._m:,} nodes ({where})"

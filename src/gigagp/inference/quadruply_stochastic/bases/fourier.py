@@ -74,7 +74,6 @@ class FourierBasis(Basis):
         return self.kernel.correlated_terms()
 
     def columns(self, X: Tensor, index: Tensor) -> Tensor:
-        """Return features at an index set; see `Basis.columns`."""
         terms = self._terms
         if len(terms) == 1:
             return self._term_columns(X, 0, index)
@@ -109,11 +108,9 @@ class FourierBasis(Basis):
         return phase.add_(shift).sin_().mul_(amplitude)
 
     def with_kernel(self, kernel: Kernel) -> FourierBasis:
-        """Return the features of the same draws at other hyperparameters."""
         return replace(self, kernel=kernel)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return size and seed."""
         return {}, {"size": self.size, "seed": self.seed}
 
     @classmethod

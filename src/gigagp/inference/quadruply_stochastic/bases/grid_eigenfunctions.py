@@ -112,11 +112,9 @@ class GridEigenfunctions(Basis):
         return found
 
     def with_kernel(self, kernel: Kernel) -> GridEigenfunctions:
-        """Return the products of the eigenvectors of the same orders at other hyperparameters."""
         return replace(self, kernel=kernel)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return nodes and orders."""
         tensors = {f"nodes.{axis}": nodes for axis, nodes in enumerate(self.nodes)}
         return {"orders": self.orders, **tensors}, {"n_axes": len(self.nodes)}
 

@@ -34,15 +34,12 @@ class _AtPoints(Basis):
         return len(self.points)
 
     def columns(self, X: Tensor, index: Tensor) -> Tensor:
-        """Return covariances with the points of an index set; see `Basis.columns`."""
         return self.kernel.block(X, self.points[index].to(X))
 
     def with_kernel(self, kernel: Kernel) -> Self:
-        """Return the same points at other hyperparameters."""
         return replace(self, kernel=kernel)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the points."""
         return {"points": self.points}, {}
 
 
@@ -69,7 +66,6 @@ class InducingBasis(_AtPoints):
     has_diagonal_prior = False
 
     def prior_diagonal(self, index: Tensor) -> Tensor:
-        """Return ``k(z_i, z_i)`` with the jitter."""
         return self.kernel.diagonal(self.points[index].double()) * (1 + self.jitter)
 
     def prior_block(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -79,7 +75,6 @@ class InducingBasis(_AtPoints):
         return block + same * (self.jitter * self.kernel.diagonal(self.points[rows].double()))[:, None]
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return points and jitter."""
         return {"points": self.points}, {"jitter": self.jitter}
 
     @classmethod

@@ -85,23 +85,18 @@ class ReorderedBasis(Basis):
         return torch.where(places[found] == index, functions[found], index)
 
     def columns(self, X: Tensor, index: Tensor) -> Tensor:
-        """Return functions at rows; see `Basis.columns`."""
         return self.basis.columns(X, self.original(index))
 
     def prior_diagonal(self, index: Tensor) -> Tensor:
-        """Return the diagonal of S at an index set."""
         return self.basis.prior_diagonal(self.original(index))
 
     def prior_block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return a block of S."""
         return self.basis.prior_block(self.original(rows), self.original(columns))
 
     def with_kernel(self, kernel: Kernel) -> ReorderedBasis:
-        """Return the same functions at other hyperparameters."""
         return replace(self, basis=self.basis.with_kernel(kernel))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the state of the basis below, and the first functions."""
         tensors, header = self.basis.state()
         return {"head": self.head, **tensors}, {"below": self.basis.kind, **header}
 

@@ -62,7 +62,7 @@ def numbers(values: Any, name: str) -> list[float]:
     try:
         found = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError):
-        msg = f"{name} of RegularGrid must be a sequence of numbers, one an input; got {shown(values)}."
+        msg = f"{name} of RegularGrid must be a sequence of numbers, one for each input; got {shown(values)}."
         raise InvalidInputError(msg) from None
     if not all(math.isfinite(value) for value in found):
         msg = f"{name} of RegularGrid must be finite; got {tuple(found)}."

@@ -78,7 +78,7 @@ class RegularGrid:
         check_inputs(d)
         if not len(self.lower) == len(self.spacing) == d:
             msg = (
-                "lower, spacing and shape of RegularGrid must have one number an input; got "
+                "lower, spacing and shape of RegularGrid must have one number for each input; got "
                 f"{len(self.lower)}, {len(self.spacing)} and {d}."
             )
             raise InvalidInputError(msg)
@@ -87,7 +87,7 @@ class RegularGrid:
             raise InvalidInputError(msg)
         if min(self.shape) < scheme.width:
             msg = (
-                f"shape of RegularGrid must have at least {scheme.width} nodes an input for {scheme.name} "
+                f"shape of RegularGrid must have at least {scheme.width} nodes for each input with {scheme.name} "
                 f"interpolation; got {self.shape}."
             )
             raise InvalidInputError(msg)
@@ -303,12 +303,12 @@ class RegularGrid:
         check_inputs(len(low))
         counts = [int(shape)] * len(low) if isinstance(shape, (int, np.integer)) else numbers(shape, "shape")
         if len(counts) != len(low):
-            msg = f"shape of RegularGrid.around must have {len(low)} numbers, one an input; got {len(counts)}."
+            msg = f"shape of RegularGrid.around must have {len(low)} numbers, one for each input; got {len(counts)}."
             raise InvalidInputError(msg)
         if min(counts) < 2 * MARGIN + 2:
             msg = (
-                f"shape of RegularGrid.around must be at least {2 * MARGIN + 2} an input ({MARGIN} cells of margin on "
-                f"each side); got {tuple(counts)}."
+                f"shape of RegularGrid.around must be at least {2 * MARGIN + 2} for each input ({MARGIN} cells of "
+                f"margin on each side); got {tuple(counts)}."
             )
             raise InvalidInputError(msg)
         if len(low) == MAX_INPUTS:
@@ -385,7 +385,7 @@ class RegularGrid:
         if needed(density) > budget:
             if needed(0.0) > budget:
                 msg = (
-                    f"The coarsest grid over {len(low)} inputs needs {needed(0.0):,} bytes, the memory budget is "
+                    f"The coarsest grid over {len(low)} inputs needs {needed(0.0):,} bytes, but the memory budget is "
                     f"{budget:,}. Raise the budget, use fewer inputs, or another inference."
                 )
                 raise MemoryBudgetError(msg)

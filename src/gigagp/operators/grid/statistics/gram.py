@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.operators.grid.statistics.geometry import RegularGrid
 from gigagp.products.extension import native as _native
+
+if TYPE_CHECKING:
+    from gigagp.operators.grid.statistics.grid_sum import GridSum
 
 #: Number of stored entries below which a second thread costs more than it saves.
 _ENTRIES_A_THREAD = 2**18
@@ -51,7 +55,44 @@ def half_offsets(grid: RegularGrid) -> list[tuple[int, ...]]:
     return [offset for offset in itertools.product(steps, repeat=grid.n_inputs) if offset >= zero]
 
 
-class StencilGram:
+class Gram(ABC):
+    """The matrix ``W'W`` of the interpolation weights of rows, m by m, symmetric: what products need of the rows."""
+
+    grid: RegularGrid | GridSum
+
+    @property
+    def n(self) -> int:
+        """Number of nodes m."""
+        return self.grid.size
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and columns."""
+        return (self.n, self.n)
+
+    @abstractmethod
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        """Return the product with ``vectors`` of shape (m, s) or (m,), float64."""
+
+    @abstractmethod
+    def row_sums(self) -> Tensor:
+        """Return ``W'1``, shape (m,), which is ``W'W 1`` on one grid, because rows of weights sum to one."""
+
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """Return the diagonal, shape (m,)."""
+
+    @property
+    @abstractmethod
+    def trace(self) -> float:
+        """Sum of the diagonal."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """Return the whole matrix, shape (m, m); for small grids."""
+
+
+class StencilGram(Gram):
     """The matrix ``W'W`` of interpolation weights, m by m, symmetric.
 
     Only nodes at most three steps apart in every dimension (cubic; one step for linear) share rows. So the matrix is a
@@ -73,6 +114,8 @@ class StencilGram:
         If the shape or dtype does not fit.
     """
 
+    grid: RegularGrid
+
     def __init__(self, grid: RegularGrid, values: Tensor) -> None:
         offsets = half_offsets(grid)
         if values.shape != (len(offsets), grid.size) or values.dtype != torch.float64:
@@ -88,22 +131,9 @@ class StencilGram:
         self.steps = [sum(o * s for o, s in zip(offset, strides, strict=True)) for offset in offsets]
         self._steps = np.array(self.steps, dtype=np.int64)
 
-    @property
-    def n(self) -> int:
-        """Number of nodes m."""
-        return self.grid.size
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows and columns."""
-        return (self.n, self.n)
-
     @torch.no_grad()
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Return the product with ``vectors`` of shape (m, s) or (m,), float64.
-
-        On the CPU a compiled loop with torch's number of threads runs; the result is the same for any number.
-        """
+        # The compiled loop has torch's number of threads; the result is the same for any number.
         V = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
         if V.ndim != 2 or len(V) != self.n or V.dtype != torch.float64:
             msg = (
@@ -143,16 +173,13 @@ class StencilGram:
         return out
 
     def diagonal(self) -> Tensor:
-        """Return the diagonal, shape (m,)."""
         return self.values[0]
 
     @property
     def trace(self) -> float:
-        """Sum of the diagonal."""
         return float(self.values[0].sum())
 
     def row_sums(self) -> Tensor:
-        """Return ``W'W 1``, shape (m,). It is ``W'1``, because rows of weights sum to one."""
         return self @ torch.ones(self.n, dtype=torch.float64)
 
     @cached_property
@@ -161,7 +188,6 @@ class StencilGram:
         return self.values.sum(1)
 
     def dense(self) -> Tensor:
-        """Return the whole matrix, shape (m, m); for small grids."""
         out = torch.zeros(self.n, self.n, dtype=torch.float64)
         for row, step in zip(self.values, self.steps, strict=True):
             # Added, not set: on grids only a few nodes wide two offsets can have the same step.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators.grid.statistics.geometry import RegularGrid
-from gigagp.operators.grid.statistics.gram import half_offsets
+from gigagp.operators.grid.statistics.gram import Gram, half_offsets
 from gigagp.settings.random import standard_normal
 
 #: Bytes of a stored weight: the number and its column, in two orders.
@@ -20,7 +20,7 @@ _WEIGHT_BYTES = 32
 _BLOCK = 2**22
 
 
-class RowsGram:
+class RowsGram(Gram):
     """``W' D W`` without forming it: ``W'(D (W v))`` over the stored rows, with their weights D.
 
     When to use: if the grid has so many nodes that ``W'W`` would hold more numbers than ``W`` (more than n 4^d / 7^d
@@ -35,6 +35,8 @@ class RowsGram:
         Positive weights of the rows; ones by default.
     """
 
+    grid: RegularGrid
+
     def __init__(self, grid: RegularGrid, X: Tensor, weights: Tensor | None = None) -> None:
         self.grid, self.X, self.weights = grid, X.double(), weights
         self._matrix = grid.matrix(self.X)
@@ -45,19 +47,8 @@ class RowsGram:
         """Return the bytes of the stored weights of this many rows."""
         return _WEIGHT_BYTES * n_rows * grid.scheme.width**grid.n_inputs
 
-    @property
-    def n(self) -> int:
-        """Number of nodes m."""
-        return self.grid.size
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows and columns."""
-        return (self.n, self.n)
-
     @torch.no_grad()
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Return the product with ``vectors`` of shape (m, s) or (m,), float64."""
         V = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
         if V.ndim != 2 or len(V) != self.n:
             msg = f"RowsGram multiplies vectors of shape ({self.n}, s); got {tuple(vectors.shape)}."
@@ -76,12 +67,10 @@ class RowsGram:
         return self.scatter(self._weighted(standard_normal(len(self.X), n_columns, generator=generator), 0.5))
 
     def row_sums(self) -> Tensor:
-        """Return ``W' D 1``, shape (m,), which equals ``W' D W 1`` because the rows of W sum to one."""
         return self.scatter(self._weighted(torch.ones(len(self.X), 1, dtype=torch.float64)))[:, 0]
 
     @property
     def trace(self) -> float:
-        """Sum of the diagonal."""
         squares = self._matrix.values().reshape(len(self.X), -1).square().sum(1, keepdim=True)
         return float(self._weighted(squares).sum())
 
@@ -103,12 +92,10 @@ class RowsGram:
         return total[-len(half_offsets(grid)) :]  # offsets are in lexicographic order, and zero is in the middle
 
     def dense(self) -> Tensor:
-        """Return the whole matrix, shape (m, m); for small grids."""
         found = self @ torch.eye(self.n, dtype=torch.float64)
         return 0.5 * (found + found.T)
 
     def diagonal(self) -> Tensor:
-        """Return the diagonal, shape (m,)."""
         squares = torch.zeros(self.n, dtype=torch.float64)
         values = self._weighted(self._matrix.values().reshape(len(self.X), -1).square())
         return squares.index_add_(0, self._matrix.col_indices(), values.flatten())

@@ -413,7 +413,7 @@ def load_kind(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor
 
 
 def warn_if_repeated(sample: RowSample) -> None:
-    """Warn (`GigaGPWarning`) if so many rows are copies of others that random signs made of their contents are biased.
+    """Warn (`GigaGPWarning`) if copies of rows bias the random signs that are made of the rows' contents.
 
     Parameters
     ----------

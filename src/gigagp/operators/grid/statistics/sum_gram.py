@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.operators.grid.statistics.gram import StencilGram, half_offsets
+from gigagp.operators.grid.statistics.gram import Gram, StencilGram, half_offsets
 from gigagp.operators.grid.statistics.grid_sum import GridSum
 from gigagp.operators.grid.statistics.moments import signs
 
 
-class SumGram:
+class SumGram(Gram):
     """The matrix ``W'W`` for the weights on all grids of a `GridSum`, m by m, symmetric.
 
     The block of grids a and b is ``W_a'W_b``. Blocks on the diagonal are stencils, the others are dense.
@@ -26,21 +26,13 @@ class SumGram:
         float64.
     """
 
+    grid: GridSum
+
     def __init__(self, grid: GridSum, values: Tensor) -> None:
         if values.shape != (grid.size, grid.size) or values.dtype != torch.float64:
             msg = f"values of SumGram must be float64 of shape ({grid.size}, {grid.size}); got {tuple(values.shape)}."
             raise InvalidInputError(msg)
         self.grid, self.values = grid, values
-
-    @property
-    def n(self) -> int:
-        """Number of nodes m."""
-        return self.grid.size
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows and columns."""
-        return (self.n, self.n)
 
     @property
     def nbytes(self) -> int:
@@ -49,21 +41,17 @@ class SumGram:
 
     @torch.no_grad()
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Return the product with ``vectors`` of shape (m, s) or (m,), float64."""
         return self.values @ vectors
 
     def row_sums(self) -> Tensor:
-        """Return ``W'1``, shape (m,)."""
         # The weights of a row sum to one on each grid.
         return self.values[:, self.grid.places[0]].sum(1)
 
     def diagonal(self) -> Tensor:
-        """Return the diagonal, shape (m,)."""
         return self.values.diagonal()
 
     @property
     def trace(self) -> float:
-        """Sum of the diagonal."""
         return float(self.values.trace())
 
     def dense(self) -> Tensor:
