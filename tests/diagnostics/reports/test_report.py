@@ -17,6 +17,7 @@ import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.diagnostics.report.page import Picture
 from gigagp.errors import FitWarning, InvalidInputError
+from gigagp.estimators.answers.predictor import Predictor
 
 pytest.importorskip("matplotlib")
 RNG = np.random.default_rng(0)
@@ -253,13 +254,13 @@ def test_bad_arguments_leave_nothing_behind(model, tmp_path, monkeypatch, change
 
 @pytest.mark.usefixtures("without_pictures")
 def test_warnings_of_predictions_are_on_the_page_and_still_warn(model, monkeypatch):
-    predict = GPRegressor.predict
+    predict = Predictor.predict
 
     def warned(self, *arguments, **options):
         warnings.warn(FitWarning("variances are rough here"), stacklevel=2)
         return predict(self, *arguments, **options)
 
-    monkeypatch.setattr(GPRegressor, "predict", warned)
+    monkeypatch.setattr(Predictor, "predict", warned)
     with pytest.warns(FitWarning, match="rough here"):
         assert "variances are rough here" in gigagp.report(model, *table(60))
 
