@@ -439,8 +439,4 @@ def has_finite_diagonal(operator: LinearOperator) -> bool:
 
 def own_generator(generator: torch.Generator | None) -> torch.Generator:
     """Return the given generator, or a new one with a fixed seed if it is None."""
-    if generator is not None:
-        return generator
-    fixed = torch.Generator()
-    fixed.manual_seed(0)
-    return fixed
+    return torch.Generator().manual_seed(0) if generator is None else generator

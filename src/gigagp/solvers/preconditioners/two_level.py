@@ -158,12 +158,7 @@ class TwoLevel(PreconditionerRecipe):
     block_size: Count = 500
 
     def build(
-        self,
-        matrix: SymmetricMatrix,
-        generator: torch.Generator,
-        known: Parts | None = None,
-        *,
-        bound: bool = False,
+        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None, *, bound: bool = False
     ) -> LowRankPlusBlocks:
         """Build for one matrix; see `PreconditionerRecipe.build`."""
         n = matrix.n
