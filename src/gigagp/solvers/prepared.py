@@ -42,7 +42,7 @@ class Prepared(Parts):
     bound : bool, default False
         As for `PreconditionerRecipe.build`.
     run : Run, optional
-        What solves report to, when they have to end, and where they keep their state. None: `current_run`.
+        As for `gigagp.solvers.Solver.prepare`.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Prepared(Parts):
     def without_matrix(self) -> Self:
         """Return the state for a later `Solver.prepare`, so that a stored matrix does not outlive its solves."""
         found = copy(self)
-        found._operator = None
+        found._operator, found.run = None, Run()
         return found
 
     def build(self, generator: torch.Generator) -> Preconditioner | None:
@@ -181,4 +181,5 @@ class _Origin(NamedTuple):
         other = self._replace(kernel=kernel, noise_variance=operator.noise_variance)
         if not are_near(self.hyperparameters(), other.hyperparameters(), factor):
             return False
-        return (X is self.X or torch.equal(X, self.X)) and self.kernel.replace(kernel.parameters()) == kernel
+        has_rows = X.device == self.X.device and torch.equal(X, self.X)
+        return has_rows and self.kernel.replace(kernel.parameters()) == kernel
