@@ -11,7 +11,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.operators import DenseMatrix, KernelMatrix
 from gigagp.solvers import ConjugateGradients, PivotedCholesky, Solution, Start, Status, TwoLevel
-from gigagp.solvers.truncated import EXHAUSTED
+from gigagp.solvers.conjugate_gradients import EXHAUSTED
 from gigagp.solvers.truncation import ExponentialDecay, Fixed, OneOverJ, RussianRoulette, SingleSample, Uniform
 from golden import choose, lengths_and_chances
 from helpers import relative_error
@@ -52,7 +52,7 @@ def test_where_the_residual_blows_up_both_solutions_are_the_start(initial, monke
     settings = {"matrix": DenseMatrix(torch.diag(STEEP)), "initial": initial}
     free = run(ExponentialDecay(0.1, 1, 60), 8, 9, **settings)
     assert free.status is Status.TRUNCATED
-    monkeypatch.setattr("gigagp.solvers.truncated._BLOWN_UP", 1.5)
+    monkeypatch.setattr("gigagp.solvers.conjugate_gradients._BLOWN_UP", 1.5)
     found = run(ExponentialDecay(0.1, 1, 60), 8, 9, **settings)
     assert found.status is Status.DIVERGED
     assert found.iterations >= 1  # there was something to discard

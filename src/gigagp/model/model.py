@@ -84,12 +84,6 @@ class Model:
             found, wanted = found | {NOISE: self.noise_variance}, wanted | {NOISE: other.noise_variance}
         return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in found)
 
-    def is_near(self, other: Model, factor: float) -> bool:
-        """Whether no hyperparameter of another model of the same structure differs by more than a factor."""
-        found, wanted = self.parameters(), other.parameters()
-        most = math.log(factor)
-        return all(bool(((found[name] / wanted[name]).log().abs() <= most).all()) for name in found)
-
     def learned_names(self) -> tuple[str, ...]:
         """Return the names of the learned hyperparameters, in a fixed order."""
         fixed = self.kernel.fixed_parameters()

@@ -36,8 +36,7 @@ from gigagp.runtime.run import Interruption, current_run, running
 class Interrupted(BaseException):
     """The exception that ends the learning of a fit, or what comes after it.
 
-    Only `gigagp.estimators.fitting`, `gigagp.estimators.fitting` and optimizers that go on with other rows may catch
-    it.
+    Only `gigagp.estimators.fitting` and optimizers that go on with other rows may catch it.
     """
 
 

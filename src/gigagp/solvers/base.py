@@ -32,8 +32,7 @@ class Solver(Settings, ABC):
         previous : Prepared or LinearOperator, optional
             What this method returned for a similar matrix, with the same rows. It saves work and has no other effect.
         run : Run, optional
-            What the loop of a solve reports to, when it has to end, and where it keeps its state. None: those of the
-            fit in this thread, if there is one.
+            What the loop of a solve reports to, and when it has to end. None: that of the fit in this thread, if any.
         """
         return operator
 
@@ -439,8 +438,4 @@ def has_finite_diagonal(operator: LinearOperator) -> bool:
 
 def own_generator(generator: torch.Generator | None) -> torch.Generator:
     """Return the given generator, or a new one with a fixed seed if it is None."""
-    if generator is not None:
-        return generator
-    fixed = torch.Generator()
-    fixed.manual_seed(0)
-    return fixed
+    return torch.Generator().manual_seed(0) if generator is None else generator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from copy import copy
 from typing import NamedTuple, Self
@@ -18,7 +17,7 @@ from gigagp.operators.base import LinearOperator, SymmetricMatrix
 from gigagp.runtime.run import Run, current_run
 from gigagp.settings.schema import part
 from gigagp.solvers.preconditioners.automatic import PreconditionerChoice, automatic
-from gigagp.solvers.preconditioners.base import Parts, Preconditioner, PreconditionerRecipe
+from gigagp.solvers.preconditioners.base import Parts, Preconditioner, PreconditionerRecipe, are_near
 
 #: Names in checkpoints: hyperparameters of the neighbours and of the last build, and what else that build was given.
 _GRAPH, BUILT, _STATE, _GIVEN = "graph.", "built.", "generator.built", "pivots.built"
@@ -43,7 +42,7 @@ class Prepared(Parts):
     bound : bool, default False
         As for `PreconditionerRecipe.build`.
     run : Run, optional
-        What solves report to, when they have to end, and where they keep their state. None: `current_run`.
+        As for `gigagp.solvers.Solver.prepare`.
 
     Attributes
     ----------
@@ -87,7 +86,7 @@ class Prepared(Parts):
     def without_matrix(self) -> Self:
         """Return the state for a later `Solver.prepare`, so that a stored matrix does not outlive its solves."""
         found = copy(self)
-        found._operator = None
+        found._operator, found.run = None, Run()
         return found
 
     def build(self, generator: torch.Generator) -> Preconditioner | None:
@@ -139,7 +138,8 @@ class Prepared(Parts):
             found |= {f"{_GRAPH}{name}": value for name, value in self.graph.kernel.parameters().items()}
             found["neighbours"] = torch.tensor(self.graph.n_neighbours)
         if self._origin is not None:
-            found |= {f"{BUILT}{name}": value for name, value in self._origin.hyperparameters().items()}
+            values = self._origin.hyperparameters().items()
+            found |= {f"{BUILT}{name}": value for name, value in values if name != NOISE or not value.ndim}
             found[_STATE] = self._origin.state
             if self._origin.pivots is not None:
                 found[_GIVEN] = self._origin.pivots
@@ -170,23 +170,16 @@ class _Origin(NamedTuple):
     state: torch.Tensor
 
     def hyperparameters(self) -> dict[str, torch.Tensor]:
-        """Return those of the kernel, and the noise variance if it is one number."""
-        noise = torch.as_tensor(self.noise_variance, dtype=torch.float64)
-        return dict(self.kernel.parameters()) | ({} if noise.ndim else {NOISE: noise})
+        """Return those of the kernel, and the noise variance."""
+        return dict(self.kernel.parameters()) | {NOISE: torch.as_tensor(self.noise_variance, dtype=torch.float64)}
 
     def is_near(self, operator: LinearOperator, factor: float) -> bool:
-        """Whether a matrix has the same rows, kernel and known noise, and no hyperparameter differs by more."""
+        """Whether a matrix has the same rows and kernel, and no hyperparameter differs by more than a factor."""
         if not isinstance(operator, KernelMatrix):
             return False
-        other = _Origin(operator.kernel, operator.X, operator.noise_variance, None, self.state)
-        old, new = self.hyperparameters(), other.hyperparameters()
-        if {name: value.shape for name, value in old.items()} != {name: value.shape for name, value in new.items()}:
+        kernel, X = operator.kernel, operator.X
+        other = self._replace(kernel=kernel, noise_variance=operator.noise_variance)
+        if not are_near(self.hyperparameters(), other.hyperparameters(), factor):
             return False
-        if NOISE not in old and not torch.equal(torch.as_tensor(self.noise_variance), torch.as_tensor(other[2])):
-            return False
-        if not (self.X is other.X or torch.equal(self.X, other.X)):
-            return False
-        if self.kernel.replace(other.kernel.parameters()) != other.kernel:
-            return False
-        differ = [name for name in old if not torch.equal(old[name], new[name])]
-        return all(bool(((old[name] / new[name]).log().abs() <= math.log(factor)).all()) for name in differ)
+        has_rows = X.device == self.X.device and torch.equal(X, self.X)
+        return has_rows and self.kernel.replace(kernel.parameters()) == kernel

@@ -20,8 +20,6 @@ from gigagp.storage.occasional_writes import OccasionalWrites
 from gigagp.storage.tensor_file import load_state, save_state
 
 _KIND = "solve"
-#: Tensors by name.
-State = dict[str, torch.Tensor]
 
 
 class SolveFile:
@@ -48,7 +46,7 @@ class SolveFile:
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
-    def state_of(self, key: str) -> State | None:
+    def state_of(self, key: str) -> dict[str, torch.Tensor] | None:
         """Return the state of a solve; None if the file has none of it.
 
         Warns
@@ -65,7 +63,7 @@ class SolveFile:
             return None
         return tensors if kind == _KIND and header.get("key") == key else None
 
-    def keep(self, key: str, state: Callable[[], State]) -> None:
+    def keep(self, key: str, state: Callable[[], dict[str, torch.Tensor]]) -> None:
         """Write the state of a solve if the last write is old enough, or SIGTERM has come."""
         if self._writes.are_due:
             self._writes.attempt(lambda: save_state(self.path, _KIND, state(), {"key": key}))

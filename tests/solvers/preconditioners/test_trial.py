@@ -106,7 +106,8 @@ def test_only_the_automatic_choice_is_kept_for_other_hyperparameters_and_bounds_
         assert (solution.nats >= true * (1 - 1e-6) - 1e-12).all()
     smoother = KernelMatrix(Matern(2.5, 1.0, 1.0), H.X, 0.3)
     elsewhere = KernelMatrix(H.kernel, points(1200, 2, seed=5), 0.3)
-    for one in (smoother, elsewhere, matrix(400, d=2, noise=0.3)):
+    narrow = KernelMatrix(H.kernel, H.X.float(), 0.3)
+    for one in (smoother, elsewhere, narrow, matrix(400, d=2, noise=0.3)):
         assert solver.prepare(one, state).preconditioner is None
 
 

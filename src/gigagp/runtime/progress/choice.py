@@ -10,8 +10,8 @@ from typing import Annotated, Literal, TextIO
 
 from gigagp.runtime.processes import is_first
 from gigagp.runtime.progress.displays import NotebookProgress, PlainProgress, RichProgress
-from gigagp.runtime.progress.meter import Nested, current, is_inside
-from gigagp.runtime.run import Meter, NoProgress
+from gigagp.runtime.progress.meter import Nested
+from gigagp.runtime.run import Meter, NoProgress, current_run
 from gigagp.settings.fields import CountOrZero, Words, checked
 
 #: Seconds that work has to take before ``"auto"`` shows it.
@@ -55,8 +55,8 @@ def meter_for(verbose: Verbosity, stream: TextIO | None = None, *, job: str = "f
         return verbose
     if verbose == 0 or not is_first():
         return NoProgress()
-    if is_inside():
-        outer = current()
+    if current_run().meters:
+        outer = current_run().meter
         return NoProgress() if isinstance(outer, NoProgress) else Nested(outer)
     if verbose != "auto" and verbose >= 2:
         return PlainProgress(stream, job=job, every_step=True)

@@ -64,11 +64,6 @@ def current() -> Meter:
     return current_run().meter
 
 
-def is_inside() -> bool:
-    """Whether there is a meter of work that goes on in this thread."""
-    return bool(current_run().meters)
-
-
 class Approach:
     """How far a falling number is on its way to a goal, if it falls by about the same factor in every step.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -58,10 +59,15 @@ class Choice:
     def serves(self, kernel: Kernel, noise: float) -> bool:
         """Whether hyperparameters have moved by less than a factor of two since."""
         old = self.kernel.parameters() | {"": torch.tensor(self.noise)}
-        new = kernel.parameters() | {"": torch.tensor(noise)}
-        if {name: value.shape for name, value in old.items()} != {name: value.shape for name, value in new.items()}:
-            return False
-        return all(bool(((new[name] / old[name]).log().abs() <= math.log(2)).all()) for name in old)
+        return are_near(old, kernel.parameters() | {"": torch.tensor(noise)}, 2.0)
+
+
+def are_near(old: Mapping[str, torch.Tensor], new: Mapping[str, torch.Tensor], factor: float) -> bool:
+    """Whether hyperparameters have the same names and shapes and differ by at most a factor."""
+    if {name: value.shape for name, value in old.items()} != {name: value.shape for name, value in new.items()}:
+        return False
+    differ = [name for name in old if not torch.equal(old[name], new[name])]
+    return all(bool(((new[name] / old[name]).log().abs() <= math.log(factor)).all()) for name in differ)
 
 
 class Preconditioner(Parts, ABC):
@@ -123,12 +129,7 @@ class PreconditionerRecipe(Settings, ABC):
 
     @abstractmethod
     def build(
-        self,
-        matrix: SymmetricMatrix,
-        generator: torch.Generator,
-        known: Parts | None = None,
-        *,
-        bound: bool = False,
+        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None, *, bound: bool = False
     ) -> Preconditioner:
         """Build the preconditioner of one matrix.
 

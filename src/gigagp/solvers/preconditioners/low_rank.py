@@ -13,6 +13,8 @@ from gigagp.settings.fields import Count
 from gigagp.solvers.preconditioners import pivoting
 from gigagp.solvers.preconditioners.base import Parts, Preconditioner, PreconditionerRecipe, factor_with_jitter
 
+Columns = pivoting.PartialCholesky
+
 
 class LowRankPlusNoise(Preconditioner):
     """``P = L L' + D`` applied by the Woodbury identity, where ``D`` is the noise of each row.
@@ -98,18 +100,11 @@ class LowRankRecipe(PreconditionerRecipe):
     _name = ""
 
     @abstractmethod
-    def factor(
-        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None
-    ) -> pivoting.PartialCholesky:
+    def factor(self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None) -> Columns:
         """Return the columns alone, without the noise."""
 
     def build(
-        self,
-        matrix: SymmetricMatrix,
-        generator: torch.Generator,
-        known: Parts | None = None,
-        *,
-        bound: bool = False,
+        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None, *, bound: bool = False
     ) -> LowRankPlusNoise:
         """Build for one matrix; see `PreconditionerRecipe.build`. ``bound`` has no effect."""
         return LowRankPlusNoise.of(matrix, self.factor(matrix, generator, known), self._name)
@@ -135,9 +130,7 @@ class PivotedCholesky(LowRankRecipe):
     rank: Count = 100
     _name = "greedily pivoted"
 
-    def factor(
-        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None
-    ) -> pivoting.PartialCholesky:
+    def factor(self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None) -> Columns:
         """Return the columns alone; they are always chosen anew, so that the choice stays greedy."""
         return pivoting.greedy(matrix, self.rank)
 
@@ -163,9 +156,7 @@ class RandomlyPivotedCholesky(LowRankRecipe):
     block: Count | None = None
     _name = "randomly pivoted"
 
-    def factor(
-        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None
-    ) -> pivoting.PartialCholesky:
+    def factor(self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None) -> Columns:
         """Return the columns alone; pivots of an earlier build are used first."""
         pivots = None if known is None else known.pivots
         return pivoting.random(matrix, self.rank, generator, block=self.block, pivots=pivots)
@@ -191,9 +182,7 @@ class Nystrom(LowRankRecipe):
     rank: Count = 300
     _name = "uniformly drawn"
 
-    def factor(
-        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None
-    ) -> pivoting.PartialCholesky:
+    def factor(self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None) -> Columns:
         """Return the columns alone; pivots of an earlier build are reused."""
         if known is None or known.pivots is None:
             pivots = torch.randperm(matrix.n, generator=generator)[: self.rank]

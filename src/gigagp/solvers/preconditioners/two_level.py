@@ -153,12 +153,7 @@ class TwoLevel(PreconditionerRecipe):
     block_size: Count = 500
 
     def build(
-        self,
-        matrix: SymmetricMatrix,
-        generator: torch.Generator,
-        known: Parts | None = None,
-        *,
-        bound: bool = False,
+        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None, *, bound: bool = False
     ) -> LowRankPlusBlocks:
         n = matrix.n
         rank, size = min(self.rank, n), min(self.block_size, n)

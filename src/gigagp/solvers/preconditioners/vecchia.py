@@ -123,12 +123,7 @@ class Vecchia(PreconditionerRecipe):
     rank: CountOrZero = 0
 
     def build(
-        self,
-        matrix: SymmetricMatrix,
-        generator: torch.Generator,
-        known: Parts | None = None,
-        *,
-        bound: bool = False,
+        self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None, *, bound: bool = False
     ) -> SparsePlusLowRank:
         """Build for one kernel matrix; see `PreconditionerRecipe.build`.
 
