@@ -413,7 +413,7 @@ def _eager(init):
     ("change", "options", "match"),
     [
         ({"label": "up"}, {}, r"has labels of only one class, 'up'; at least two"),
-        ({}, {"classes": ["up", "left"]}, r"part-0\.parquet: column 'label', row \d+: the label 'down' is not one of the"),
+        ({}, {"classes": ["up", "left"]}, r"part-0\.parquet: column 'label', row \d+: the label 'down' is not one of"),
         ({"label": None}, {}, r"part-0\.parquet: column 'label', row 1: the label is missing"),
         ({"a": np.nan}, {}, r"part-0\.parquet: column 'a', row 1: the"),
         ({}, {"target": "lable"}, r"has no column 'lable'\. Did you mean 'label'"),
