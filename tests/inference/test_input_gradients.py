@@ -274,7 +274,9 @@ def test_second_derivatives_are_those_of_the_dense_formulas(part):
 def test_what_has_no_gradient_is_refused(name, answer):
     posterior, function = fitted(name), ANSWERS[answer]
     moving = NEW.clone().requires_grad_()
-    with pytest.raises(InvalidInputError, match=f"sample_at of a {posterior.kind} posterior has no gradient with"):
+    with pytest.raises(
+        InvalidInputError, match=f"sample_at of a {posterior.kind} posterior has no gradient with respect to"
+    ):
         function(posterior, moving)
     with torch.no_grad():
         expected = function(posterior, moving)  # without a request for a gradient
