@@ -195,7 +195,7 @@ CELLS = [
 @pytest.mark.parametrize(("kernel", "likelihood", "method"), CELLS)
 def test_a_likelihood_without_noise_refuses_it_before_any_work(kernel, likelihood, method, monkeypatch):
     gp = GPRegressor(WITH_WHITE[kernel](), OF_COUNTS[method], likelihood=likelihood, mean="zero")
-    monkeypatch.setattr("gigagp.estimators.fitting._fit_problem", None)  # what would do the work
+    monkeypatch.setattr("gigagp.estimators.fitting._Held", None)  # what would do the work
     y = np.where(Y > 0, 1.0, -1.0) if likelihood in ("logistic", "probit") else np.round(np.exp(Y))
     for ask in (lambda: gp.fit(X, y), lambda: gp.fit_table((X, y)), lambda: gp.predict(NEW), lambda: gp.sample_y(NEW)):
         with pytest.raises(InvalidInputError, match=REFUSED):
