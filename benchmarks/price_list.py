@@ -24,8 +24,9 @@ from distributed import COLUMNS
 from maps import write
 
 from gigagp.products.shared_tiles import n_terms
+from gigagp.runtime.group import row_edges
 from gigagp.runtime.machine import MULTIPLICATION
-from gigagp.runtime.processes import _SUM_TERMS, row_edges
+from gigagp.runtime.processes import _SUM_TERMS
 
 RESULTS = Path(__file__).parent / "results"
 #: A node: cores, bytes of memory, and bytes that it receives in a second.

@@ -230,7 +230,7 @@ def test_a_row_that_alone_determines_the_mean_is_refused(method):
     X = np.column_stack([X[:, 0], np.zeros(80)])
     X[17, 1] = 1.0
     gp = fixed(METHODS[method], "linear").fit(X, y)
-    with pytest.raises(InvalidInputError, match="without row 17"):
+    with pytest.raises(InvalidInputError, match="Without row 17"):
         gp.leave_one_out()
     X[18, 1] = 0.3  # now the slope is known without either
     assert fixed(METHODS[method], "linear").fit(X, y).leave_one_out().std.max() < 1e3
@@ -240,5 +240,5 @@ def test_a_row_that_alone_determines_the_mean_is_refused(method):
 
 def test_as_many_rows_as_coefficients_are_refused():
     X, y = rows(8)
-    with pytest.raises(InvalidInputError, match=r"without row 0 .* 3 such row"):
+    with pytest.raises(InvalidInputError, match=r"Without row 0 .* 3 such row"):
         fixed(inference.Exact(), "linear").fit(X[:3], y[:3]).leave_one_out()

@@ -246,7 +246,7 @@ def test_what_cannot_end_in_time_is_not_tried(small, monkeypatch):
     def tried(*_):
         raise AssertionError("trial solves")
 
-    monkeypatch.setattr("gigagp.inference.automatic.objective.automatic", tried)
+    monkeypatch.setattr("gigagp.inference.iterative.iterative.automatic", tried)
     monkeypatch.setattr("gigagp.inference.automatic.objective.FEWEST_PRODUCTS", 1e15)
     X, y = rows(200)
     gp = GPRegressor(time_budget=1e4, optimizer=QUICK).fit(X, y)

@@ -303,8 +303,8 @@ class Predictor:
         alone = needed_rows(posterior.table.basis)
         if len(alone):
             msg = (
-                "leave_one_out of GPRegressor needs coefficients of the mean that every other row determines too; "
-                f"row {int(alone[0])} (counted from 0) alone determines one of them, and there are {len(alone)} such "
+                "leave_one_out of GPRegressor needs coefficients of the mean that all other rows determine. "
+                f"Without row {int(alone[0])} (counted from 0) one of them is undetermined; there are {len(alone)} such "
                 "row(s). An input may be zero everywhere else. Fit with mean='constant', or without these rows."
             )
             raise InvalidInputError(msg)
