@@ -304,7 +304,7 @@ class Predictor:
         if len(alone):
             msg = (
                 "leave_one_out of GPRegressor needs coefficients of the mean that all other rows determine. "
-                f"Without row {int(alone[0])} (counted from 0) one of them is undetermined; there are {len(alone)} such "
+                f"Without row {int(alone[0])} (counted from 0) one of them is unknown; there are {len(alone)} such "
                 "row(s). An input may be zero everywhere else. Fit with mean='constant', or without these rows."
             )
             raise InvalidInputError(msg)
