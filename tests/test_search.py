@@ -185,10 +185,11 @@ def test_a_failure_by_chance_hides_no_optimum(monkeypatch):
                 search.tell(x, float(((x - 0.43) ** 2).sum()))
         return np.abs(search.best.x - 0.43).max()
 
-    assert error() < 0.01
+    found = error()
+    assert found < 0.01
     # the control: the worst value, however alone a failure is
     monkeypatch.setattr(Search, "_values_of_failed", lambda self, believed: np.full_like(believed, self._y.max()))
-    assert error() > 0.01
+    assert error() > 2 * found
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gigagp
@@ -179,7 +180,7 @@ def test_cells_of_any_length_and_damaged_headers_are_one_line(refused, run, tmp_
     for shape in (
         b"((((3, 2)",
         b"(99999999999999, 2)",
-        b"(-3, 2)",
+        *([b"(-3, 2)"] if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else []),  # read as (3, 2) before
         b"('3', 2)",
         b"(3, 2, 1)",
         b"[3, 2]",

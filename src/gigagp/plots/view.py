@@ -448,7 +448,7 @@ class ClassProbability:
         """Return the probability of the class, (m, s), at the same joint values of the functions at each point."""
         count = mean.shape[1]
         # Evenly spread instead of random, and the same at each point: curves of quantiles have no jitter.
-        values = ndtri(qmc.Sobol(count, rng=np.random.default_rng(0)).random_base2(_LOG2_DRAWS)).T  # (K, s)
+        values = ndtri(qmc.Sobol(count, seed=np.random.default_rng(0)).random_base2(_LOG2_DRAWS)).T  # (K, s)
         step = max(1, _NUMBERS // values.size)
         return [
             self.of_samples(mean[start : start + step, :, None] + std[start : start + step, :, None] * values)
