@@ -1,7 +1,7 @@
 """The processes of ``torch.distributed`` that share one computation, as one of them sees them.
 
 Before results meet, the processes tell each other where they are (`Processes.meet`). A process that has failed sends
-its message there, so that none waits for it, and processes that have gone different ways find out before numbers of
+its message there, so that none waits for it, and processes that are out of step find out before numbers of
 different kinds are mixed.
 """
 
@@ -147,7 +147,7 @@ class Processes:
             raise ProcessFailedError(f"process {rank} of {self.count}: {messages[rank]}")
         if any(one != headers[0] for one in headers):
             msg = (
-                f"the processes have gone different ways (process {self.rank} is at: {what}). Their numbers, rows or "
+                f"the processes are out of step (process {self.rank} is at: {what}). Their numbers, rows or "
                 "arguments are not the same."
             )
             raise ProcessFailedError(msg)
