@@ -10,7 +10,7 @@ import torch
 
 from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import FitWarning
-from gigagp.estimators.fit_checks.left_out_rows import chance_of_largest
+from gigagp.estimators.fit_checks.poor_fits import chance_of_largest
 
 MESSAGE = "error bars are too small for some rows"
 NOISES = (1e-6, 0.05, 1.0, 30.0)

@@ -35,7 +35,7 @@ from gigagp.estimators.choices import kernel_rules, likelihood_choice
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.estimators.choices.transform_learning import learn_transform
 from gigagp.estimators.estimator import Estimator
-from gigagp.estimators.fit_checks import left_out_rows, noise_support, poor_fits
+from gigagp.estimators.fit_checks import noise_support, poor_fits
 from gigagp.estimators.fit_checks.small_variances import warn_of_small_variances
 from gigagp.estimators.guard import finite_means
 from gigagp.estimators.planning import require_time, resolve_inference, resolve_streaming
@@ -295,7 +295,7 @@ class _Job(ABC):
         with _afterwards(fitted.history):
             rows, is_learned = begun.rows, isinstance(self.arguments.optimizer, Auto) and not fitted.history.interrupted
             if self.watches and not poor_fits.warn_of_far_targets(rows, fitted.posterior) and is_learned:
-                left_out_rows.warn_after(lambda: rows.table(slice(None)), rows.n_rows, fitted.posterior, rows.example)
+                poor_fits.warn_of_rows_outside_bars(rows, fitted.posterior)
             is_sum = likelihood.has_noise and estimator.target_transform == "none"
             learns_noise = not likelihood.is_scale_mixture and np.ndim(estimator.noise_variance) == 0
             learns_noise = learns_noise and likelihood.has_noise

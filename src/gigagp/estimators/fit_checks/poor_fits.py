@@ -1,9 +1,14 @@
-"""Fits that far targets or a poor optimum spoil: warnings before and after the fit.
+"""Fits that far targets, rows outside their error bars or a poor optimum spoil: warnings before and after the fit.
 
 Targets that lie far from all others spoil a fit with Gaussian noise. Before a fit, the targets alone show those that
 set the standard deviation of all. Fewer or nearer ones show after it, because no row around them predicts them. The
 noise is then mostly theirs; or, in small tables, the function turns to each of them, with a lengthscale that is far too
 short for all others.
+
+Rows that all others contradict lie outside their error bars. Each row is predicted from all others at the learned
+hyperparameters, and the error is divided by its predicted standard deviation. If the model is right these are normal,
+and the largest of n exceeds z with a probability of at most ``2 n Phi(-z)``, however they are correlated. That
+hyperparameters are learned from the same rows makes large ones rarer: few rows that are far off raise the noise of all.
 
 A flat fit explains its targets as noise although nearby rows have similar targets. The likelihood has optima
 where the kernel's variance is zero, or its lengthscales so short that it correlates no row with another, and all is
@@ -12,6 +17,7 @@ noise. Learning that starts far from a better one can end there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -36,6 +42,11 @@ _SPREADS, _MOST_PREDICTED, _AROUND = 6.0, 32, 30
 #: noise variance, and if their root mean square is more than so many standard deviations. A normal error never is, and
 #: those of a function with high peaks are not.
 _SHARE, _DEVIATIONS = 0.75, 5.0
+
+#: Probability of an error as large as the largest, if the model is right, below which a fit warns.
+_CHANCE = 1e-5
+#: Most rows that are looked at. Among many, there are always some that no normal density allows.
+_MOST_LEFT_OUT = 3000
 
 #: A fit is flat if the targets of most rows have less correlation with that of any other than this share of the
 #: correlation that rows have with those around them.
@@ -113,6 +124,47 @@ def _warn_of_far(why: str, n_far: int, n: int, example: str) -> None:
         'target_transform="auto".'
     )
     warn(msg, FitWarning)
+
+
+# Rows outside their error bars ----------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def warn_of_rows_outside_bars(rows: Rows, posterior: Posterior) -> None:
+    """Warn if a row lies where its error bar, predicted from all other rows, excludes it.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of the fit.
+    posterior : Posterior
+        Posterior of the fit, with learned Gaussian noise.
+    """
+    found = posterior.left_out() if rows.n_rows <= _MOST_LEFT_OUT else None
+    if found is None or len(found.mean) != rows.n_rows or bool(found.relative_error.any()):
+        return
+    sizes = (rows.table(slice(None)).Y.to(found.mean) - found.mean).abs() * found.variance.rsqrt()[:, None]
+    if chance_of_largest(sizes) >= _CHANCE:
+        return
+    row, column = divmod(int(sizes.argmax()), sizes.shape[1])
+    msg = (
+        f"The error bars are too small for some rows: {rows.example(row, column)} lies {float(sizes.max()):.2g} "
+        "predicted standard deviations from what all other rows predict. If such targets are errors, correct them; if they are "
+        'not, Gaussian noise does not suit them: take likelihood="student-t" for heavy tails, or '
+        'target_transform="auto" for skewed targets.'
+    )
+    warn(msg, FitWarning)
+
+
+def chance_of_largest(sizes: torch.Tensor) -> float:
+    """Return a bound of the probability that the largest of standard normal errors is as large as that of ``sizes``.
+
+    Parameters
+    ----------
+    sizes : Tensor of any shape
+        Absolute values of the errors, which may be correlated.
+    """
+    return min(1.0, 2 * sizes.numel() * math.exp(float(torch.special.log_ndtr(-sizes.max().double()))))
 
 
 # Flat fits ------------------------------------------------------------------------------------------------------------
