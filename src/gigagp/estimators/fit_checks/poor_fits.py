@@ -149,8 +149,8 @@ def warn_of_rows_outside_bars(rows: Rows, posterior: Posterior) -> None:
     row, column = divmod(int(sizes.argmax()), sizes.shape[1])
     msg = (
         f"The error bars are too small for some rows: {rows.example(row, column)} lies {float(sizes.max()):.2g} "
-        "predicted standard deviations from what all other rows predict. If such targets are errors, correct them; if they are "
-        'not, Gaussian noise does not suit them: take likelihood="student-t" for heavy tails, or '
+        "predicted standard deviations from what all other rows predict. If such targets are errors, correct them; if "
+        'they are not, Gaussian noise does not suit them: take likelihood="student-t" for heavy tails, or '
         'target_transform="auto" for skewed targets.'
     )
     warn(msg, FitWarning)
