@@ -288,7 +288,7 @@ class _Job(ABC):
         return Fitted(*ended, arguments.optimizer, plan, begun.transform, begun.choice)
 
     def check(self, begun: _Begun, fitted: Fitted) -> None:
-        """Warn if few targets spoil a fit, or learning has ended where all is noise."""
+        """Warn of few targets that spoil a fit, of rows outside their error bars, and of learning that ends in noise."""
         estimator, likelihood = self.arguments.estimator, self.arguments.likelihood
         if begun.is_spoiled or self.arguments.optimizer is None:
             return
@@ -297,8 +297,8 @@ class _Job(ABC):
             if self.watches and not poor_fits.warn_of_far_targets(rows, fitted.posterior) and is_learned:
                 poor_fits.warn_of_rows_outside_bars(rows, fitted.posterior)
             is_sum = likelihood.has_noise and estimator.target_transform == "none"
-            learns_noise = not likelihood.is_scale_mixture and np.ndim(estimator.noise_variance) == 0
-            learns_noise = learns_noise and likelihood.has_noise
+            has_variance = likelihood.has_noise and not likelihood.is_scale_mixture
+            learns_noise = has_variance and np.ndim(estimator.noise_variance) == 0
             poor_fits.warn_of_flat_fit(rows, fitted.posterior, is_sum=is_sum, learns_noise=learns_noise)
 
     @property
