@@ -288,7 +288,7 @@ class _Job(ABC):
         return Fitted(*ended, arguments.optimizer, plan, begun.transform, begun.choice)
 
     def check(self, begun: _Begun, fitted: Fitted) -> None:
-        """Warn of few targets that spoil a fit, of rows outside their error bars, and of learning that ends in noise."""
+        """Warn of few targets that spoil a fit, rows outside their error bars, and learning that ends in noise."""
         estimator, likelihood = self.arguments.estimator, self.arguments.likelihood
         if begun.is_spoiled or self.arguments.optimizer is None:
             return
