@@ -3,11 +3,12 @@
     python packaging/machines.py --list
     python packaging/machines.py                                        # every machine, one after another
     python packaging/machines.py "engine avx2" "order 1 + busy cores"   # these; settings joined by + hold in one run
+    python packaging/machines.py coverage --commit 04a5003              # lines and branches that a commit's tests run
 
-It clones HEAD, builds the compiled engine as each machine asks for, and runs the suite there by the given Python, which
-has the `test` extra and, for the orders, pytest-randomly. Where the user is not root, others must be able to read that
-Python. At its end it prints a table and each test that failed; with ``--out`` it adds them to a file of JSON, after
-every run, with the ten slowest files of tests.
+It clones HEAD or the given commit, builds the compiled engine as each machine asks for, and runs the suite there by the
+given Python, which has the `test` extra, for the orders pytest-randomly, and for the coverage coverage 7.10 or later.
+Where the user is not root, others must be able to read that Python. At its end it prints a table and each test that
+failed; with ``--out`` it adds them to a file of JSON, after every run, with the ten slowest files of tests.
 Options after ``--`` go to pytest, such as a folder of tests.
 """
 
@@ -39,6 +40,16 @@ from importlib.metadata import version
 names = ("torch", "numpy", "scipy", "scikit-learn", "pytest")
 print("Python", platform.python_version(), *(f"{name} {version(name)}" for name in names), sep=", ")
 """
+# Workers and commands that the tests start are measured too; where one is killed, what it ran is not known.
+COVERAGE = """
+[run]
+branch = true
+parallel = true
+patch = subprocess
+source_pkgs = gigagp
+data_file = {data}
+disable_warnings = no-data-collected, module-not-measured, module-not-imported
+"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class Machine:
     engine : str or None
         Instruction sets that the engine is built for beside the baseline. None: there is no engine.
     tools : set of str
-        "no network", "no compiler", "not root", "read only", "busy", "blanks", "folder by folder".
+        "no network", "no compiler", "not root", "read only", "busy", "blanks", "folder by folder", "coverage".
     """
 
     environment: dict[str, str] = field(default_factory=dict)
@@ -87,7 +98,8 @@ MACHINES: dict[str, Machine] = {
     # passive: two workers of several threads each would wait for cores by keeping them busy
     **{f"{n} threads": Machine({"OMP_NUM_THREADS": str(n), "OMP_WAIT_POLICY": "passive"}) for n in (1, 2, 4)},
     **{f"{n} workers": Machine(options=["-n", str(n)]) for n in (0, 2, 4)},
-    **{f"order {n}": Machine(options=["-p", "randomly", f"--randomly-seed={n}"]) for n in (1, 2, 3)},
+    **{f"order {n}": Machine(options=["-p", "randomly", f"--randomly-seed={n}"]) for n in range(1, 11)},
+    "coverage": _with("coverage"),
     "folder by folder": _with("folder by folder"),
     "busy cores": _with("busy"),
     "another time zone": Machine({"TZ": "Asia/Kathmandu"}),
@@ -107,6 +119,7 @@ def main() -> int:
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help="all by default")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--python", default=sys.executable, help="that has the test extra (default: this one)")
+    parser.add_argument("--commit", default="HEAD")
     parser.add_argument("--out", type=Path, help="a file of JSON, which is begun or added to")
     end = [*sys.argv, "--"].index("--")
     options, rest = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
@@ -117,8 +130,9 @@ def main() -> int:
     versions = _output([options.python, "-c", VERSIONS])
     rows = []
     for name, machine in wanted.items():
-        commit = _output(["git", "rev-parse", "--short", "HEAD"])
-        rows.append({"machine": name, "commit": commit, "versions": versions, **run(machine, options.python, rest)})
+        commit = _output(["git", "rev-parse", "--short", options.commit])
+        found = run(machine, options.python, commit, rest)
+        rows.append({"machine": name, "commit": commit, "versions": versions, **found})
         print(f"{name}: {rows[-1]['passed']} passed, {len(rows[-1]['failed'])} failed", flush=True)
         if options.out is not None:
             earlier = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
@@ -137,9 +151,9 @@ def _machine(name: str, parser: argparse.ArgumentParser) -> Machine:
     return sum((MACHINES[part] for part in parts[1:]), MACHINES[parts[0]])
 
 
-def run(machine: Machine, python: str, options: list[str]) -> dict[str, Any]:
+def run(machine: Machine, python: str, commit: str, options: list[str]) -> dict[str, Any]:
     """Run the suite on a machine; return its numbers of tests and seconds, and the tests that failed."""
-    with _checkout(machine, python) as folder, tempfile.TemporaryDirectory() as scratch:
+    with _checkout(machine, python, commit) as folder, tempfile.TemporaryDirectory() as scratch:
         Path(scratch).chmod(0o777)
         environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": scratch} | machine.environment
         command = [
@@ -173,6 +187,8 @@ def run(machine: Machine, python: str, options: list[str]) -> dict[str, Any]:
                     _add(found, files, report)
                 if result.returncode not in (0, 1, 5):
                     found["failed"][" ".join(["pytest", *part])] = (result.stdout + result.stderr)[-2000:]
+            if "coverage" in machine.tools:
+                found["coverage"] = _covered(python, Path(scratch), folder)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         found |= {"seconds": round(time.monotonic() - began), "cpu_seconds": round(cpu)}
@@ -210,12 +226,13 @@ def _add(found: dict[str, Any], files: Counter[str], report: Path) -> None:
 
 
 @contextmanager
-def _checkout(machine: Machine, python: str) -> Iterator[Path]:
-    """Clone HEAD, and build the engine in the clone."""
+def _checkout(machine: Machine, python: str, commit: str) -> Iterator[Path]:
+    """Clone a commit, and build the engine in the clone."""
     with tempfile.TemporaryDirectory(prefix="gigagp-") as scratch:
         Path(scratch).chmod(0o755)
         folder = Path(scratch) / ("a path with blanks" if "blanks" in machine.tools else "checkout")
         subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True)
+        subprocess.run(["git", "checkout", "-q", "--detach", commit], cwd=folder, check=True)
         if machine.engine is not None:
             _build(python, folder, machine.engine)
         if "not root" in machine.tools and "read only" not in machine.tools:
@@ -248,9 +265,24 @@ def _within(
         environment["GIT_CONFIG_COUNT"] = "1"
         environment["GIT_CONFIG_KEY_0"], environment["GIT_CONFIG_VALUE_0"] = "safe.directory", "*"
         command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *command]
+    if "coverage" in machine.tools:
+        settings = scratch / "settings.ini"
+        settings.write_text(COVERAGE.format(data=scratch / "coverage"), encoding="utf-8")
+        command = [command[0], "-m", "coverage", "run", f"--rcfile={settings}", *command[1:]]
     if "no network" in machine.tools:
         command = ["unshare", "-n", "sh", "-c", 'ip link set lo up 2>/dev/null; exec "$@"', "sh", *command]
     return command
+
+
+def _covered(python: str, scratch: Path, folder: Path) -> dict[str, float]:
+    """Return the shares, in percent, of the lines and branches of the package that the tests ran."""
+    for step in (["combine", "-q"], ["json", "-q", "-o", "coverage.json"]):
+        command = [python, "-m", "coverage", *step, f"--rcfile={scratch / 'settings.ini'}"]
+        subprocess.run(command, cwd=folder, check=True)
+    totals = json.loads((folder / "coverage.json").read_text(encoding="utf-8"))["totals"]
+    branches = totals["covered_branches"] / totals["num_branches"]
+    lines = totals["covered_lines"] / totals["num_statements"]
+    return {"lines": round(100 * lines, 2), "branches": round(100 * branches, 2)}
 
 
 def _tools(scratch: Path, own: Path, path: str) -> Path:
