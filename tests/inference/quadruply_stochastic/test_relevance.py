@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from gigagp import GPRegressor, kernels
+from gigagp.inference import RelevanceVectorMachine
 from gigagp.inference.quadruply_stochastic.newton import WeightSearch
 from gigagp.inference.quadruply_stochastic.whole import relevant_weights
 from gigagp.model.likelihoods import Gaussian
@@ -74,3 +76,20 @@ def test_of_two_equal_functions_one_stays(monkeypatch: pytest.MonkeyPatch) -> No
     *found, count = learned(twice, y, monkeypatch)
     assert count < 300
     assert evidence(twice, y, *found) == pytest.approx(evidence(Phi, y, *updated(Phi, y)[:2]), abs=0.1)
+
+
+def test_the_weights_are_the_posterior_of_their_precisions() -> None:
+    X = np.random.default_rng(4).uniform(-2, 2, (40, 1))
+    y = problem(4)[1]
+    gp = GPRegressor(
+        kernels.RBF([0.5], 1.0), RelevanceVectorMachine(), None, noise_variance=NOISE, mean="zero", standardize=False
+    ).fit(X, y)
+    weights, index = gp.posterior_.weights, gp.posterior_._kept()
+    Phi = gp.posterior_.basis.columns(torch.tensor(X), index).numpy()
+    precision = weights.log_precision[index].exp().numpy()
+    covariance = np.linalg.inv(np.diag(precision) + Phi.T @ Phi / NOISE)
+    # The bound is within 1e-6 nats a row of its maximum, and moving a weight by t deviations costs t^2 / 2.
+    error = np.abs(weights.mean[index, 0].numpy() - covariance @ Phi.T @ y / NOISE)
+    tolerance = np.sqrt(2e-6 * len(y))
+    assert (error < tolerance * np.sqrt(covariance.diagonal())).all()
+    np.testing.assert_allclose(weights.root().square().sum(1)[index], covariance.diagonal(), rtol=tolerance)
