@@ -52,9 +52,7 @@ FITS: dict[str, Callable[[], Any]] = {
     "sparse variational": regression(inference=inference.SparseVariational(n_inducing=20)),
     "neighbours": regression(inference=inference.Vecchia(n_neighbors=10)),
     "computation-aware": regression(inference=inference.ComputationAware(10)),
-    "computation-aware, conjugate gradients": regression(
-        inference=inference.ComputationAware(10, actions.ConjugateGradients())
-    ),
+    "conjugate actions": regression(inference=inference.ComputationAware(10, actions.ConjugateGradients())),
     "quadruply stochastic": regression(inference=inference.QuadruplyStochastic(n_basis=50)),
     "relevance vectors": regression(inference=inference.RelevanceVectorMachine()),
     "classes": lambda: GPClassifier().fit(X, LABELS),
