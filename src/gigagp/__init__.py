@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -98,7 +97,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-class _PublicPaths(MetaPathFinder):
+class _PublicPaths:
     """Finds modules by their public paths, such as ``gigagp.gradients``, wherever they are; never a second copy."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -107,10 +106,11 @@ class _PublicPaths(MetaPathFinder):
         home = _HOMES.get(public, ":") if package == __name__ else ":"
         if ":" in home or home == f"{package}.{public}":
             return None
-        return ModuleSpec(name, _Alias(f"{home}.{inner}" if inner else home))
+        alias = _Alias(f"{home}.{inner}" if inner else home)
+        return ModuleSpec(name, alias)  # type: ignore[arg-type]  # importlib.abc.Loader is slow to import
 
 
-class _Alias(Loader):
+class _Alias:
     """Loads a module that is another one."""
 
     def __init__(self, module: str) -> None:
