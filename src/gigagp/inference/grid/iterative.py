@@ -37,16 +37,7 @@ def iterative_system(
 ) -> IterativeGridSystem:
     """Return the conjugate-gradient system that suits the kernel and the rows.
 
-    Parameters
-    ----------
-    kernel : GridKernel or SumKernel
-        Kernel between the nodes.
-    statistics : GridStatistics
-        Statistics of the rows.
-    noise : float
-        Noise variance, including the kernel's white terms.
-    settings : SolveSettings, optional
-        Settings of the solves. The preconditioner of the returned system shows what "auto" has selected.
+    Its ``preconditioner`` is the one that "auto" has selected.
     """
     settings = settings or SolveSettings()
     if isinstance(kernel, SumKernel):

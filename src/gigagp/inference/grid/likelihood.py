@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gigagp.errors import SolverWarning, warn
+from gigagp.inference.contract.input_gradients import derivatives
 from gigagp.inference.contract.trend import Trend
 from gigagp.inference.grid.iterative import has_root, iterative_system
 from gigagp.inference.grid.probes import fresh_noise, noise_probes
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.slopes_system import SlopesSystem
 from gigagp.inference.grid.system import ROOT_ERROR, DenseGridSystem, GridSolution, GridSystem, SolveSettings
+from gigagp.inference.iterative.solve_records import record_of, warn_of_unfinished
 from gigagp.kernels import Kernel
 from gigagp.model.estimate import Estimate
 from gigagp.model.means import Mean
@@ -26,7 +27,6 @@ from gigagp.operators.grid.statistics import GridStatistics, GridSum, RegularGri
 from gigagp.operators.grid.statistics.rows_gram import RowsGram
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
-from gigagp.solvers import Status
 
 #: Number of random features of prior functions, if the kernel has no root on a torus of reasonable size.
 _FEATURES = 4000
@@ -34,45 +34,21 @@ _FEATURES = 4000
 
 @dataclass(frozen=True)
 class FittedTargets:
-    """Results of one solve for the targets and the mean's basis functions.
+    """Results of one solve for the targets and the mean's basis functions."""
 
-    Attributes
-    ----------
-    solved : GridSolution
-        Solution for the targets minus their mean, with t columns.
-    coefficients : Tensor of shape (p, t)
-        Coefficients of the mean's basis.
-    basis_values : Tensor of shape (m, p)
-        Posterior mean on the grid with the mean's basis functions in place of the targets.
-    coefficient_root : Tensor of shape (p, p)
-        Root of the covariance of the coefficients.
-    data_fit : float
-        ``r' K~^-1 r``, summed over targets.
-    squared_norms : float
-        ``|K~^-1 r|^2``, summed over targets.
-    """
-
-    solved: GridSolution
-    coefficients: Tensor
-    basis_values: Tensor
-    coefficient_root: Tensor
-    data_fit: float
-    squared_norms: float
+    solved: GridSolution  # for the t targets minus their mean
+    coefficients: Tensor  # of the mean's basis, (p, t)
+    basis_values: Tensor  # posterior mean on the grid with the basis functions in place of the targets, (m, p)
+    coefficient_root: Tensor  # root of the covariance of the coefficients, (p, p)
+    data_fit: float  # ``r' K~^-1 r``, summed over targets
+    squared_norms: float  # ``|K~^-1 r|^2``, summed over targets
 
 
 class GridLikelihood:
     """The likelihood of models given statistics of the rows, with solves and random probes.
 
-    Parameters
-    ----------
-    statistics : GridStatistics
-        Statistics of the rows.
-    mean : Mean
-        Mean function. The interpolation must reproduce its basis; constant and linear functions are reproduced exactly.
-    settings : GridSettings
-        Settings of the inference method.
-    generator : torch.Generator
-        Source of the seeds of the frozen probes.
+    The interpolation must reproduce the mean's basis; it reproduces constant and linear functions exactly. The
+    generator gives the seeds of the frozen probes.
     """
 
     def __init__(
@@ -150,15 +126,7 @@ class GridLikelihood:
     # Solves -----------------------------------------------------------------------------------------------------------
 
     def fit_targets(self, system: GridSystem, probes: Tensor | None = None) -> tuple[FittedTargets, GridSolution]:
-        """Solve for targets, basis functions and probes (``W'z``, shape (m, s)) together.
-
-        Returns
-        -------
-        targets : FittedTargets
-            Results for targets and basis functions.
-        probes : GridSolution
-            Solution for the probes.
-        """
+        """Solve for targets, basis functions and probes (``W'z``, shape (m, s)) together; return both results."""
         statistics, basis = self.statistics, self.basis
         t, p = statistics.cross.shape[1], basis.shape[1]
         probes = statistics.cross[:, :0] if probes is None else probes
@@ -168,7 +136,9 @@ class GridLikelihood:
         solved = system.solve(stacked, t + p, self.initial if fits else None)
         if solved.solution is not None:
             self.initial = solved.dual if solved.start is None else solved.start
-            self.solves.append(_record(solved, t + p))
+            record = record_of(solved.solution, t + p)
+            # nats of the transformed system are not those of the rows
+            self.solves.append(replace(record, nats_targets=None, nats_probes=None))
         basis_targets = basis.T @ statistics.cross
         # Products of different targets with each other are not known, and not needed.
         products = torch.zeros(t + p, t + p, dtype=torch.float64)
@@ -288,40 +258,10 @@ class GridLikelihood:
         kernel: Kernel = model.kernel
         if not kernel.has_white:
             return gradient
-        values = {name: value.detach().clone().requires_grad_() for name, value in kernel.parameters().items()}
-        with torch.enable_grad():
-            origin = torch.zeros(1, self.statistics.grid.n_inputs, dtype=torch.float64)
-            white = kernel.replace(values).white(origin).sum()
-            found = torch.autograd.grad(white, list(values.values()), allow_unused=True)
-        for name, one in zip(values, found, strict=True):
-            if one is not None:
-                gradient[name] = gradient[name] + by_noise * one
-        return gradient
+        origin = torch.zeros(1, self.statistics.grid.n_inputs, dtype=torch.float64)
+        slopes = derivatives(lambda values: kernel.replace(values).white(origin).sum(), kernel.parameters())
+        return gradient | {name: gradient[name] + by_noise * one for name, one in slopes.items()}
 
     def warn_of_unfinished_solves(self) -> None:
         """Issue one warning if solves stopped before their tolerance."""
-        unfinished = [record for record in self.solves if record.status != Status.CONVERGED.name]
-        if not unfinished:
-            return
-        worst = max(unfinished, key=lambda record: record.relative_residual_targets)
-        msg = (
-            f"{len(unfinished)} of {len(self.solves)} linear solves of this fit stopped before their tolerance (worst "
-            f"relative residual {worst.relative_residual_targets:.2g} of the targets, after {worst.iterations} steps). "
-            "Raise max_iterations of Grid or its tolerance, or the noise variance."
-        )
-        warn(msg, SolverWarning)
-
-
-def _record(solved: GridSolution, n_fixed: int) -> SolveRecord:
-    solution = solved.solution
-    assert solution is not None
-    residual = solution.relative_residual
-    probes = residual[n_fixed:]
-    return SolveRecord(
-        iterations=solution.iterations,
-        epochs=solution.epochs,
-        setup_epochs=solution.setup_epochs,
-        relative_residual_targets=float(residual[:n_fixed].max()),
-        relative_residual_probes=float(probes.mean()) if probes.numel() else None,
-        status=solution.status.name,
-    )
+        warn_of_unfinished(self.solves, "Raise max_iterations of Grid or its tolerance, or the noise variance.")

@@ -25,17 +25,7 @@ _COST, _ARRAYS = 2, 4
 
 
 def has_few_rows(statistics: GridStatistics, exact_nodes: int, budget: int) -> bool:
-    """Whether `LowRankCovariance.of_few_rows` costs no more than the dense factors of the largest grid that has some.
-
-    Parameters
-    ----------
-    statistics : GridStatistics
-        Statistics of the rows.
-    exact_nodes : int
-        Largest number of nodes for which dense factors are used.
-    budget : int
-        Memory budget in bytes.
-    """
+    """Whether `LowRankCovariance.of_few_rows` costs no more than the dense factors of the largest grid."""
     m = statistics.grid.size
     rank = min(statistics.n_rows, m)
     return m * rank**2 <= _COST * exact_nodes**3 and _ARRAYS * 8 * m * rank <= budget
@@ -49,11 +39,7 @@ class LowRankCovariance:
     Yadav et al. (2021). ``Q (Q'K~Q)^-1 Q'`` is the Galerkin approximation of ``K~^-1`` and never above it, so that the
     variance includes what the rank leaves out. This is the computation-aware posterior with the columns of Q as
     actions. ``Q'K~Q`` is computed from the vectors and not taken from the Lanczos process: this then holds for any Q.
-
-    Attributes
-    ----------
-    root : Tensor of shape (m, k)
-        Root of the reduction of the covariance.
+    The root has shape (m, k).
     """
 
     root: Tensor
@@ -67,22 +53,11 @@ class LowRankCovariance:
         rank: int,
         start: Tensor | None = None,
     ) -> LowRankCovariance:
-        """Return the approximation of rank at most ``rank``.
+        """Return the approximation from at most ``rank`` Lanczos vectors.
 
-        Parameters
-        ----------
-        kernel : GridKernel or SumKernel
-            Kernel between the nodes.
-        statistics : GridStatistics
-            Statistics of the rows.
-        noise : float
-            Noise variance, including the kernel's white terms.
-        rank : int
-            Number of Lanczos vectors, of which there are fewer if these span all that the rows determine. Each takes
-            two products with ``K_G`` and with ``W'W``. Where a Krylov space ends earlier, another one begins at a
-            random vector.
-        start : Tensor of shape (m, 1), optional
-            Start of the first Krylov space, whose first direction is ``W K_G start``; ones by default.
+        There are fewer if these span all that the rows determine. Each takes two products with ``K_G`` and with
+        ``W'W``. The first direction is ``W K_G start``, by default with ones, shape (m, 1). Where a Krylov space ends
+        early, another one begins at a random vector.
         """
         operator, generator = GridOperator(kernel, statistics.gram, noise), torch.Generator().manual_seed(0)
         first = torch.ones(kernel.n, 1, dtype=torch.float64) if start is None else start

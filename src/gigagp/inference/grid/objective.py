@@ -68,23 +68,8 @@ class GridObjective(TableObjective):
     """Gradients of the log marginal likelihood from the statistics of a table on a grid.
 
     The statistics are computed at the first evaluation, because ``size="auto"`` depends on the lengthscales there.
-    Afterwards the table is not read again.
-
-    Parameters
-    ----------
-    settings : GridSettings
-        Settings of the inference method.
-    table : TrainingTable
-        Training rows in the model's units.
-    generator : torch.Generator
-        Source of the probe vectors.
-    choice : GridChoice, optional
-        Grid that is shared with other objectives; by default a new one for the table.
-
-    Raises
-    ------
-    InvalidInputError
-        If the table has more inputs than a grid supports, or a constant input.
+    Afterwards the table is not read again. Objectives may share a grid (``choice``). A table with more inputs than a
+    grid supports, or with a constant input, is refused (`InvalidInputError`).
     """
 
     def __init__(
@@ -259,20 +244,9 @@ def choose_grid(
 ) -> RegularGrid | GridSum:
     """Return a grid that covers the data: of the given size, or as fine as kernel and noise require.
 
-    Parameters
-    ----------
-    settings : GridSettings
-        Settings of the inference method.
-    lower, upper : list of float
-        Smallest and largest inputs.
-    n_rows : int or None
-        Number of rows, which limits the number of nodes with ``size="auto"``; None if it is not known.
-    budget : int
-        Memory budget in bytes, of which the statistics take a share.
-    model : Model
-        Model whose lengthscales, in the units of the corners, and noise decide ``size="auto"``; see `cell_lengths`.
-    X : Tensor of shape (n_rows, d), optional
-        All rows, if they are held: ``size="auto"`` prefers nodes on the lattice that they lie on; see `lattice_grid`.
+    With ``size="auto"`` the lengthscales of the model, in the units of the corners, and its noise decide
+    (`cell_lengths`), within a share of the memory budget and of the number of rows, where it is known. If all rows are
+    held (``X``), nodes on the lattice that they lie on are preferred; see `lattice_grid`.
     """
     d = len(lower)
     kernel = model.kernel.bind(d)
@@ -310,19 +284,11 @@ def choose_grid(
 
 
 class Finest(NamedTuple):
-    """The finest grid that can be had.
-
-    Attributes
-    ----------
-    n_nodes, n_lattice_nodes : int
-        Largest number of nodes, and of nodes on a lattice of the rows.
-    limited_by_rows : bool
-        Whether the number of rows limits it, and not the memory budget.
-    """
+    """The largest numbers of nodes of a grid, and of a grid on a lattice of the rows, that can be had."""
 
     n_nodes: int
     n_lattice_nodes: int
-    limited_by_rows: bool
+    limited_by_rows: bool  # whether the number of rows limits them, and not the memory budget
 
 
 def finest(
@@ -417,23 +383,9 @@ def lattice_grid(X: Tensor, other: RegularGrid, most_nodes: float, *, at_any_cos
     `gigagp.inference.grid.preconditioners.nodes` solves the systems in a few steps whatever the gaps. Between rows,
     nodes up to twice as far apart as those of the other grid are taken.
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        Inputs of all rows.
-    other : RegularGrid
-        Grid that would be used otherwise.
-    most_nodes : float
-        Largest number of nodes.
-    at_any_cost : bool
-        Whether a lattice that is much finer than the other grid will do, because that one leaves out more variance than
-        the noise has. A rough kernel whose lengthscale is long varies between any nodes.
-
-    Returns
-    -------
-    RegularGrid or None
-        None if the rows lie on no lattice, on one that is nearly full or too large, or on one that is much finer than
-        the other grid.
+    There is none (None) if the rows lie on no lattice, on one that is nearly full or needs more than ``most_nodes``, or
+    on one that is much finer than the other grid. The last will do ``at_any_cost`` where the other grid leaves out more
+    variance than the noise has: a rough kernel whose lengthscale is long varies between any nodes.
     """
     low, steps, counts = [], [], []
     for column in X.double().T:

@@ -18,7 +18,7 @@ from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunction
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance, has_few_rows
-from gigagp.inference.grid.saved import restored_likelihood
+from gigagp.inference.grid.saved import POSTERIOR_TENSORS, restored_likelihood
 from gigagp.inference.grid.system import DenseGridSystem, GridSystem
 from gigagp.inference.iterative.sampled_variance import variance_from_samples
 from gigagp.model.estimate import Estimate
@@ -43,28 +43,16 @@ _OTHERWISE = 'Or choose outside="clamp" or "prior" of inference.Grid.'
 class GridPosterior(GrowingPosterior):
     """The posterior of the values at the nodes, interpolated between them; float64 on the CPU.
 
-    Parameters
+    Attributes
     ----------
-    likelihood : GridLikelihood
-        Likelihood whose statistics represent the rows.
-    model : Model
-        Model at the fitted hyperparameters.
-    budget : int
-        Memory budget in bytes.
     values : Tensor of shape (m, t)
         Posterior mean on the grid, without the trend.
     adjoint : Tensor of shape (m, t)
         ``W' K~^-1 (Y - mean)``.
-    coefficients : Tensor of shape (p, t)
-        Coefficients of the mean's basis.
     basis_values : Tensor of shape (m, p)
         The same as ``values``, with the mean's basis functions in place of the targets.
-    coefficient_root : Tensor of shape (p, p)
-        Root of the covariance of the coefficients.
     deviations : Tensor of shape (m, s)
         Posterior samples at fixed coefficients minus their mean, on the grid.
-    method : str
-        Method of the solve, in words.
     """
 
     kind = "grid"
@@ -88,7 +76,7 @@ class GridPosterior(GrowingPosterior):
         self.statistics, self.settings = likelihood.statistics, likelihood.settings
         self.grid = self.statistics.grid
         self.values, self.adjoint, self.coefficients = values, adjoint, coefficients
-        self._basis_values, self.coefficient_root = basis_values, coefficient_root
+        self.basis_values, self.coefficient_root = basis_values, coefficient_root
         self.deviations, self._method, self.final_solve = deviations, method, final_solve
 
     @classmethod
@@ -194,7 +182,7 @@ class GridPosterior(GrowingPosterior):
         return self.trend(inside if self.settings.outside == "clamp" else X)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        return self._interpolate(*self._place(X), self._basis_values)
+        return self._interpolate(*self._place(X), self.basis_values)
 
     def trend_root(self, X: Tensor, explained: Tensor | None = None) -> Tensor:
         basis = self.model.mean.basis(self._place(X)[0] if self.settings.outside == "clamp" else X.double())
@@ -306,13 +294,7 @@ class GridPosterior(GrowingPosterior):
         return found + (half - half.detach())
 
     def variance_parts(self, X: Tensor) -> VarianceParts:
-        """Return the low-rank variance split into the posterior variance (by solves) and what the rank leaves out.
-
-        Raises
-        ------
-        InvalidInputError
-            If the posterior does not use the low-rank variance.
-        """
+        """Return the low-rank variance split into the posterior variance (by solves) and what the rank leaves out."""
         if self._own_method != "low_rank":
             msg = 'return_parts of GPRegressor.predict needs Grid(variance="low_rank") with grid inference.'
             raise InvalidInputError(msg)
@@ -392,14 +374,7 @@ class GridPosterior(GrowingPosterior):
         """Return the state for a model file: the statistics, the mean and the samples, but not the rows."""
         tensors, header = self.statistics.state()
         tensors = {f"statistics.{name}": value for name, value in tensors.items()}
-        tensors |= {
-            "values": self.values,
-            "adjoint": self.adjoint,
-            "coefficients": self.coefficients,
-            "basis_values": self._basis_values,
-            "coefficient_root": self.coefficient_root,
-            "deviations": self.deviations,
-        }
+        tensors |= {name: getattr(self, name) for name in POSTERIOR_TENSORS}
         return tensors, {
             "statistics": header,
             "settings": asdict(self.settings),
@@ -417,12 +392,7 @@ class GridPosterior(GrowingPosterior):
             likelihood,
             saved.model,
             saved.budget,
-            tensors["values"].cpu(),
-            tensors["adjoint"].cpu(),
-            tensors["coefficients"].cpu(),
-            tensors["basis_values"].cpu(),
-            tensors["coefficient_root"].cpu(),
-            tensors["deviations"].cpu(),
+            *(tensors[name].cpu() for name in POSTERIOR_TENSORS),
             method=header["method"],
             final_solve=None if solve is None else SolveRecord(**solve),
         )

@@ -43,23 +43,8 @@ def fresh_noise(
 ) -> Tensor:
     """Return new draws of ``N(0, W'W)``, shape (m, n_columns), independent of the collected probes.
 
-    Parameters
-    ----------
-    statistics : GridStatistics
-        Statistics of the rows.
-    n_columns : int
-        Number of draws.
-    generator : torch.Generator
-        Source of the draws.
-    information : float
-        Ratio of kernel variance to noise variance.
-    dense : bool
-        Whether the grid is small enough for a root of ``W'W``, which gives exact draws.
-
-    Warns
-    -----
-    GigaGPWarning
-        If there are so many rows per node that the draws are not accurate enough.
+    Draws from a root of ``W'W`` (``dense``) are exact. Others warn (`GigaGPWarning`) where there are so many rows per
+    node, for this ratio of kernel variance to noise variance (``information``), that they are not accurate enough.
     """
     gram = statistics.gram
     if isinstance(gram, RowsGram):

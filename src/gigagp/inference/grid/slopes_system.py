@@ -15,14 +15,8 @@ class SlopesSystem(GridSystem):
 
     With ``P = W F``, ``B = I + P' K~^-1 P`` and ``c = B^-1 P' K~^-1 z``, the solution is ``K~^-1 (z - P c)`` by the
     Woodbury identity, and c is the posterior mean of the slopes in units of their standard deviations. So a solve takes
-    one more column for each slope, and keeps the preconditioner, which knows stationary kernels only.
-
-    Parameters
-    ----------
-    kernel : SumKernel
-        Kernel between the nodes with its slopes.
-    base : GridSystem
-        System of ``kernel.smooth`` with the same rows and noise.
+    one more column for each slope, and keeps the preconditioner, which knows stationary kernels only. ``base`` is the
+    system of ``kernel.smooth`` with the same rows and noise.
     """
 
     def __init__(self, kernel: SumKernel, base: GridSystem) -> None:

@@ -42,18 +42,8 @@ _ROUNDING = 1e-7
 class StreamedGridObjective(GridObjective):
     """The likelihood from the statistics of a pass; of the rows, only a sample and a few blocks are kept.
 
-    Parameters
-    ----------
-    settings : GridSettings
-        Settings of the inference method.
-    statistics : GridStatistics
-        Statistics in the model's units.
-    sample : TrainingTable
-        Rows spread over the data.
-    blocks : list of TrainingTable
-        Blocks of neighbouring rows; within a block, the nearest to its centre come first.
-    generator : torch.Generator
-        Source of the probe vectors.
+    The rows of the sample are spread over the data. In each block of neighbouring rows, the nearest to its centre come
+    first.
     """
 
     def __init__(

@@ -29,25 +29,9 @@ _TIGHTER, _TIGHTEST = 0.3, 1e-11
 
 
 class WhitenedGridSystem(GridSystem):
-    """Conjugate gradients on `gigagp.operators.grid.WhitenedOperator`.
+    """Conjugate gradients on `gigagp.operators.grid.WhitenedOperator`, for a kernel with a root on a torus.
 
-    Parameters
-    ----------
-    kernel : GridKernel
-        Kernel between the nodes, with a root; see `gigagp.inference.grid.iterative`.
-    statistics : GridStatistics
-        Statistics of the rows.
-    noise : float
-        Noise variance, including the kernel's white terms.
-    settings : SolveSettings
-        Settings with the preconditioner "circulant", "holes" or "none".
-
-    Attributes
-    ----------
-    operator : WhitenedOperator
-        Operator that the solves use; it includes the circulant preconditioner.
-    preconditioner : str
-        Name of the preconditioner.
+    The preconditioner is "circulant", which is part of the operator, "holes" or "none".
     """
 
     def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float, settings: SolveSettings) -> None:
@@ -175,10 +159,6 @@ class HolesPreconditioner(Preconditioner):
     When to use: for data with large holes, or for solves to a tight tolerance. The first ten to thirty steps are worse
     than those of the plain operator; then convergence is much faster (m = 75 x 75, a fifth in holes, Matern-3/2, error
     of the mean in the noise's standard deviation after 20, 40, 80 steps: 2, 2, 0.9 without and 4, 0.6, 0.01 with it).
-
-    Parameters
-    ----------
-    operator : WhitenedOperator
     """
 
     epochs = 0.0

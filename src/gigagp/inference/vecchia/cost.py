@@ -23,21 +23,9 @@ _SHARE, SOME_ROWS = 0.2, 10_000
 class Ending:
     """The end of a fit with neighbours: the regression of all rows, or where a deadline has no time for it, of some.
 
-    Parameters
-    ----------
-    n_rows : int
-        Rows of the table.
-    row_seconds : float
-        Nominal seconds in which a row is conditioned on its neighbours, until a row is timed.
-
-    Attributes
-    ----------
-    row_seconds : float
-        The same as far as it is known now.
-    takes_all : bool
-        Whether the mean's coefficients and the likelihood are from all rows.
-    kept_seconds : float
-        Seconds before a deadline that learning leaves beside those of the regression.
+    ``row_seconds`` are the nominal seconds in which a row is conditioned on its neighbours, as far as they are known.
+    ``takes_all`` says whether the mean's coefficients and the likelihood are from all rows. ``kept_seconds`` are those
+    before a deadline that learning leaves beside those of the regression.
     """
 
     def __init__(self, n_rows: int, row_seconds: float) -> None:

@@ -107,13 +107,7 @@ class Vecchia(Inference):
         return subject.with_nll(subject.row_seconds * table.n_rows, 8.0 * numbers * table.n_rows, subject.nll)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
-        """Hold the numbers of all rows, and return the fit of these; or of a random part of them, if they are too many.
-
-        Warns
-        -----
-        FitWarning
-            If the memory budget has no room for all rows.
-        """
+        """Hold the numbers of all rows, or of a random part of them if they are too many, and return their fit."""
         numbers = _ORDER_NUMBERS + _COPIES * (job.source.n_inputs + job.source.n_columns)
         gaussian = isinstance(job.likelihood, Gaussian)
         access = job.resources.enter_context(RowAccess(job.source, job.source.chunk_rows, job.likelihood.check_targets))
@@ -156,20 +150,8 @@ class StreamedObjective(VecchiaObjective):
     source finds the neighbours; there is one at first, another where lengthscales have moved by much, and one for more
     rows in the end. Predictions, and the mean's coefficients, are from the rows that are held.
 
-    Values are for as many rows as are held.
-
-    Parameters
-    ----------
-    held : HeldRows
-    n_neighbours, prediction_neighbours, learning_rows
-        As for `VecchiaObjective`. There are no more learning rows than memory has room for, with their neighbours.
-    meter : Meter
-        Shows the passes.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If a minibatch of 500 rows does not fit a third of the memory budget.
+    Values are for as many rows as are held. There are no more learning rows than a third of the memory budget has room
+    for, with their neighbours; if these are fewer than 500, it is a `MemoryBudgetError`.
     """
 
     def __init__(

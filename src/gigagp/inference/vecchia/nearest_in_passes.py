@@ -22,21 +22,14 @@ _TOGETHER, _SHARE = 2**12, 32
 class _Nearest(NamedTuple):
     """Rows and the nearest earlier rows that were found so far.
 
-    Attributes
-    ----------
-    X : Tensor of shape (q, m + 1, d)
-    Y : Tensor of shape (q, m + 1, t)
-        The rows themselves first, then their neighbours, the nearest first. Empty places repeat the row.
-    distances : Tensor of shape (q, m)
-        Squared; infinite in empty places.
-    places : Tensor of shape (q, m)
-        Of the neighbours in the order.
+    X and Y, shape (q, m + 1, ...), have the rows themselves first, then their neighbours, the nearest first. Empty
+    places repeat the row.
     """
 
     X: Tensor
     Y: Tensor
-    distances: Tensor
-    places: Tensor
+    distances: Tensor  # squared, (q, m); infinite in empty places
+    places: Tensor  # of the neighbours in the order, (q, m)
 
     @classmethod
     def none(cls, X: Tensor, Y: Tensor, n_neighbours: int) -> _Nearest:
@@ -90,19 +83,7 @@ class _Block:
 def minibatch_of(held: HeldRows, drawn: PlacedRows, metric: Metric, n_neighbours: int) -> Minibatch:
     """Return rows of a source with their nearest earlier rows in the random order, by one pass over the source.
 
-    Parameters
-    ----------
-    held : HeldRows
-        The source, and the units of the fit.
-    drawn : PlacedRows
-        The rows, as they are stored.
-    metric : Metric
-    n_neighbours : int
-
-    Raises
-    ------
-    InvalidInputError
-        If a row cannot be used any more.
+    The rows are given as they are stored. A row that cannot be used any more is an `InvalidInputError`.
     """
     table = held.table
 

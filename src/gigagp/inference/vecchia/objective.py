@@ -66,22 +66,12 @@ class VecchiaObjective(TableObjective):
     """The sum of the log densities of rows given their nearest earlier rows (Vecchia 1988).
 
     The neighbours are those at the model of the last `refresh`, so that the value is a smooth function of the
-    hyperparameters in between.
+    hyperparameters in between. Where `refresh` finds that more neighbours are worth much, it doubles them up to
+    ``most_neighbours``.
 
-    Parameters
-    ----------
-    table : TrainingTable
-        Training rows in the model's units.
-    n_neighbours : int
-        Neighbours of each row.
-    prediction_neighbours : int or None
-        Neighbours of a new point, for the posterior; None: 90 with few inputs and 200 with many, at least
-        ``n_neighbours``, and all if each row has all others.
-    learning_rows : int or None
-        Rows whose densities estimate the sum. None: 10,000 at first, and once the hyperparameters have settled as many
-        as cost about a second.
-    most_neighbours : int or None
-        Where `refresh` finds that more neighbours are worth much, it doubles them up to this number. None: never.
+    By default new points have 90 neighbours with few inputs and 200 with many, at least ``n_neighbours``, and all rows
+    if each row has all others. The sum is estimated from 10,000 rows at first, and once the hyperparameters have
+    settled from as many as cost about a second.
     """
 
     has_posteriors_near = True
@@ -257,7 +247,7 @@ class VecchiaObjective(TableObjective):
         It comes with the last evaluation, unless that one was read from a checkpoint.
         """
         model = space.decode(vector)
-        if self._last is None or not _are_equal(self._last.model.parameters(), model.parameters()):
+        if self._last is None or not model.equals(self._last.model):
             self.evaluate(model)
         assert self._last is not None
         found = self._last.found
@@ -321,7 +311,3 @@ class VecchiaObjective(TableObjective):
     def posterior_near(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model with the neighbours that were found last."""
         return VecchiaPosterior.fitted(model, self.table, self._last_graph(model), self.prediction_neighbours)
-
-
-def _are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.equal(value, other[name]) for name, value in one.items())

@@ -33,19 +33,6 @@ class LongWavesPreconditioner(Preconditioner):
     kernel on a torus of reasonable size. Such a kernel is smooth on the grid, and a few hundred columns contain
     everything that exceeds the noise (16 x 16 x 16 nodes, 20,000 rows, Matern-3/2 of lengthscales 0.3, 0.3 and 5 times
     the domain, a noise of a hundredth of the variance: 11 steps to 1e-3, where 1,000 without it are not enough).
-
-    Parameters
-    ----------
-    operator : GridOperator
-    generator : torch.Generator
-        Source of the random pivots.
-    rank : int
-        Largest number of columns.
-
-    Attributes
-    ----------
-    pivots : Tensor of shape (rank,)
-        Nodes whose columns of ``K_G`` span the range of L.
     """
 
     epochs = 0.0
@@ -93,13 +80,7 @@ class LongWavesPreconditioner(Preconditioner):
         return result.div_(self.noise)
 
     def posterior_sources(self, cross: Tensor) -> Tensor:
-        """Return q such that ``K_G q`` is the posterior mean on the grid if the kernel were ``L L'``.
-
-        Parameters
-        ----------
-        cross : Tensor of shape (m, s)
-            ``W'z``.
-        """
+        """Return q with ``K_G q`` the posterior mean given ``cross = W'z`` if the kernel were ``L L'``."""
         return self._sources(torch.cholesky_solve(self._columns.T @ cross, self._factor))
 
     @property
@@ -119,12 +100,8 @@ class LongWavesPreconditioner(Preconditioner):
     def transform_normal(self, normal: Tensor) -> Tensor:
         """Return ``W L g + noise^1/2 z_0``, a sample of N(0, P) if the operator's starts z_0 are samples of N(0, I).
 
-        g consists of the first ``rank`` numbers of each column.
-
-        Raises
-        ------
-        NotImplementedError
-            If the operator has no starts.
+        g consists of the first ``rank`` numbers of each column. An operator without starts is refused
+        (`NotImplementedError`).
         """
         if self._starts is None:
             msg = "LongWavesPreconditioner can be sampled if its operator has starts, one for each sample."

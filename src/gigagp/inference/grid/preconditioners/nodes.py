@@ -39,20 +39,6 @@ class NodesPreconditioner(Preconditioner):
     Rows that lie between nodes take two to ten times as many, and more if the kernel varies within a cell by more than
     the noise.
 
-    Parameters
-    ----------
-    operator : GridOperator
-        Without starts and sources.
-
-    Attributes
-    ----------
-    nodes : Tensor of shape (k,)
-        Numbers of the nodes with rows.
-    on_nodes : bool
-        Whether rows lie on nodes, so that there is no remainder.
-
-    References
-    ----------
     Vecchia 1988, doi:10.1111/j.2517-6161.1988.tb01729.x; Yadav, Sheldon and Musco 2021, arXiv:2101.11751 (section 4,
     the span of W).
     """
