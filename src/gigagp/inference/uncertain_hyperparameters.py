@@ -67,21 +67,9 @@ def laplace_mixture(
 ) -> MixturePosterior | None:
     """Return the posterior with the uncertainty of the hyperparameters; None if the inference method has none.
 
-    Parameters
-    ----------
-    objective : TableObjective
-        Objective of the fit, on a table with one target.
-    model : Model
-        Model at the learned hyperparameters.
-    generator : torch.Generator
-        Source of all random numbers.
-    parts : int
-        Number of such mixtures that the answer consists of, which share the number of draws.
-
-    Warns
-    -----
-    FitWarning
-        If the learned hyperparameters are far from the mode, about which the draws are.
+    The table has one target, and the model is the learned one. The ``parts`` mixtures that an answer consists of share
+    the number of draws. Learned hyperparameters that are far from the mode, about which the draws are, get a
+    `FitWarning`.
     """
     if not objective.has_posteriors_near:
         return None
@@ -102,29 +90,13 @@ def laplace_mixture(
 
 @dataclass(frozen=True, eq=False)
 class _Beliefs:
-    """What the rows and the prior say of the hyperparameters.
+    """What the rows and the prior say of the hyperparameters."""
 
-    Attributes
-    ----------
-    likelihood : ExactObjective or VecchiaObjective
-        Likelihood of the rows, or of a subset of them.
-    share : float
-        All rows over those of the likelihood.
-    space : ParameterSpace
-        Coordinates of the hyperparameters.
-    prior : WeakPrior
-        Prior on these coordinates, that of `gigagp.optimization.Auto`.
-    centre : Tensor of shape (p,)
-        The learned hyperparameters.
-    generator : torch.Generator
-        Source of random numbers.
-    """
-
-    likelihood: ExactObjective | VecchiaObjective
-    share: float
-    space: ParameterSpace
-    prior: WeakPrior
-    centre: Tensor
+    likelihood: ExactObjective | VecchiaObjective  # of the rows, or of a subset of them
+    share: float  # all rows over those of the likelihood
+    space: ParameterSpace  # coordinates of the hyperparameters
+    prior: WeakPrior  # on these coordinates, that of `gigagp.optimization.Auto`
+    centre: Tensor  # the learned hyperparameters, (p,)
     generator: torch.Generator
 
     @classmethod

@@ -24,10 +24,7 @@ from gigagp.runtime.machine import FACTOR_SECONDS, slowness
 class TableObjective(ABC):
     """The log marginal likelihood of a model on a table, or a bound; see `gigagp.optimization.Objective`.
 
-    Parameters
-    ----------
-    table : TrainingTable
-        Training rows in the model's units.
+    The rows of the table are in the model's units.
 
     Attributes
     ----------
@@ -188,13 +185,7 @@ class TableObjective(ABC):
 
 
 class ExactObjective(TableObjective):
-    """The exact log marginal likelihood with its gradient and, on request, the Fisher information.
-
-    Parameters
-    ----------
-    table : TrainingTable
-        Training rows in the model's units.
-    """
+    """The exact log marginal likelihood with its gradient and, on request, the Fisher information."""
 
     has_posteriors_near = True
 

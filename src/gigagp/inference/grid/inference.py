@@ -127,7 +127,7 @@ class Grid(GridSettings, Inference):
         return replace(self, distributed=True)
 
     def check_held(self) -> None:
-        """Refuse ``distributed``, because every process would have been given the same rows."""
+        """Refuse (`InvalidInputError`) ``distributed``, because every process would have been given the same rows."""
         if self.distributed:
             msg = (
                 "distributed of inference.Grid must be False for GPRegressor.fit; processes share the rows of "
@@ -138,7 +138,10 @@ class Grid(GridSettings, Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> GridObjective:
-        """Return the log marginal likelihood on a table; refuse too many inputs, and constant ones."""
+        """Return the log marginal likelihood on a table.
+
+        Raises `InvalidInputError` if the table has more inputs than a grid supports, or a constant input.
+        """
         return GridObjective(self, table, generator)
 
     def forecast(self, subject: Subject) -> Forecast | None:
@@ -162,7 +165,15 @@ class Grid(GridSettings, Inference):
         return subject.with_nll(seconds, grid.statistics_bytes + 8.0 * 2**d * grid.size * COLUMNS, nll)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
-        """Pass once over rows that are not held in memory; see `gigagp.inference.contract.streaming`."""
+        """Pass once over rows that are not held in memory; see `gigagp.inference.contract.streaming`.
+
+        Raises
+        ------
+        InvalidInputError
+            If a row cannot be used (the message names its file), or an input is constant.
+        MemoryBudgetError
+            If the grid does not fit the memory budget.
+        """
         return stream(self, job, generator)
 
     def describe(self) -> str:

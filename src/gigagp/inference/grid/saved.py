@@ -62,7 +62,7 @@ _SUMS = {
 
 
 def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> GridLikelihood:
-    """Return the likelihood of the saved statistics; a state that is not valid is a `ModelFileError`."""
+    """Return the likelihood of the saved statistics; raise `ModelFileError` if the state is not valid."""
     d = saved.n_inputs
     grids = record({"sum": listing(_grid_of(*range(1, d + 1), columns=listing(whole(0, d - 1))))})
     known = {"noise": optional(number(finite=True, positive=True))}

@@ -61,31 +61,14 @@ _FIT_NATS, _FIT_TOLERANCE = 0.01, 1e-9
 class PathwisePosterior(SolvedPosterior, GrowingPosterior):
     """The posterior computed from solutions for targets and noisy prior samples.
 
-    Parameters
-    ----------
-    model : Model
-        Model at the fitted hyperparameters.
-    table : TrainingTable
-        Training rows in the model's units.
-    target_solutions : Tensor of shape (n, t)
-        ``H^-1 (Y - mean)``.
-    probe_solutions : Tensor of shape (n, s)
-        ``H^-1 (f_j(X) + noise_j)`` for the prior functions ``f_j``.
-    basis_solutions : Tensor of shape (n, p)
-        ``H^-1`` times the mean's basis.
-    trend : Trend
-        Coefficients of the mean's basis.
-    prior : PriorSamples
-        Prior functions of the probe vectors.
-    solver : Solver
-        Solver for what stored samples cannot provide: the full covariance, more samples, exact variances.
-    final_solve : SolveRecord or None
-        Record of the solve that the posterior is computed from.
-    probe_values : Tensor of shape (n, s) or None
-        ``f_j(X) + noise_j``. With them, variances come from samples and nearest neighbours together
-        (`variance_from_samples_and_neighbours`).
-    unsolved : float
-        Mean square of the residual ``Y - mean - H v``, for the target where it is largest.
+    ``target_solutions`` are ``H^-1 (Y - mean)``, shape (n, t), ``probe_solutions`` are ``H^-1 (f_j(X) + noise_j)`` for
+    the prior functions ``f_j``, shape (n, s), and ``basis_solutions`` are ``H^-1`` times the mean's basis, shape (n,
+    p).
+
+    The solver is for what stored samples cannot provide: the full covariance, more samples, exact variances. With
+    ``probe_values``, which are ``f_j(X) + noise_j``, variances come from samples and nearest neighbours together
+    (`variance_from_samples_and_neighbours`). ``unsolved`` is the mean square of the residual ``Y - mean - H v``, for
+    the target where it is largest.
     """
 
     kind = "pathwise"
@@ -150,13 +133,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
 
     def matrix(self) -> KernelMatrix:
         """Return ``H`` at the posterior's hyperparameters."""
-        return KernelMatrix(
-            self.model.kernel,
-            self.X,
-            self.model.noise_variance,
-            memory_budget=self.budget,
-            mixed=self.table.mixed,
-        )
+        return _matrix(self.model, self.table)
 
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
@@ -239,9 +216,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         The samples are those of the same prior functions, with noise of their own at the new rows.
         """
         model, table, n, update = self.model.appended(noise), self.table.appended(X, Y), self.n_rows, self.update
-        matrix = KernelMatrix(
-            model.kernel, table.X, model.noise_variance, memory_budget=self.budget, mixed=self.table.mixed
-        )
+        matrix = _matrix(model, table)
         known, own = self.probe_values, matrix.noise()[n:]
         known = self.matrix() @ update.probe_solutions if known is None else known
         generator = torch.Generator().manual_seed(_FIRST_SEED + n)
@@ -438,6 +413,11 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         )
 
 
+def _matrix(model: Model, table: TrainingTable) -> KernelMatrix:
+    given = model.kernel, table.X, model.noise_variance
+    return KernelMatrix(*given, memory_budget=table.budget, mixed=table.mixed)
+
+
 # The start of solves with further rows, from the solutions for the earlier ones and nearest neighbours ----------------
 
 
@@ -451,24 +431,10 @@ def continued_start(
 ) -> Tensor:
     """Return an approximate solution of ``H`` with further rows at its end, shape (n + k, s).
 
-    With the solutions ``v_1`` for the earlier rows, the further part is ``v_2 = S^-1 (b_2 - K_21 v_1)`` with
-    ``S = H_22 - H_21 H_11^-1 H_12``, and the earlier part becomes ``v_1 - H_11^-1 H_12 v_2``. Both are exact if the
-    predictors ``H_11^-1 H_12`` are, in whose place are those from nearest neighbours.
-
-    Parameters
-    ----------
-    predictor : LocalPredictor
-        Predictors from the earlier rows.
-    X, further : Tensor of shapes (n, d) and (k, d)
-        Earlier and further rows.
-    solved : Tensor of shape (n, s)
-        Solutions for the earlier rows.
-    values : Tensor of shape (k, s)
-        Right-hand sides of the further rows.
-    noise : Tensor of shape (k,)
-        Noise variances of the further rows, including the kernel's white part, float64.
-    budget : int
-        Memory budget in bytes.
+    With the solutions ``v_1`` for the earlier rows (``solved``), the further part is ``v_2 = S^-1 (b_2 - K_21 v_1)``
+    with ``S = H_22 - H_21 H_11^-1 H_12``, and the earlier part becomes ``v_1 - H_11^-1 H_12 v_2``. Both are exact if
+    the predictors ``H_11^-1 H_12`` are, in whose place are those from nearest neighbours. ``values`` are ``b_2``, and
+    ``noise`` is that of the further rows, including the kernel's white part, float64.
     """
     kernel = predictor.kernel
     left = (values - cross_product(kernel, further, X, solved, budget=budget)).double()

@@ -83,7 +83,7 @@ class _Block:
 def minibatch_of(held: HeldRows, drawn: PlacedRows, metric: Metric, n_neighbours: int) -> Minibatch:
     """Return rows of a source with their nearest earlier rows in the random order, by one pass over the source.
 
-    The rows are given as they are stored. A row that cannot be used any more is an `InvalidInputError`.
+    The rows are given as they are stored. Raises `InvalidInputError` if a row cannot be used any more.
     """
     table = held.table
 
