@@ -67,9 +67,9 @@ def laplace_mixture(
 ) -> MixturePosterior | None:
     """Return the posterior with the uncertainty of the hyperparameters; None if the inference method has none.
 
-    The table has one target, and the model is the learned one. The ``parts`` mixtures that an answer consists of share
-    the number of draws. Learned hyperparameters that are far from the mode, about which the draws are, get a
-    `FitWarning`.
+    The table has one target, and the model is the learned one. If the answer consists of several such mixtures
+    (``parts``), they share the number of draws. A `FitWarning` says if the learned hyperparameters are far from the
+    mode, about which the draws are.
     """
     if not objective.has_posteriors_near:
         return None

@@ -223,7 +223,7 @@ class Inference(Settings, ABC):
             raise InvalidInputError(msg)
 
     def in_processes(self) -> Inference:
-        """Return the method whose processes share the rows of a stream; raise `InvalidInputError` without such a form."""
+        """Return the method whose processes share the rows of a stream; by default raise `InvalidInputError`."""
         msg = (
             "inference of GPRegressor for fit_table with distributed=True must be inference.Grid, whose processes "
             f"share the files; got {self!r}. Load the table and use fit."

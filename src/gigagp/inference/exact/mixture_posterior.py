@@ -44,7 +44,7 @@ class MixturePosterior(RowsPosterior):
     by the law of total variance, and each sample is drawn from one component. The distribution at a point is not
     normal; `marginals` has it.
 
-    The components have one table with one target: variances of several would differ, and are refused
+    The components have one table with one target. Several targets, whose variances would differ, are refused
     (`InvalidInputError`). The heaviest component comes first, and its model is that of the mixture. Weights are scaled
     to add up to 1. Only mixtures of exact posteriors can be saved or left out.
 

@@ -39,9 +39,9 @@ _LEFT_OUT_ROUNDS = 2
 class StudentObjective(TableObjective):
     """The bound of `gigagp.model.student_noise` with exact inference, at the best weights and degrees of freedom.
 
-    The noise variance of a model is here the squared scale. Weights and degrees of freedom (``df``, None: learned) are
-    found at each evaluation, from those of the last one, so that by the envelope theorem the gradient is that at given
-    weights.
+    The noise variance of a model is here the squared scale. Weights and degrees of freedom, unless these are given as
+    ``df``, are found at each evaluation, from those of the last one, so that by the envelope theorem the gradient is
+    that at given weights.
     """
 
     def __init__(self, table: TrainingTable, df: float | None) -> None:

@@ -96,9 +96,8 @@ class GridLikelihood:
         if model.noise_is_known:
             assert self.statistics.noise is not None, "known noise variances are in the statistics"
             return self.statistics.noise
-        origin = torch.zeros(1, self.statistics.grid.n_inputs, dtype=torch.float64)
         with torch.no_grad():
-            return float(model.noise_variance) + float(model.kernel.white(origin)[0])
+            return float(model.noise_at(torch.zeros(1, self.statistics.grid.n_inputs, dtype=torch.float64))[0])
 
     def system(self, model: Model, *, is_final: bool = False) -> GridSystem:
         """Return the linear algebra of grid inference at a model, for a step of learning or for answers."""

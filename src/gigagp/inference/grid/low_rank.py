@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gigagp.inference.grid.preconditioners.long_waves import SmoothMatrix
 from gigagp.inference.grid.system import DenseGridSystem
-from gigagp.operators.base import Index, SymmetricMatrix
+from gigagp.operators.base import Index
 from gigagp.operators.grid import GridKernel, GridOperator, SumKernel
 from gigagp.operators.grid.statistics import GridStatistics
 from gigagp.products.dense import eigh
@@ -88,7 +89,15 @@ class LowRankCovariance:
         ``W'W = L L'`` with as many columns as there are different rows, and all that the rows tell of the function is
         one measurement of ``L'f`` with independent noise. For r columns it takes O(m r^2) time.
         """
-        factor = greedy(_Gram(statistics), statistics.n_rows).columns
+        gram = statistics.gram
+
+        def block(rows: Index, columns: Index) -> Tensor:
+            places = torch.arange(gram.n)[columns]
+            unit = torch.zeros(gram.n, len(places), dtype=torch.float64)
+            unit[places, torch.arange(len(places))] = 1.0
+            return (gram @ unit)[rows]
+
+        factor = greedy(SmoothMatrix(gram, block), statistics.n_rows).columns
         smooth = kernel @ factor
         inner = factor.T @ smooth
         inner.diagonal().add_(noise)
@@ -99,33 +108,3 @@ class LowRankCovariance:
     def rank(self) -> int:
         """Number of columns."""
         return self.root.shape[1]
-
-
-class _Gram(SymmetricMatrix):
-    """``W'W`` as a matrix whose columns can be read, for its partial Cholesky factor."""
-
-    dtype, device = torch.float64, torch.device("cpu")
-
-    def __init__(self, statistics: GridStatistics) -> None:
-        self._gram, self.n = statistics.gram, statistics.gram.n
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self._gram @ vectors
-
-    def diagonal(self) -> Tensor:
-        return self._gram.diagonal()
-
-    def noise(self) -> Tensor:
-        return torch.zeros(self.n, dtype=torch.float64)
-
-    def block(self, rows: Index, columns: Index) -> Tensor:
-        places = torch.arange(self.n)[columns]
-        unit = torch.zeros(self.n, len(places), dtype=torch.float64)
-        unit[places, torch.arange(len(places))] = 1.0
-        return (self._gram @ unit)[rows]
-
-    def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
-        return (self._gram @ vectors)[rows]
-
-    def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
-        return self.block(slice(None), columns) @ vectors

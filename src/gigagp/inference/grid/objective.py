@@ -68,8 +68,8 @@ class GridObjective(TableObjective):
     """Gradients of the log marginal likelihood from the statistics of a table on a grid.
 
     The statistics are computed at the first evaluation, because ``size="auto"`` depends on the lengthscales there.
-    Afterwards the table is not read again. Objectives may share a grid (``choice``). A table with more inputs than a
-    grid supports, or with a constant input, is refused (`InvalidInputError`).
+    Afterwards the table is not read again. Objectives may share the ``choice`` of a grid. Raises `InvalidInputError` if
+    the table has more inputs than a grid supports, or a constant input.
     """
 
     def __init__(
@@ -107,15 +107,13 @@ class GridObjective(TableObjective):
             if choice.grid is None:
                 bounds = choice.lower.tolist(), choice.upper.tolist()
                 choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model, self.table.X)
-            X, Y = self.table.X.double().cpu(), self.table.Y.double().cpu()
-            settings = self.settings
+            X, Y, settings = self.table.X.double().cpu(), self.table.Y.double().cpu(), self.settings
             self._rows_have_noise = model.noise_is_known
             noise = model.noise_variance if model.noise_is_known else None
-            collect: Callable[..., GridStatistics] = GridStatistics.from_rows
-            if self._needs_rows(choice.grid):
-                collect = statistics_of_rows
+            collect: Callable[..., GridStatistics]
+            collect = statistics_of_rows if self._needs_rows(choice.grid) else GridStatistics.from_rows
             statistics = collect(choice.grid, X, Y, settings.n_collected, settings.seed, self.table.budget, noise)
-            self._likelihood = GridLikelihood(statistics, self.table.mean, self.settings, self._generator)
+            self._likelihood = GridLikelihood(statistics, self.table.mean, settings, self._generator)
         return self._likelihood
 
     def _needs_rows(self, grid: RegularGrid | GridSum) -> bool:
@@ -159,16 +157,16 @@ class GridObjective(TableObjective):
 
     def resolves(self, model: Model) -> bool:
         """Whether the grid, or the finest that can be had if there is none yet, shows the model's lengthscales."""
-        choice = self._choice
+        choice, size = self._choice, self.settings.size
         extents = (choice.upper - choice.lower).tolist()
         if choice.grid is not None:
-            return is_resolved(model.kernel, extents, choice.grid.size)
-        size = self.settings.size
-        if size == "auto":
-            most = finest(self.settings, len(extents), choice.n_rows, self.table.budget, sum_columns(model.kernel))
-            return is_resolved(model.kernel, extents, most.n_nodes)
-        counts = [size] * len(extents) if isinstance(size, int) else list(size)
-        return is_resolved(model.kernel, extents, math.prod(counts))
+            n_nodes = choice.grid.size
+        elif size == "auto":
+            columns = sum_columns(model.kernel)
+            n_nodes = finest(self.settings, len(extents), choice.n_rows, self.table.budget, columns).n_nodes
+        else:
+            n_nodes = size ** len(extents) if isinstance(size, int) else math.prod(size)
+        return is_resolved(model.kernel, extents, n_nodes)
 
     def thin(self, rows: Tensor) -> GridObjective:
         """Return this objective, because fewer rows would not make its gradients cheaper."""
@@ -383,9 +381,9 @@ def lattice_grid(X: Tensor, other: RegularGrid, most_nodes: float, *, at_any_cos
     `gigagp.inference.grid.preconditioners.nodes` solves the systems in a few steps whatever the gaps. Between rows,
     nodes up to twice as far apart as those of the other grid are taken.
 
-    There is none (None) if the rows lie on no lattice, on one that is nearly full or needs more than ``most_nodes``, or
-    on one that is much finer than the other grid. The last will do ``at_any_cost`` where the other grid leaves out more
-    variance than the noise has: a rough kernel whose lengthscale is long varies between any nodes.
+    The result is None if the rows lie on no lattice, on one that is nearly full or needs more than ``most_nodes``, or
+    on one that is much finer than the other grid. A much finer one is taken ``at_any_cost`` where the other grid leaves
+    out more variance than the noise has: a rough kernel whose lengthscale is long varies between any nodes.
     """
     low, steps, counts = [], [], []
     for column in X.double().T:

@@ -26,7 +26,7 @@ from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.model.scaling import Scaling
 from gigagp.operators.grid import GridKernel, SumKernel
-from gigagp.operators.grid.statistics import GridStatistics, GridSum, RegularGrid
+from gigagp.operators.grid.statistics import GridSum, RegularGrid
 from gigagp.operators.grid.statistics.grid_sum import shape_in_words
 from gigagp.operators.grid.statistics.rows_gram import RowsGram
 from gigagp.optimization.history import SolveRecord
@@ -108,12 +108,11 @@ class GridPosterior(GrowingPosterior):
         return in_units(self.grid, scaling).refusal(_in_data_units(X, scaling), inside, names=names)
 
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> GridPosterior:
-        """Return the posterior given the earlier rows and new ones, from the sum of their statistics."""
-        return self.with_statistics(self.statistics.add_rows(X, Y, noise), self.model.appended(noise))
+        """Return the posterior given the earlier rows and new ones, from the sum of their statistics.
 
-    def with_statistics(self, statistics: GridStatistics, model: Model | None = None) -> GridPosterior:
-        """Return the posterior given other statistics on the same grid, with the same random numbers."""
-        model = model or self.model
+        It has the same random numbers.
+        """
+        statistics, model = self.statistics.add_rows(X, Y, noise), self.model.appended(noise)
         likelihood = GridLikelihood(statistics, model.mean, self.settings, torch.Generator())
         likelihood.seeds = self.likelihood.seeds
         likelihood.resume(None, self.likelihood.torus_lengths)
@@ -135,9 +134,8 @@ class GridPosterior(GrowingPosterior):
         return self._method
 
     def engine_name(self) -> str:
-        without = (
-            ", products with the rows' weights in place of W'W" if isinstance(self.statistics.gram, RowsGram) else ""
-        )
+        keeps_rows = isinstance(self.statistics.gram, RowsGram)
+        without = ", products with the rows' weights in place of W'W" if keeps_rows else ""
         return f"grid of {shape_in_words(self.grid)} nodes ({self.grid.interpolation}), FFT{without}, cpu, float64"
 
     def notes(self) -> dict[str, str]:
@@ -158,11 +156,8 @@ class GridPosterior(GrowingPosterior):
 
     def refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
         """Return the error for points beyond the grid, if ``Grid.outside`` is to refuse them."""
-        inside = self.grid.covers(X.double())
-        if self.settings.outside != "refuse" or bool(inside.all()):
-            return None
-        error = in_units(self.grid, scaling).refusal(_in_data_units(X, scaling), inside, names=names)
-        return InvalidInputError(f"{error} {_OTHERWISE}")
+        error = self.row_refusal(X.double(), scaling, names) if self.settings.outside == "refuse" else None
+        return None if error is None else InvalidInputError(f"{error} {_OTHERWISE}")
 
     def _place(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return points moved into the grid by the policy `Grid.outside`, and a mask of those that were outside."""
@@ -217,9 +212,7 @@ class GridPosterior(GrowingPosterior):
             variance = self._low_rank_variance(inside)
         else:
             variance = self._solved_variance(inside)
-        if self.settings.outside == "prior":
-            variance[outside] = self._prior_beyond(X, outside)
-        return self.mean(X), variance
+        return self.mean(X), self._with_prior_beyond(variance, X, outside)
 
     def check_variances(self, X: Tensor) -> None:
         """Warn if samples have more variance than the prior; see `Posterior.check_variances`."""
@@ -236,17 +229,17 @@ class GridPosterior(GrowingPosterior):
 
     def prior_variance(self, X: Tensor) -> Tensor:
         inside, outside = self._place(X)
-        variance = self._prior_at(inside)
-        if self.settings.outside == "prior":
-            variance[outside] = self._prior_beyond(X, outside)
-        return variance
+        return self._with_prior_beyond(self._prior_at(inside), X, outside)
 
     def _prior_at(self, X: Tensor) -> Tensor:
         """Return ``w'K_G w`` at points inside the grid, shape (n,): slightly below the kernel's variance."""
         return self.kernel.interpolated_variance(X)
 
-    def _prior_beyond(self, X: Tensor, outside: Tensor) -> Tensor:
-        return self.model.kernel.diagonal(X.double()[outside])
+    def _with_prior_beyond(self, variance: Tensor, X: Tensor, outside: Tensor) -> Tensor:
+        """Return variances with those of the prior beyond the grid, if ``Grid.outside`` is to take them there."""
+        if self.settings.outside == "prior":
+            variance[outside] = self.model.kernel.diagonal(X.double()[outside])
+        return variance
 
     @cached_property
     def low_rank(self) -> LowRankCovariance:
@@ -299,9 +292,8 @@ class GridPosterior(GrowingPosterior):
             msg = 'return_parts of GPRegressor.predict needs Grid(variance="low_rank") with grid inference.'
             raise InvalidInputError(msg)
         inside, outside = self._place(X)
-        whole, mathematical = self._low_rank_variance(inside), self._solved_variance(inside)
-        if self.settings.outside == "prior":
-            mathematical[outside] = whole[outside] = self._prior_beyond(X, outside)
+        whole = self._with_prior_beyond(self._low_rank_variance(inside), X, outside)
+        mathematical = self._with_prior_beyond(self._solved_variance(inside), X, outside)
         # the variance by solves can exceed the low-rank one by the error of the solves
         computational = (whole - mathematical).clamp_min(0)
         trend = self.trend_root(X).square().sum(1)

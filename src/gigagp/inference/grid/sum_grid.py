@@ -28,8 +28,8 @@ _COARSER = 1.05
 def sum_columns(kernel: Kernel) -> list[tuple[int, ...]] | None:
     """Return the inputs of each grid of a sum for a bound kernel; None if a single grid has all of them.
 
-    Kernels of at most three inputs have one grid, and so have kernels of four with a term of all four. More than four
-    inputs with a term of more than three of them are refused (`InvalidInputError`).
+    Kernels of at most three inputs have one grid, and so have kernels of four with a term of all four. Raises
+    `InvalidInputError` if there are more than four inputs and a term depends on more than three of them.
     """
     d = kernel.n_inputs
     assert d is not None, "the kernel is bound"
@@ -51,9 +51,9 @@ def sum_columns(kernel: Kernel) -> list[tuple[int, ...]] | None:
 
 
 def check_terms(kernel: Kernel) -> None:
-    """Refuse a bound kernel with a term that is neither stationary nor linear, or noise that differs between rows.
+    """Refuse (`InvalidInputError`) a bound kernel for which there is no grid.
 
-    Those that `sum_columns` refuses are refused too.
+    Its terms must be stationary or linear, its noise the same for all rows, and `sum_columns` must accept it.
     """
     d = kernel.n_inputs
     assert d is not None, "the kernel is bound"
@@ -86,9 +86,9 @@ def choose_grid_sum(
 ) -> GridSum:
     """Return a grid for each set of inputs in ``columns``: of the given size, or as fine as the terms require.
 
-    With ``size="auto"`` all grids together have at most ``most`` nodes; cells become longer in proportion to fit it,
-    and the coarsest grids with more nodes are refused (`MemoryBudgetError`). The gaps of the grids add up, so that each
-    may leave out its share of the noise only.
+    With ``size="auto"`` all grids together have at most ``most`` nodes, and cells become longer in proportion if need
+    be. The gaps of the grids add up, so that each may leave out its share of the noise only. Raises `MemoryBudgetError`
+    if the coarsest grids have too many nodes.
     """
     checked_bounds(lower, upper)
     extents = [b - a for a, b in zip(lower, upper, strict=True)]

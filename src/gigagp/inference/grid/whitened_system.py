@@ -11,12 +11,12 @@ from torch import Tensor
 
 from gigagp.inference.grid.coverage import has_empty_nodes, has_holes
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem
+from gigagp.inference.grid.preconditioners.nodes import InverseOnly
 from gigagp.inference.grid.system import GridSolution, GridSystem, LogDeterminant, SolveSettings, least_error
 from gigagp.model.estimate import Estimate
 from gigagp.operators.grid import GridKernel, WhitenedOperator
 from gigagp.operators.grid.statistics import GridStatistics
 from gigagp.solvers.lanczos import log_determinant
-from gigagp.solvers.preconditioners.base import Preconditioner
 from gigagp.solvers.solution import Solution, Status
 
 #: Nats per row by which a solution may err. Means at the rows then err by about a thirtieth of the noise's deviation.
@@ -146,7 +146,7 @@ class WhitenedGridSystem(GridSystem):
 # A preconditioner for grid inference on data with holes ---------------------------------------------------------------
 
 
-class HolesPreconditioner(Preconditioner):
+class HolesPreconditioner(InverseOnly):
     """A correction of the circulant part of a `WhitenedOperator` where there are no rows.
 
     Let ``mask`` be 1 where the torus has no rows (in holes, and everywhere outside the grid) and 0 where it has the
@@ -160,8 +160,6 @@ class HolesPreconditioner(Preconditioner):
     than those of the plain operator; then convergence is much faster (m = 75 x 75, a fifth in holes, Matern-3/2, error
     of the mean in the noise's standard deviation after 20, 40, 80 steps: 2, 2, 0.9 without and 4, 0.6, 0.01 with it).
     """
-
-    epochs = 0.0
 
     def __init__(self, operator: WhitenedOperator) -> None:
         kernel, self._torus = operator.kernel, operator.torus
@@ -178,20 +176,6 @@ class HolesPreconditioner(Preconditioner):
 
     def apply(self, vectors: Tensor) -> Tensor:
         return vectors + self._torus.convolve_within(vectors, self._outer, self.mask, self._inner)
-
-    @property
-    def rank(self) -> int:
-        return 0
-
-    def transform_normal(self, normal: Tensor) -> Tensor:
-        """Raise NotImplementedError, because only the inverse of this preconditioner is known."""
-        msg = "HolesPreconditioner cannot be sampled: only its inverse is known. Use none for log-determinants."
-        raise NotImplementedError(msg)
-
-    def log_determinant(self) -> float:
-        """Raise NotImplementedError, because only the inverse of this preconditioner is known."""
-        msg = "the determinant of HolesPreconditioner is not known: only its inverse is. Use none for log-determinants."
-        raise NotImplementedError(msg)
 
     def describe(self) -> str:
         return f"holes of a circulant ({float(self.mask.mean()):.0%} of a torus of {self._torus.lengths} has no rows)"

@@ -66,6 +66,8 @@ _AUTO_NATS = (0.1, 1.0)
 _LEAST_FACTOR = 0.1
 #: Rows from which learning is guided by nearest neighbours. Below, exact subsets of 1,000 rows know nearly as much.
 _GUIDED_ROWS = 2000
+#: Largest number of Lanczos steps of a quadrature that is not truncated.
+_STEPS = 200
 #: Numbers for each row that a solve holds: blocks of vectors, and the preconditioner.
 _SOLVE_NUMBERS = 400
 
@@ -282,8 +284,22 @@ class IterativeObjective(TableObjective):
         solution = solver.solve(matrix, stacked, generator=self._solver_generator)
         coefficients = solved_trend(self._basis.columns, table.Y, solution).coefficients
         n_probes = self._estimator.n_probes or _AUTO_PROBES
-        contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
-        return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
+        contrast, generator = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients]), self._probe_generator
+        residuals = stacked @ contrast
+        # a truncated solution has two independent estimates of the data fit, whose difference tells its standard error
+        solved = [solution.value] if solution.truncated is None else [solution.value, solution.truncated.second]
+        fits = torch.stack([(residuals * (one @ contrast)).double().sum() for one in solved])
+        fit_error = float(fits.std() / len(fits) ** 0.5) if len(fits) > 1 else 0.0
+        if isinstance(solver, ConjugateGradients):
+            steps = int(min(solver.max_epochs, _STEPS)) if solver.truncation is None else None
+            determinant = log_determinant(
+                matrix, solver.preconditioner, n_probes, steps, generator, truncation=solver.truncation
+            )
+        else:
+            determinant = log_determinant(matrix, n_probes=n_probes, max_steps=_STEPS, generator=generator)
+        n, t = matrix.n, table.n_targets
+        value = -0.5 * (float(fits.mean()) + t * (determinant.value + n * math.log(2 * math.pi)))
+        return Estimate(value, 0.5 * math.hypot(fit_error, t * determinant.standard_error))
 
     def try_preconditioners(self, model: Model) -> Choice | None:
         """Return what a trial chooses for a model, or None if there is nothing to try; the next solve takes it."""
@@ -432,45 +448,6 @@ class IterativeObjective(TableObjective):
 def _prior_functions(probes: Probes) -> PriorSamples | None:
     """Return the prior functions of the probes, whose solutions give posterior samples; None if there are none."""
     return probes.prior if isinstance(probes, PathwiseProbes) else None
-
-
-# Estimate the log marginal likelihood from solves made with the training solver ---------------------------------------
-
-
-#: Largest number of Lanczos steps of a quadrature that is not truncated.
-_STEPS = 200
-
-
-def estimated_value(
-    matrix: KernelMatrix,
-    right_hand_sides: torch.Tensor,
-    solution: Solution,
-    contrast: torch.Tensor,
-    solver: Solver,
-    n_probes: int,
-    generator: torch.Generator,
-) -> Estimate:
-    """Return the log marginal likelihood, with the bias and variance of the solver.
-
-    The solution is that of ``H V = right_hand_sides``, shape (n, t + p), the targets and basis functions of the mean.
-    Products with ``contrast``, shape (t + p, t), are the targets minus their mean. A truncated solution contains two
-    independent estimates of the data fit, and their difference gives its standard error. The log-determinant has the
-    preconditioner, the budget and the truncation of the solver.
-    """
-    residuals = right_hand_sides @ contrast
-    solved = [solution.value] if solution.truncated is None else [solution.value, solution.truncated.second]
-    fits = torch.stack([(residuals * (one @ contrast)).double().sum() for one in solved])
-    fit_error = float(fits.std() / len(fits) ** 0.5) if len(fits) > 1 else 0.0
-    if isinstance(solver, ConjugateGradients):
-        steps = int(min(solver.max_epochs, _STEPS)) if solver.truncation is None else None
-        determinant = log_determinant(
-            matrix, solver.preconditioner, n_probes, steps, generator, truncation=solver.truncation
-        )
-    else:
-        determinant = log_determinant(matrix, n_probes=n_probes, max_steps=_STEPS, generator=generator)
-    n, t = matrix.n, contrast.shape[1]
-    value = -0.5 * (float(fits.mean()) + t * (determinant.value + n * math.log(2 * math.pi)))
-    return Estimate(value, 0.5 * math.hypot(fit_error, t * determinant.standard_error))
 
 
 # How far the last solve of a fit goes, from which predictions are made ------------------------------------------------

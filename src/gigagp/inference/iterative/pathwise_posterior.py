@@ -26,15 +26,14 @@ from gigagp.inference.iterative.sampled_variance import (
 )
 from gigagp.inference.iterative.solve_records import record_of, require_solved, warn_of_unfinished
 from gigagp.inference.iterative.solved import mean_square_unsolved
+from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
-from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.operators import KernelMatrix
-from gigagp.operators.indexing import as_noise
 from gigagp.optimization.history import SolveRecord
 from gigagp.products import cross_covariance, cross_product
 from gigagp.runtime.memory import require
@@ -99,13 +98,8 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         """Predictions from as many nearest rows as cost about what the exact prediction does."""
         kernel = self.model.kernel
         m = min(round((_ROWS_FOR_CUBE * self.n_rows) ** (1 / 3)), _MOST_NEIGHBOURS)
-        return LocalPredictor(kernel, self.X, self._noise, NeighbourGraph(kernel, self.X, m), m, self.table.budget)
-
-    @property
-    def _noise(self) -> torch.Tensor:
-        """Noise variance of the rows, including the kernel's white part, float64."""
-        independent = as_noise(self.model.noise_variance, self.X[:, 0].double(), "noise_variance")
-        return independent + self.model.kernel.white(self.X)
+        noise = pool_of(self.model, self.table).noise
+        return LocalPredictor(kernel, self.X, noise, NeighbourGraph(kernel, self.X, m), m, self.table.budget)
 
     @property
     def n_samples(self) -> int:
@@ -316,7 +310,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             squares, inverse = solved.square(), solved.new_zeros(self.n_rows)
         else:
             values, places = self.probe_values.double(), self.neighbours.graph.neighbourhood
-            pool = Pool(self.model.kernel, self.X, self._noise, budget=self.budget // 4)
+            pool = pool_of(self.model, self.table)
             squares, inverse = torch.empty_like(solved), solved.new_empty(self.n_rows)
             for rows in places.by_place.split(_BLOCK_ROWS):
                 around = places.others(rows, min(self.neighbours.n_neighbours, self.n_rows - 1))

@@ -17,8 +17,8 @@ def variance_from_samples(deviations: Tensor, prior: Tensor) -> Tensor:
     """Return the mean squared deviation of posterior samples from the mean, (m, s) to (m,), at most the prior variance.
 
     Observed rows never increase the variance. An estimate from s samples has a relative standard error of
-    ``sqrt(2 / s)`` and can exceed the prior variance by chance; a larger excess means that the samples are wrong, of
-    which there is a warning (`GigaGPWarning`).
+    ``sqrt(2 / s)`` and can exceed the prior variance by chance. A larger excess means that the samples are wrong, and
+    causes a `GigaGPWarning`.
     """
     return _checked(deviations.square().mean(1), prior.to(deviations), deviations.shape[1])[0]
 

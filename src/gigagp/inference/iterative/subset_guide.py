@@ -41,7 +41,7 @@ class SubsetGuide(ExactObjective):
     of a function of six inputs it led from a variance of 29, the optimum of 1,000 rows, to 2.8.
 
     The model's kernel tells which rows are near. The ``substitute`` guides where the subset's matrix has no factor, as
-    of targets without noise: the matrices of neighbours are small.
+    happens with targets without noise: the matrices of neighbours are small.
     """
 
     def __init__(

@@ -151,7 +151,7 @@ class StreamedObjective(VecchiaObjective):
     rows in the end. Predictions, and the mean's coefficients, are from the rows that are held.
 
     Values are for as many rows as are held. There are no more learning rows than a third of the memory budget has room
-    for, with their neighbours; if these are fewer than 500, it is a `MemoryBudgetError`.
+    for, with their neighbours. Raises `MemoryBudgetError` if these are fewer than 500.
     """
 
     def __init__(

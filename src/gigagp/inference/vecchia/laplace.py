@@ -130,7 +130,7 @@ class LaplaceObjective(TableObjective):
         self._graph: NeighbourGraph | None = None
         self._known: tuple[Tensor, Tensor] | None = None
         self._last: _Evaluated | None = None
-        self._rows: Tensor | None = None
+        #: what learns in place of this objective, from some of the rows
         self._learner: LaplaceObjective | None = None
         learning_rows = _LEARNING_ROWS if learning_rows is None else learning_rows
         if learning_rows < n:
@@ -175,7 +175,6 @@ class LaplaceObjective(TableObjective):
 
     def start(self, model: Model) -> Model:
         if self._learner is not None:
-            assert self._rows is not None
             self._learner.start(model.take_rows(self._rows))
         elif self._graph is None or not self._graph.serves(model.kernel, self.table.X, self._n_neighbours):
             self._graph = NeighbourGraph(model.kernel, self.table.X, self._n_neighbours)
@@ -222,7 +221,6 @@ class LaplaceObjective(TableObjective):
     def evaluate(self, model: Model) -> Evaluation:
         """Return the value, where it is exact or was asked for, and the gradient."""
         if self._learner is not None:
-            assert self._rows is not None
             found, share = self._learner.evaluate(model.take_rows(self._rows)), self.table.n_rows / len(self._rows)
             value = None if found.value is None else share * found.value
             return Evaluation(value, {name: share * one for name, one in found.gradient.items()})
@@ -289,7 +287,6 @@ class LaplaceObjective(TableObjective):
         It is that of Gaussian observations of the latent values with variances ``1 / W``, in Vecchia's approximation.
         """
         if self._learner is not None:
-            assert self._rows is not None
             return self.table.n_rows / len(self._rows) * self._learner.fisher(space, vector, probes)
         model = space.decode(vector)
         if self._last is None or not model.equals(self._last.model):

@@ -138,7 +138,7 @@ class Regression(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """The change by more neighbours: the mean of ``log(D / D') / 2`` over random rows, in nats.
+    """The gain of more neighbours: the mean of ``log(D / D') / 2`` over random rows, in nats.
 
     D is the variance of a row given its neighbours, and D' that given many more. The mean is the Kullback-Leibler
     divergence of the two approximations for each row. As D' is not the exact variance, it is a lower bound of the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.grid.factorised import GridOperator
 from gigagp.operators.grid.kernel import GridKernel
+from gigagp.operators.grid.statistics.gram import Gram
 from gigagp.operators.grid.sum_kernel import SumKernel
 from gigagp.solvers.preconditioners import pivoting
 from gigagp.solvers.preconditioners.base import Preconditioner, factor_with_jitter
@@ -47,7 +49,11 @@ class LongWavesPreconditioner(Preconditioner):
         # A node that only the tails of interpolation weights reach carries no information of its own.
         weights = torch.where(weights > 0.05, weights, 0.0)
         factor = pivoting.random(
-            _BetweenNodes(operator.kernel), rank, generator, weights=weights, enough=operator.noise
+            SmoothMatrix(operator.kernel, operator.kernel.between),
+            rank,
+            generator,
+            weights=weights,
+            enough=operator.noise,
         )
         self._columns, self.pivots = factor.columns, factor.pivots
         self._triangle = factor.columns[factor.pivots]
@@ -120,29 +126,28 @@ class LongWavesPreconditioner(Preconditioner):
         return f"{self.rank} columns of the kernel between nodes plus noise"
 
 
-class _BetweenNodes(SymmetricMatrix):
-    """``K_G`` as a matrix whose columns can be read."""
+class SmoothMatrix(SymmetricMatrix):
+    """A matrix without noise on the nodes, ``K_G`` or ``W'W``, of which a function returns blocks."""
 
-    def __init__(self, kernel: GridKernel | SumKernel) -> None:
-        self._kernel = kernel
-        self.n, self.dtype, self.device = kernel.n, torch.float64, torch.device("cpu")
+    dtype, device = torch.float64, torch.device("cpu")
+
+    def __init__(self, matrix: GridKernel | SumKernel | Gram, block: Callable[[Index, Index], Tensor]) -> None:
+        self._matrix, self._block, self.n = matrix, block, matrix.n
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self._kernel @ vectors
+        return self._matrix @ vectors
 
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
         return (self @ vectors)[rows]
 
     def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
-        whole = vectors.new_zeros(self.n, vectors.shape[1])
-        whole[columns] = vectors
-        return self @ whole
+        return self.block(slice(None), columns) @ vectors
 
     def noise(self) -> Tensor:
         return torch.zeros(self.n, dtype=torch.float64)
 
     def diagonal(self) -> Tensor:
-        return self._kernel.diagonal()
+        return self._matrix.diagonal()
 
     def block(self, rows: Index, columns: Index) -> Tensor:
-        return self._kernel.between(rows, columns)
+        return self._block(rows, columns)
