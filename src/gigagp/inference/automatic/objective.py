@@ -254,7 +254,7 @@ class AutomaticObjective(TableObjective):
     def _options(
         self, subject: Subject, error: float, local: Vecchia, neighbours: VecchiaObjective, *, ends_here: bool
     ) -> list[Option]:
-        """Return the forecasts of all methods that can be had; on small tables, that of exact inference alone."""
+        """Return the forecasts of all methods that can run; on small tables only that of exact inference."""
         n = self.n_rows
         if n <= EXACT_ROWS and 3 * n**2 * self.table.X.element_size() <= self.table.budget:
             methods: list[Inference] = [Exact()]
@@ -406,7 +406,7 @@ def check_plan(model: Model, device: torch.device) -> None:
         raise InvalidInputError(msg)
 
 
-# What is known of a table from rows that are predicted by the rows around them ----------------------------------------
+# Scores of rows that are predicted by the rows around them ------------------------------------------------------------
 
 
 #: Most and fewest rows that are left out one by one; of one in ten, the variance is also computed with half and with
@@ -418,7 +418,7 @@ class LocalScores(NamedTuple):
     """Scores of random rows that are predicted from the rows nearest to them, and what more of these would gain.
 
     Going from half of the neighbours to all, and from these to twice as many, gains the mean Kullback-Leibler
-    divergence of the predictions, ``log(D / D') / 2``. What further doublings gain is taken for a geometric series.
+    divergence of the predictions, ``log(D / D') / 2``. The gains of further doublings are taken for a geometric series.
     """
 
     rows: torch.Tensor  # indices of the rows

@@ -129,7 +129,7 @@ class Inference(Settings, ABC):
         """Return a one-line description for users."""
 
     def forecast(self, subject: Subject) -> Forecast | None:
-        """Return what a fit by this method is expected to cost and to bring; by default None, which is not known.
+        """Return the expected cost and error of a fit by this method; by default None, because they are not known.
 
         ``inference="auto"`` asks every registered method, with its default settings, once hyperparameters have been
         learned from neighbours. It is called only for models that `check_model` accepts, and should take less than a

@@ -30,7 +30,7 @@ def with_least_noise(model: Model, X: torch.Tensor) -> Model:
 def at_least_noise(found: Evaluation, model: Model, X: torch.Tensor) -> Evaluation:
     """Return an evaluation at `with_least_noise` of a model as one of the model, by its own hyperparameters.
 
-    Where it has less noise, that of the evaluation follows the trace of the kernel matrix, and its own changes nothing.
+    Where the model has less noise, the noise of the evaluation follows the trace of the kernel matrix instead.
     Only a pull to more noise is kept.
     """
     if with_least_noise(model, X) is model:

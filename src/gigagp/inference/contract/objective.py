@@ -141,7 +141,7 @@ class TableObjective(ABC):
         return 0.0
 
     def settled(self, model: Model) -> TableObjective:
-        """Return what learning goes on with once a guide has been followed to its end: this objective, or the guide."""
+        """Return the objective with which learning goes on after a guide has settled: this one, or the guide."""
         return self
 
     @abstractmethod

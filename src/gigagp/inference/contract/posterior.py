@@ -154,8 +154,8 @@ class Posterior(ABC):
     def refusal(self, X: torch.Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
         """Return the error for points (m, d) without a prediction, in the data's own units; None if all have one.
 
-        ``scaling`` leads from the data's own units to those of the model, in which the points are; ``names`` are those
-        of the inputs.
+        The points are in the units of the model, to which ``scaling`` leads from the data's own units. ``names`` are
+        the names of the inputs.
         """
         return None
 

@@ -59,7 +59,7 @@ class OrthogonalBasis(NamedTuple):
     def of(cls, basis: torch.Tensor) -> OrthogonalBasis:
         """Return the columns of a basis of shape (n, p), by the Gram-Schmidt process, each of them twice.
 
-        A column of ones comes first and stays what it is, so that the others are centred.
+        A column of ones comes first and does not change, so that the others are centred.
         """
         n, p = basis.shape
         sizes = basis.double().square().mean(0).sqrt()

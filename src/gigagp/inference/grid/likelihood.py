@@ -136,7 +136,7 @@ class GridLikelihood:
         if solved.solution is not None:
             self.initial = solved.dual if solved.start is None else solved.start
             record = record_of(solved.solution, t + p)
-            # nats of the transformed system are not those of the rows
+            # nats of the transformed system are not nats of the likelihood
             self.solves.append(replace(record, nats_targets=None, nats_probes=None))
         basis_targets = basis.T @ statistics.cross
         # Products of different targets with each other are not known, and not needed.

@@ -38,9 +38,9 @@ class LowRankCovariance:
 
     ``root root' = K_G W'Q (Q'K~Q)^-1 Q'W K_G`` with Lanczos vectors Q, as in LOVE (Pleiss et al. 2018) in the form of
     Yadav et al. (2021). ``Q (Q'K~Q)^-1 Q'`` is the Galerkin approximation of ``K~^-1`` and never above it, so that the
-    variance includes what the rank leaves out. This is the computation-aware posterior with the columns of Q as
-    actions. ``Q'K~Q`` is computed from the vectors and not taken from the Lanczos process: this then holds for any Q.
-    The root has shape (m, k).
+    variance includes the part that the rank leaves out. This is the computation-aware posterior with the columns of Q
+    as actions. ``Q'K~Q`` is computed from the vectors and not taken from the Lanczos process: this then holds for any
+    Q. The root has shape (m, k).
     """
 
     root: Tensor

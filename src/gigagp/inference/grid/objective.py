@@ -178,12 +178,12 @@ class GridObjective(TableObjective):
             return None
         apart = copy.copy(self.likelihood(self._model))
         apart.solves = []
-        return GridPosterior.fit(apart, self._model, self.table.budget, torch.Generator().manual_seed(0))
+        return GridPosterior.fit(apart, self._model, self.table.budget)
 
     def posterior(self, model: Model, generator: torch.Generator) -> GridPosterior:
         """Return the posterior at a model, and warn if the grid cannot represent the model."""
         likelihood = self.likelihood(model)
-        posterior = GridPosterior.fit(likelihood, model, self.table.budget, generator)
+        posterior = GridPosterior.fit(likelihood, model, self.table.budget)
         grid, n_rows = likelihood.statistics.grid, self._choice.n_rows
         way_out = way_to_a_finer_grid(self.settings, grid, n_rows, self.table.budget, model)
         warn_of_coarse_grid(likelihood, model, way_out)
@@ -317,7 +317,7 @@ def finest(
 def way_to_a_finer_grid(
     settings: GridSettings, grid: RegularGrid | GridSum, n_rows: int | None, budget: int, model: Model
 ) -> str:
-    """Return what a user can do to get a finer grid, in words."""
+    """Return advice for users who need a finer grid."""
     if settings.size != "auto":
         return "Use a finer grid (size of inference.Grid)."
     most = finest(settings, grid.n_inputs, n_rows, budget, sum_columns(model.kernel), timed=False)
@@ -336,7 +336,7 @@ def way_to_a_finer_grid(
 def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model, way_out: str | None = None) -> None:
     """Warn if a lengthscale is shorter than a cell, or if the interpolation gap exceeds the noise variance.
 
-    ``way_out`` is what the user can do (`way_to_a_finer_grid`).
+    ``way_out`` is advice for the user (`way_to_a_finer_grid`).
     """
     way_out = way_out or "Use a finer grid (size of inference.Grid, memory_budget)."
     for kernel, grid, inputs in grid_kernel(model.kernel, likelihood.statistics.grid).pieces:

@@ -80,11 +80,10 @@ class GridPosterior(GrowingPosterior):
         self.deviations, self._method, self.final_solve = deviations, method, final_solve
 
     @classmethod
-    def fit(cls, likelihood: GridLikelihood, model: Model, budget: int, generator: torch.Generator) -> GridPosterior:
+    def fit(cls, likelihood: GridLikelihood, model: Model, budget: int) -> GridPosterior:
         """Solve for the mean and the samples at a model."""
-        settings = likelihood.settings
         system = likelihood.system(model, is_final=True)
-        draws, cross = likelihood.noisy_prior(system, settings.n_samples, None)
+        draws, cross = likelihood.noisy_prior(system, likelihood.settings.n_samples, None)
         targets, probes = likelihood.fit_targets(system, cross)
         return cls(
             likelihood,
@@ -116,7 +115,7 @@ class GridPosterior(GrowingPosterior):
         likelihood = GridLikelihood(statistics, model.mean, self.settings, torch.Generator())
         likelihood.seeds = self.likelihood.seeds
         likelihood.resume(None, self.likelihood.torus_lengths)
-        posterior = GridPosterior.fit(likelihood, model, self.budget, torch.Generator())
+        posterior = GridPosterior.fit(likelihood, model, self.budget)
         likelihood.warn_of_unfinished_solves()
         return posterior
 
@@ -139,7 +138,7 @@ class GridPosterior(GrowingPosterior):
         return f"grid of {shape_in_words(self.grid)} nodes ({self.grid.interpolation}), FFT{without}, cpu, float64"
 
     def notes(self) -> dict[str, str]:
-        """Return what variances are made from, where they are not exact."""
+        """Return the source of variances that are not exact."""
         count = self.deviations.shape[1]
         words = f"from {count} posterior samples, standard error {math.sqrt(2 / count):.0%}"
         return {"variances": words} if self._own_method == "samples" else {}
@@ -236,7 +235,7 @@ class GridPosterior(GrowingPosterior):
         return self.kernel.interpolated_variance(X)
 
     def _with_prior_beyond(self, variance: Tensor, X: Tensor, outside: Tensor) -> Tensor:
-        """Return variances with those of the prior beyond the grid, if ``Grid.outside`` is to take them there."""
+        """Return variances, with the prior variances beyond the grid if ``Grid.outside`` asks for them."""
         if self.settings.outside == "prior":
             variance[outside] = self.model.kernel.diagonal(X.double()[outside])
         return variance
@@ -287,7 +286,7 @@ class GridPosterior(GrowingPosterior):
         return found + (half - half.detach())
 
     def variance_parts(self, X: Tensor) -> VarianceParts:
-        """Return the low-rank variance split into the posterior variance (by solves) and what the rank leaves out."""
+        """Return the low-rank variance split into the posterior variance (by solves) and the excess due to the rank."""
         if self._own_method != "low_rank":
             msg = 'return_parts of GPRegressor.predict needs Grid(variance="low_rank") with grid inference.'
             raise InvalidInputError(msg)

@@ -94,7 +94,7 @@ class Iterative(Inference):
     n_samples : int or "auto", default "auto"
         Number of posterior samples that the last solve computes. From samples alone, predicted variances have a
         relative standard error of ``sqrt(2 / n_samples)``. ``"auto"`` is 16 where nearest neighbours make their
-        variances as certain as those of 64, and otherwise as many as that takes, at most 64.
+        variances as certain as those of 64, and otherwise the number that this takes, at most 64.
     final_tolerance : float or None, default None
         Relative residual of the last solve, from which predictions are made. None is the tolerance of the solver. With
         ``solver="auto"``, None keeps the residual below a twentieth of the standard deviation with which the latent
@@ -226,7 +226,7 @@ class IterativeObjective(TableObjective):
     def _solve_from(
         self, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor, initial: Start | None, n_fixed: int
     ) -> Solution:
-        """Solve with what the last solve has left, and keep what this one leaves."""
+        """Solve with the state of the last solve, and keep that of this one."""
         self._state = state = solver.prepare(matrix, self._state)
         solution = solver.solve(state, right_hand_sides, initial, self._solver_generator, n_targets=n_fixed)
         self._state = state.without_matrix() if isinstance(state, Prepared) else None
@@ -284,7 +284,8 @@ class IterativeObjective(TableObjective):
         solution = solver.solve(matrix, stacked, generator=self._solver_generator)
         coefficients = solved_trend(self._basis.columns, table.Y, solution).coefficients
         n_probes = self._estimator.n_probes or _AUTO_PROBES
-        contrast, generator = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients]), self._probe_generator
+        generator = self._probe_generator
+        contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
         residuals = stacked @ contrast
         # a truncated solution has two independent estimates of the data fit, whose difference tells its standard error
         solved = [solution.value] if solution.truncated is None else [solution.value, solution.truncated.second]

@@ -95,7 +95,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
 
     @cached_property
     def neighbours(self) -> LocalPredictor:
-        """Predictions from as many nearest rows as cost about what the exact prediction does."""
+        """Predictions from nearest rows, as many as cost about as much as the exact prediction."""
         kernel = self.model.kernel
         m = min(round((_ROWS_FOR_CUBE * self.n_rows) ** (1 / 3)), _MOST_NEIGHBOURS)
         noise = pool_of(self.model, self.table).noise
@@ -301,9 +301,10 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         """Return the distribution of each row given all others, from the solutions for targets and samples.
 
         The solutions ``u = H^-1 w`` for noisy prior samples w have the variances ``P_ii`` of the diagonal of
-        ``P = H^-1``. What the rows around row i leave of a sample, with the variance D, has the covariance 1 with u_i.
-        ``P_ii = 1 / D + E (u_i - d_i / D)^2`` therefore holds exactly, and its estimate is the more certain, the more
-        of a row its neighbours know. The standard error has the relative residual of the solve in it.
+        ``P = H^-1``. The error of predicting a sample at row i from the rows around it has the variance D and the
+        covariance 1 with u_i. ``P_ii = 1 / D + E (u_i - d_i / D)^2`` therefore holds exactly, and its estimate is the
+        more certain, the more of a row its neighbours know. The standard error has the relative residual of the solve
+        in it.
         """
         solved = self.update.probe_solutions.double()
         if self.probe_values is None:

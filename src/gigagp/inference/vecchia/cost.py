@@ -34,7 +34,7 @@ class Ending:
         self._is_timed, self._build_seconds = False, 0.0
 
     def reserve(self, model: Model, table: TrainingTable, graph: NeighbourGraph, left: float) -> None:
-        """Decide from what a row takes now and the seconds that are left, and keep the time before the deadline."""
+        """Decide by measured seconds of a row and the seconds that are left, and keep the time before the deadline."""
         built, seconds = measured_seconds(model, table, graph)
         self.row_seconds, self._is_timed = seconds / slowness(), True
         self._build_seconds = max(self._build_seconds, built)  # an earlier look may have found the tree built
@@ -53,7 +53,7 @@ def nominal_seconds(n_neighbours: int, n_inputs: int) -> float:
 
 
 def measured_seconds(model: Model, table: TrainingTable, graph: NeighbourGraph) -> tuple[float, float]:
-    """Return the seconds that a first row takes now, and those of each further one.
+    """Return the measured seconds of a first row, and of each further one.
 
     The first one builds what all need: the order of the rows and their tree, if the graph does not have them yet.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,13 +80,6 @@ _INFORMATION_ROWS = 4000
 _LARGEST_NOISE = 1e8
 
 
-class _Evaluated(NamedTuple):
-    """The last evaluation: the model, and the curvature at its mode, shape (n,)."""
-
-    model: Model
-    curvature: Tensor
-
-
 class LaplaceObjective(TableObjective):
     """``log p(Y | f) - f' Q f / 2 - log det(I + L' W L) / 2`` at the most probable latent values f.
 
@@ -95,7 +88,7 @@ class LaplaceObjective(TableObjective):
     several targets the mean of theirs in the determinant, as in the posterior's variance. Up to `DENSE_ROWS` rows
     everything is exact. Beyond, the value is not computed except on request (``values``), and traces in the gradient
     are means over posterior draws s minus prior draws u made of the same random numbers:
-    ``tr(((Q + W)^-1 - Q^-1) dQ) = E (s' dQ s - u' dQ u)``, where what the data say nothing about cancels.
+    ``tr(((Q + W)^-1 - Q^-1) dQ) = E (s' dQ s - u' dQ u)``, in which directions cancel that the data do not inform.
 
     By default points are conditioned on 60 rows, at least ``n_neighbours``, or on all if each row has all others, and
     hyperparameters are learned from 20,000 rows.
@@ -129,7 +122,8 @@ class LaplaceObjective(TableObjective):
         self._basis = table.basis.double()[:, :p]
         self._graph: NeighbourGraph | None = None
         self._known: tuple[Tensor, Tensor] | None = None
-        self._last: _Evaluated | None = None
+        #: model of the last evaluation, and the curvature at its mode, shape (n,)
+        self._last: tuple[Model, Tensor] | None = None
         #: what learns in place of this objective, from some of the rows
         self._learner: LaplaceObjective | None = None
         learning_rows = _LEARNING_ROWS if learning_rows is None else learning_rows
@@ -232,7 +226,7 @@ class LaplaceObjective(TableObjective):
         mode = self._mode(model, space, self._known, gain)
         self._known = mode.z, mode.coefficients
         curvature = mode.local.curvature.mean(1)
-        self._last = _Evaluated(model, curvature)
+        self._last = model, curvature
         roots = space.roots(curvature, _GRADIENT_DRAWS, _TOLERANCE)
         gradient = self._gradient(model, self._graph, space, mode, *roots)
         value = None
@@ -255,13 +249,8 @@ class LaplaceObjective(TableObjective):
         variance = root.square().sum(1)[:, None]
         through_mode = -0.5 * variance * local.change
         if bool(through_mode.any()):
-            z, of_trend = space.solve_with_trend(
-                space.colour_transposed(through_mode),
-                self._basis.T @ through_mode,
-                local.hessian,
-                self._basis,
-                _TOLERANCE,
-            )
+            right = space.colour_transposed(through_mode), self._basis.T @ through_mode
+            z, of_trend = space.solve_with_trend(*right, local.hessian, self._basis, _TOLERANCE)
             h = space.colour(z)
         else:
             h, of_trend = torch.zeros_like(through_mode), self._basis.new_zeros(self._basis.shape[1], t)
@@ -289,12 +278,12 @@ class LaplaceObjective(TableObjective):
         if self._learner is not None:
             return self.table.n_rows / len(self._rows) * self._learner.fisher(space, vector, probes)
         model = space.decode(vector)
-        if self._last is None or not model.equals(self._last.model):
+        if self._last is None or not model.equals(self._last[0]):
             self.evaluate(model)
         assert self._last is not None
         assert self._graph is not None
         least = 1 / (_LARGEST_NOISE * model.kernel.diagonal(self.table.X.double()))
-        pool = self._pool(model, 1 / torch.maximum(self._last.curvature, least))
+        pool = self._pool(model, 1 / torch.maximum(self._last[1], least))
         n = self.table.n_rows
         rows = torch.arange(n)
         if n > _INFORMATION_ROWS:

@@ -178,8 +178,8 @@ class LatentSpace:
         """Return R and U, shape (n, r), with ``R R'`` the posterior covariance of f and ``U U'`` the prior one.
 
         Up to `DENSE_ROWS` rows they are exact. Beyond, their columns are ``count`` draws over the root of ``count``,
-        and a column of U is the prior draw that the column of R comes from: what the data say nothing about is the same
-        in both.
+        and a column of U is the prior draw that the column of R comes from: directions that the data do not inform are
+        the same in both.
         """
         if self._root is not None:
             eye = torch.eye(self.n).to(self._root)

@@ -47,7 +47,7 @@ _LEARNING_ROWS, AFFORDABLE, _FEWEST_ROWS, _FEWEST_IN_TIME = 10_000, 1.5e10, 4000
 _LEAST_GAINS = (1e-5, 5e-4)
 #: Seed of the rows that learning looks at.
 _SEED = 1
-#: Share of the time left that an evaluation with more rows may take, and what it takes beside a regression of its rows.
+#: Share of the time left that an evaluation with more rows may take, and its time over that of a regression.
 _CLOSER, _EVALUATION = 0.1, 3.0
 #: Rows whose distances to their nearest rows tell how fine a function the table can show, and how many of these are
 #: looked at, because some may be equal.
@@ -174,7 +174,7 @@ class VecchiaObjective(TableObjective):
         return Minibatch.of(self.table, rows, graph.earlier(rows))
 
     def suffices(self, model: Model) -> bool:
-        """Whether the likelihood misses so little at a model that its optimum is near that of the exact one."""
+        """Whether the likelihood misses so little at a model that its optimum is near the exact one."""
         gap = Gap.of(pool_of(model, self.table), NeighbourGraph(model.kernel, self.table.X, self.n_neighbours))
         return gap.nats - 2 * gap.standard_error <= _NARROW_GAP
 

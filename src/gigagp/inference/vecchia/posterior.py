@@ -148,14 +148,14 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
 
     @cached_property
     def _gap(self) -> Gap | None:
-        """What more neighbours of each row would change; None if the memory budget has no room for them."""
+        """The gain of more neighbours of each row; None if the memory budget has no room for them."""
         try:
             return Gap.of(pool_of(self.model, self.table), self._graph)
         except MemoryBudgetError:
             return None
 
     def gap(self) -> Estimate | None:
-        """Return what more neighbours of each row would change, in nats; it costs about a tenth of a second."""
+        """Return the gain of more neighbours of each row, in nats; it costs about a tenth of a second."""
         return None if self._gap is None else Estimate(self._gap.nats, self._gap.standard_error)
 
     def notes(self) -> dict[str, str]:
