@@ -50,7 +50,7 @@ class TableObjective(ABC):
     @property
     def n_observations(self) -> int:
         """Number of rows times number of targets."""
-        return self.table.n_observations
+        return self.n_rows * self.table.n_targets
 
     @property
     def target_variance(self) -> float:
@@ -113,8 +113,8 @@ class TableObjective(ABC):
         return None
 
     def draw_rows(self, count: int, generator: torch.Generator) -> torch.Tensor:
-        """Return the sorted indices of random rows."""
-        return torch.randperm(self.n_rows, generator=generator)[:count].sort().values
+        """Return the sorted indices of random rows of the table."""
+        return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
 
     def subset(self, rows: torch.Tensor) -> ExactObjective:
         """Return the exact objective on a subset of the rows."""
