@@ -11,8 +11,7 @@ from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference import Grid
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.grid.likelihood import GridLikelihood
-from gigagp.inference.grid.low_rank import LowRankCovariance
-from gigagp.inference.grid.posterior import GridPosterior
+from gigagp.inference.grid.posterior import GridPosterior, LowRankCovariance
 from gigagp.inference.registry import restore_posterior
 from gigagp.kernels import RBF
 from gigagp.model.likelihoods import Gaussian
