@@ -389,7 +389,7 @@ class GridPosterior(GrowingPosterior):
             likelihood,
             saved.model,
             saved.budget,
-            *(tensors[name].cpu() for name in POSTERIOR_TENSORS),
+            **{name: tensors[name].cpu() for name in POSTERIOR_TENSORS},
             method=header["method"],
             final_solve=None if solve is None else SolveRecord(**solve),
         )

@@ -38,7 +38,7 @@ from gigagp.settings.schema import (
 
 #: Largest length of a torus, in multiples of the grid; a longer one is never needed.
 _LONGEST_TORUS = 64
-#: Shapes of the posterior's own tensors, which are float64 and in the order of its arguments.
+#: Shapes of the posterior's own tensors, which are float64, by the names of its arguments.
 POSTERIOR_TENSORS = {
     "values": "m t",
     "adjoint": "m t",
