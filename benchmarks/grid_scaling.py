@@ -33,7 +33,7 @@ import torch
 from gigagp import kernels
 from gigagp.errors import SolverWarning
 from gigagp.inference.grid.iterative import iterative_system
-from gigagp.inference.grid.low_rank import LowRankCovariance
+from gigagp.inference.grid.posterior import LowRankCovariance
 from gigagp.inference.grid.system import SolveSettings
 from gigagp.operators.grid import GridKernel, GridOperator, InterpolatedKernelMatrix, RowsGram, Starts
 from gigagp.operators.grid.statistics import GridStatistics, RegularGrid

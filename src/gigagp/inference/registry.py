@@ -84,23 +84,9 @@ def posterior_kinds(more: Iterable[type[Inference]] = ()) -> dict[str, type[Post
 def restore_posterior(
     header: Mapping[str, Any], tensors: dict[str, Tensor], saved: Saved, more: Iterable[type[Inference]] = ()
 ) -> Posterior:
-    """Return the posterior stored in a model file.
+    """Return the posterior stored in a model file, of registered methods or of ``more``.
 
-    Parameters
-    ----------
-    header : mapping
-        Header of the posterior's state.
-    tensors : dict of str to Tensor
-        Tensors of the posterior's state.
-    saved : Saved
-        Parts of the model file that all posteriors share.
-    more : iterable of type
-        Unregistered inference methods whose posteriors the file may contain.
-
-    Raises
-    ------
-    ModelFileError
-        If the state is not valid for a posterior of its kind.
+    The header and the tensors are those of the posterior's state. Raises `ModelFileError` if they are not valid.
     """
     kind = header["kind"]
     found = posterior_kinds(more).get(kind) if isinstance(kind, str) else None

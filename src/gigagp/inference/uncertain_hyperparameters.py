@@ -2,10 +2,10 @@
 
 Laplace's approximation is normal, in logarithms of lengthscales and standard deviations, about the mode of the
 likelihood times the weak prior of `gigagp.optimization.Auto`. Its precision is the Fisher information plus that of the
-prior (Stein 1999, section 6.4). What few rows say of a hyperparameter is skewed, so that up to 3,000 rows draws are
-corrected twice (Rue, Martino and Chopin 2009, doi:10.1111/j.1467-9868.2008.00700.x, section 6.5): each half of each
-principal axis has the width at which the density has fallen as that of a normal distribution does, and draws are
-weighted by the ratio of the densities. Where rows do not determine a hyperparameter, what is known of it is the prior.
+prior (Stein 1999, section 6.4). Beliefs from few rows are skewed, so that up to 3,000 rows draws are corrected twice
+(Rue, Martino and Chopin 2009, doi:10.1111/j.1467-9868.2008.00700.x, section 6.5): each half of each principal axis has
+the width at which the density has fallen as that of a normal distribution does, and draws are weighted by the ratio of
+the densities. Where rows do not determine a hyperparameter, only the prior is known.
 
 The likelihood is the restricted one, in which the coefficients of the mean have a flat prior, as in the variances of
 every posterior: ``log p(y | theta) - log det(Phi' H^-1 Phi) / 2``. Up to 3,000 rows it is exact, or that of the nearest
@@ -67,21 +67,9 @@ def laplace_mixture(
 ) -> MixturePosterior | None:
     """Return the posterior with the uncertainty of the hyperparameters; None if the inference method has none.
 
-    Parameters
-    ----------
-    objective : TableObjective
-        Objective of the fit, on a table with one target.
-    model : Model
-        Model at the learned hyperparameters.
-    generator : torch.Generator
-        Source of all random numbers.
-    parts : int
-        Number of such mixtures that the answer consists of, which share the number of draws.
-
-    Warns
-    -----
-    FitWarning
-        If the learned hyperparameters are far from the mode, about which the draws are.
+    The table has one target, and the model is the learned one. If the answer consists of several such mixtures
+    (``parts``), they share the number of draws. A `FitWarning` says if the learned hyperparameters are far from the
+    mode, about which the draws are.
     """
     if not objective.has_posteriors_near:
         return None
@@ -102,29 +90,13 @@ def laplace_mixture(
 
 @dataclass(frozen=True, eq=False)
 class _Beliefs:
-    """What the rows and the prior say of the hyperparameters.
+    """Beliefs about the hyperparameters, from the likelihood of the rows and the prior."""
 
-    Attributes
-    ----------
-    likelihood : ExactObjective or VecchiaObjective
-        Likelihood of the rows, or of a subset of them.
-    share : float
-        All rows over those of the likelihood.
-    space : ParameterSpace
-        Coordinates of the hyperparameters.
-    prior : WeakPrior
-        Prior on these coordinates, that of `gigagp.optimization.Auto`.
-    centre : Tensor of shape (p,)
-        The learned hyperparameters.
-    generator : torch.Generator
-        Source of random numbers.
-    """
-
-    likelihood: ExactObjective | VecchiaObjective
-    share: float
-    space: ParameterSpace
-    prior: WeakPrior
-    centre: Tensor
+    likelihood: ExactObjective | VecchiaObjective  # of the rows, or of a subset of them
+    share: float  # all rows over those of the likelihood
+    space: ParameterSpace  # coordinates of the hyperparameters
+    prior: WeakPrior  # on these coordinates, that of `gigagp.optimization.Auto`
+    centre: Tensor  # the learned hyperparameters, (p,)
     generator: torch.Generator
 
     @classmethod

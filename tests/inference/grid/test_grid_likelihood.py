@@ -13,9 +13,8 @@ from gigagp.errors import GigaGPWarning, InvalidInputError, SolverWarning
 from gigagp.inference import Grid
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem, factorised_log_determinant
 from gigagp.inference.grid.iterative import has_holes, iterative_system
-from gigagp.inference.grid.likelihood import GridLikelihood
+from gigagp.inference.grid.likelihood import GridLikelihood, draw_from_gram, noise_probes
 from gigagp.inference.grid.objective import warn_of_coarse_grid
-from gigagp.inference.grid.probes import draw_from_gram, noise_probes
 from gigagp.inference.grid.system import DenseGridSystem, GridSystem, SolveSettings
 from gigagp.inference.grid.whitened_system import HolesPreconditioner, WhitenedGridSystem
 from gigagp.kernels import Kernel

@@ -13,9 +13,8 @@ from torch import Tensor
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.inference.grid.iterative import iterative_system
+from gigagp.inference.grid.iterative import SlopesSystem, iterative_system
 from gigagp.inference.grid.likelihood import GridLikelihood
-from gigagp.inference.grid.slopes_system import SlopesSystem
 from gigagp.inference.grid.sum_grid import sum_columns
 from gigagp.inference.grid.system import DenseGridSystem, SolveSettings
 from gigagp.kernels import Kernel

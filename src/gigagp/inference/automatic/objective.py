@@ -68,18 +68,7 @@ class AutomaticObjective(TableObjective):
 
     Learning begins with subsets and neighbours. Then `settled` asks every registered method for its forecast, and the
     fit goes on with the objective of the chosen one, or ends with the neighbours' posterior. An optimizer that knows no
-    guide learns by exact solves.
-
-    Parameters
-    ----------
-    table : TrainingTable
-        Training rows in the model's units.
-    generator : torch.Generator
-        Source of all random numbers.
-    started : float
-        Value of ``time.monotonic()`` at which the fit began.
-    budget : float
-        Seconds that the fit may take from then on; infinity without a time budget.
+    guide learns by exact solves. The fit has ``budget`` seconds from ``started`` on, a value of ``time.monotonic()``.
     """
 
     def __init__(self, table: TrainingTable, generator: torch.Generator, started: float, budget: float) -> None:
@@ -265,7 +254,7 @@ class AutomaticObjective(TableObjective):
     def _options(
         self, subject: Subject, error: float, local: Vecchia, neighbours: VecchiaObjective, *, ends_here: bool
     ) -> list[Option]:
-        """Return the forecasts of all methods that can be had; on small tables, that of exact inference alone."""
+        """Return the forecasts of all methods that can run; on small tables only that of exact inference."""
         n = self.n_rows
         if n <= EXACT_ROWS and 3 * n**2 * self.table.X.element_size() <= self.table.budget:
             methods: list[Inference] = [Exact()]
@@ -396,10 +385,7 @@ class PlanningObjective(AutomaticObjective):
     def plan_at(self, model: Model) -> Plan:
         """Return the forecast at a model.
 
-        Raises
-        ------
-        InvalidInputError
-            If neighbours are not compiled for the kernel or do not fit the memory, so that nothing can be foreseen.
+        Raises `InvalidInputError` if neighbours are not compiled for the kernel or do not fit the memory.
         """
         check_plan(model, self.table.X.device)
         self._choose(model)
@@ -420,7 +406,7 @@ def check_plan(model: Model, device: torch.device) -> None:
         raise InvalidInputError(msg)
 
 
-# What is known of a table from rows that are predicted by the rows around them ----------------------------------------
+# Scores of rows that are predicted by the rows around them ------------------------------------------------------------
 
 
 #: Most and fewest rows that are left out one by one; of one in ten, the variance is also computed with half and with
@@ -431,24 +417,15 @@ SCORED_ROWS, FEWEST_SCORED_ROWS, _ONE_IN = 2000, 300, 10
 class LocalScores(NamedTuple):
     """Scores of random rows that are predicted from the rows nearest to them, and what more of these would gain.
 
-    Attributes
-    ----------
-    rows : Tensor
-        Indices of the rows.
-    densities : Tensor
-        Negative log density of each given its neighbours, mean over targets, in the units of the model.
-    rmse : float
-        Root mean square error of a left-out row.
-    gain : float
-        What exact inference would gain of `nll`. Going from half of the neighbours to all, and from these to twice
-        as many, gains the mean Kullback-Leibler divergence of the predictions, ``log(D / D') / 2``. What further
-        doublings gain is taken for a geometric series.
+    Going from half of the neighbours to all, and from these to twice as many, gains the mean Kullback-Leibler
+    divergence of the predictions, ``log(D / D') / 2``. The gains of further doublings are taken for a geometric series.
     """
 
-    rows: torch.Tensor
+    rows: torch.Tensor  # indices of the rows
+    #: negative log density of each given its neighbours, mean over targets, in the units of the model
     densities: torch.Tensor
-    rmse: float
-    gain: float
+    rmse: float  # root mean square error of a left-out row
+    gain: float  # what exact inference would gain of `nll`
 
     @property
     def nll(self) -> float:

@@ -43,17 +43,13 @@ class Option:
         Settings of the method.
     n_rows : int
         Rows that it uses.
-    seconds : float
-        Expected time of the whole fit.
-    memory : float
-        Expected bytes at the peak, in addition to the table.
-    nll : float or None
-        Expected negative log density of a new target, in nats; None if the method cannot foresee it. It is then never
-        chosen.
+    seconds, memory : float
+        Expected time of the whole fit, and expected bytes at the peak, in addition to the table.
+    nll, rmse : float or None
+        Expected negative log density of a new target, in nats, and its root mean square error. None if the method
+        cannot foresee them; it is then never chosen.
     nll_error : float
         Standard error of `nll`, mostly common to all options.
-    rmse : float or None
-        Expected root mean square error of a new target; None as for `nll`.
     """
 
     inference: Inference
@@ -90,12 +86,8 @@ class Plan:
     ----------
     options : tuple of Option
         From the fastest to the slowest.
-    chosen : Option
-    budget : float
-        Seconds that the fit may take; infinity without a time budget.
-    memory : float
-        Bytes that it may take; infinity if it is not known.
-    reason : str
+    budget, memory : float
+        Seconds and bytes that the fit may take; infinity without a time budget, or if the memory is not known.
     """
 
     options: tuple[Option, ...]
@@ -133,20 +125,15 @@ class Plan:
     def to_plain(self, describe: Callable[[Inference], Any]) -> dict[str, Any]:
         """Return plain data for a model file; ``describe`` turns an inference method into such."""
         listed = [{**vars(one), "inference": describe(one.inference)} for one in self.options]
-        limits = {name: None if value == math.inf else value for name, value in self._limits().items()}
-        return {"options": listed, "chosen": self.options.index(self.chosen), **limits, "reason": self.reason}
-
-    def _limits(self) -> dict[str, float]:
-        return {"budget": self.budget, "memory": self.memory}
+        budget, memory = (None if limit == math.inf else limit for limit in (self.budget, self.memory))
+        chosen = self.options.index(self.chosen)
+        return {"options": listed, "chosen": chosen, "budget": budget, "memory": memory, "reason": self.reason}
 
     @classmethod
     def from_plain(cls, data: Any, restore: Callable[[Any], Any]) -> Plan:
         """Return the plan that `to_plain` has described, where ``restore`` is the inverse of its ``describe``.
 
-        Raises
-        ------
-        ModelFileError
-            If the data do not describe a plan.
+        Raises `ModelFileError` if the data do not describe a plan.
         """
         _PLAN(data, "the header.plan")
         names = Option.__dataclass_fields__

@@ -1,4 +1,4 @@
-"""What a method of inference is to the others and to the estimators, and what several methods share.
+"""The contract between inference methods and estimators, and code that several methods share.
 
 `base.Inference` makes an `objective.TableObjective`, which ends in a `posterior.Posterior`.
 """

@@ -129,7 +129,7 @@ class Inference(Settings, ABC):
         """Return a one-line description for users."""
 
     def forecast(self, subject: Subject) -> Forecast | None:
-        """Return what a fit by this method is expected to cost and to bring; by default None, which is not known.
+        """Return the expected cost and error of a fit by this method; by default None, because they are not known.
 
         ``inference="auto"`` asks every registered method, with its default settings, once hyperparameters have been
         learned from neighbours. It is called only for models that `check_model` accepts, and should take less than a
@@ -152,13 +152,7 @@ class Inference(Settings, ABC):
         raise NotImplementedError(f"{self.label} does not stream")
 
     def check_likelihood(self, likelihood: Likelihood) -> None:
-        """Refuse a likelihood that this method does not support.
-
-        Raises
-        ------
-        InvalidInputError
-            If the likelihood is not supported.
-        """
+        """Refuse (`InvalidInputError`) a likelihood that this method does not support."""
         can = self.abilities.likelihoods
         if can == "any" or isinstance(likelihood, Gaussian) or (can == "log-concave" and likelihood.is_log_concave):
             return
@@ -172,19 +166,9 @@ class Inference(Settings, ABC):
         raise InvalidInputError(msg)
 
     def check_precision(self, dtype: str, *, asked: bool = True) -> None:
-        """Refuse a precision that this method does not support.
+        """Refuse (`InvalidInputError`) a precision, ``dtype`` of `GPRegressor`, that this method does not support.
 
-        Parameters
-        ----------
-        dtype : str
-            Argument ``dtype`` of `GPRegressor`.
-        asked : bool, default True
-            Whether the user has chosen this method; if ``"auto"`` has, ``"mixed"`` is accepted in any case.
-
-        Raises
-        ------
-        InvalidInputError
-            If the precision is not supported.
+        Where ``"auto"`` has chosen the method, and no user (``asked``), ``"mixed"`` is accepted in any case.
         """
         if dtype in self.abilities.dtypes or (dtype == "mixed" and (self.mixes_precision or not asked)):
             return
@@ -196,13 +180,7 @@ class Inference(Settings, ABC):
         raise InvalidInputError(msg)
 
     def check_device(self, device: torch.device, *, asked: bool = True) -> None:
-        """Refuse a device that the user has chosen and that this method does not support.
-
-        Raises
-        ------
-        InvalidInputError
-            If the device is not supported.
-        """
+        """Refuse (`InvalidInputError`) a device that a user has chosen and that this method does not support."""
         if asked and self.abilities.devices == "cpu" and device.type != "cpu":
             msg = (
                 f'device of GPRegressor must be "auto" or "cpu" with {self.label}, which runs on the CPU; got '
@@ -213,10 +191,7 @@ class Inference(Settings, ABC):
     def check_bounds(self, bounds: tuple[Any, Any] | None) -> tuple[list[float], list[float]] | None:
         """Return the argument ``bounds`` of `GPRegressor.fit_table` as lists.
 
-        Raises
-        ------
-        InvalidInputError
-            If this method does not use bounds, or they are not the corners of a box.
+        Raises `InvalidInputError` if this method does not use bounds, or they are not the corners of a box.
         """
         if bounds is None:
             return None
@@ -227,13 +202,7 @@ class Inference(Settings, ABC):
         return checked_bounds(low, high)
 
     def check_model(self, model: Model) -> None:
-        """Refuse a kernel, mean or noise that this method does not support, before any work.
-
-        Raises
-        ------
-        InvalidInputError
-            If the model is not supported.
-        """
+        """Refuse (`InvalidInputError`) a kernel, mean or noise that this method does not support, before any work."""
         if self.abilities.kernels == "random features" and not model.kernel.has_features():
             msg = (
                 f"kernel of GPRegressor must have random features for {self.label}; got {model.kernel!r}. Use "
@@ -254,13 +223,7 @@ class Inference(Settings, ABC):
             raise InvalidInputError(msg)
 
     def in_processes(self) -> Inference:
-        """Return the method whose processes share the rows of a stream; refuse one that has no such form.
-
-        Raises
-        ------
-        InvalidInputError
-            If it has none.
-        """
+        """Return the method whose processes share the rows of a stream; by default raise `InvalidInputError`."""
         msg = (
             "inference of GPRegressor for fit_table with distributed=True must be inference.Grid, whose processes "
             f"share the files; got {self!r}. Load the table and use fit."
@@ -268,10 +231,4 @@ class Inference(Settings, ABC):
         raise InvalidInputError(msg)
 
     def check_held(self) -> None:
-        """Refuse settings that apply only to rows that are not held in memory.
-
-        Raises
-        ------
-        InvalidInputError
-            If there is such a setting.
-        """
+        """Refuse (`InvalidInputError`) settings that apply only to rows that are not held in memory."""

@@ -39,16 +39,9 @@ def within_batches(vectors: Tensor, X: Tensor) -> Tensor:
 def by_batches(function: Callable[[Tensor], Tensor], X: Tensor, points: int = _POINTS) -> Tensor:
     """Return covariances (b, q, q) of batches (b, q, d), or (q, q) of points (q, d), for a few batches at a time.
 
-    Where X requires a gradient, the backward pass computes the function again, so that nothing is kept of what lies
-    between the points and their covariances.
-
-    Parameters
-    ----------
-    function : callable
-        Takes batches of shape (k, q, d) and returns their covariances, shape (k, q, q).
-    X : Tensor of shape (q, d) or (b, q, d)
-    points : int
-        Number of points at a time; a batch is never divided.
+    The function takes some batches, (k, q, d), with at most ``points`` points in all unless one batch has more. Where X
+    requires a gradient, the backward pass computes the function again, so that nothing is kept of what lies between the
+    points and their covariances.
     """
     if X.ndim == 2:
         return by_batches(function, X[None], points)[0]

@@ -51,36 +51,16 @@ def require_factor(table: TrainingTable) -> None:
 
 @dataclass
 class Factorised:
-    """``H`` at one model with its Cholesky factor, and the quantities computed from the factor.
-
-    Attributes
-    ----------
-    model : Model
-        Model that ``H`` was computed at.
-    table : TrainingTable
-        The rows, in float64 where float32 is too coarse for the noise of the model.
-    matrix : KernelMatrix
-        ``H``.
-    factor : Tensor of shape (n, n)
-        Lower Cholesky factor of ``H``.
-    solutions : Tensor of shape (n, t)
-        ``H^-1 (Y - mean)``.
-    basis_solutions : Tensor of shape (n, p)
-        ``H^-1`` times the mean's basis.
-    trend : Trend
-        Coefficients of the mean's basis by generalised least squares.
-    value : float
-        Log marginal likelihood, summed over targets.
-    """
+    """``H`` at one model with its Cholesky factor, and the quantities computed from the factor."""
 
     model: Model
-    table: TrainingTable
-    matrix: KernelMatrix
-    factor: torch.Tensor
-    solutions: torch.Tensor
-    basis_solutions: torch.Tensor
-    trend: Trend
-    value: float
+    table: TrainingTable  # the rows, in float64 where float32 is too coarse for the noise of the model
+    matrix: KernelMatrix  # ``H``
+    factor: torch.Tensor  # lower Cholesky factor of ``H``, (n, n)
+    solutions: torch.Tensor  # ``H^-1 (Y - mean)``, (n, t)
+    basis_solutions: torch.Tensor  # ``H^-1`` times the mean's basis, (n, p)
+    trend: Trend  # coefficients of the mean's basis by generalised least squares
+    value: float  # log marginal likelihood, summed over targets
 
     @classmethod
     def of(cls, model: Model, table: TrainingTable) -> Factorised:
@@ -145,23 +125,16 @@ def warn_of_float64(asked: TrainingTable, used: TrainingTable) -> None:
 
 
 class ExactPosterior(SolvedPosterior, GrowingPosterior):
-    """The posterior from a Cholesky factor.
-
-    Parameters
-    ----------
-    known : Factorised
-        ``H`` of the rows with its factor.
-    """
+    """The posterior from a Cholesky factor."""
 
     kind = "exact"
     covariance_is_cheap = True
 
     def __init__(self, known: Factorised) -> None:
         self.model, self.table, self.budget = known.model, known.table, known.table.budget
-        self.factor = known.factor
+        self._known, self.factor = known, known.factor
         self.target_solutions, self.basis_solutions = known.solutions, known.basis_solutions
         self.coefficients, self.coefficient_root = known.trend
-        self._known = known
 
     def in_float64(self) -> ExactPosterior:
         """Return the posterior from a factor in float64."""

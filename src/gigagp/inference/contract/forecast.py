@@ -1,4 +1,4 @@
-"""What an inference method is expected to cost and to bring on a table: `Inference.forecast` and what it is given."""
+"""The expected cost and error of an inference method on a table: what `Inference.forecast` takes and returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.model import Model
 
-#: Largest ratio of what successive doublings gain.
+#: Largest ratio of the gains of successive doublings.
 _LARGEST_RATIO = 0.8
 
 
@@ -36,7 +36,7 @@ class Subject:
     rmse : float
         Root mean square error of these predictions.
     gain : float
-        What exact inference is expected to gain of `nll`, in nats.
+        Expected gain of exact inference over `nll`, in nats.
     products : float
         Products with the kernel matrix that a solve is expected to take.
     row_seconds : float
@@ -77,7 +77,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What an inference method is expected to cost and to bring.
+    """The expected cost and error of an inference method.
 
     Attributes
     ----------

@@ -1,4 +1,6 @@
-"""Derivatives of predictions with respect to the points: correct, or refused with an error.
+"""Derivatives by autograd: of numbers with respect to hyperparameters, and of predictions with respect to the points.
+
+Predictions are differentiated correctly, or refused with an error.
 
 Kernel blocks are differentiated by autograd, and kernel products by `gigagp.products.cross`. This module handles the
 rest: solves for new points, which autograd could follow only in part; sums over very many features, whose graph would
@@ -7,13 +9,24 @@ not fit into memory; and methods without a derivative.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gigagp.errors import InvalidInputError
+
+
+def derivatives(function: Callable[[dict[str, Tensor]], Tensor], at: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the derivatives of a number, a function of named values, by those values that it depends on."""
+    values = {name: value.detach().clone().requires_grad_() for name, value in at.items()}
+    with torch.enable_grad():
+        number = function(values)
+        if not number.requires_grad:
+            return {}
+        found = torch.autograd.grad(number, list(values.values()), allow_unused=True)
+    return {name: one for name, one in zip(values, found, strict=True) if one is not None}
 
 
 def wants_gradient(X: Tensor) -> bool:
@@ -24,14 +37,7 @@ def wants_gradient(X: Tensor) -> bool:
 def refuse_gradient(X: Tensor, method: str, reason: str) -> None:
     """Raise `InvalidInputError` if points require a gradient that a method does not provide.
 
-    Parameters
-    ----------
-    X : Tensor
-        Points.
-    method : str
-        Name of the method and of its posterior.
-    reason : str
-        Sentence that says why there is no gradient, or what to do instead.
+    ``reason`` is a sentence that says why there is none, or what to do instead.
     """
     if wants_gradient(X):
         msg = f"{method} has no gradient with respect to X, which requires one. {reason} Or pass X.detach()."
@@ -39,12 +45,9 @@ def refuse_gradient(X: Tensor, method: str, reason: str) -> None:
 
 
 def both_sides(half: Tensor) -> Tensor:
-    """Return a symmetric ``A C A'`` with its full derivative with respect to A, of which autograd sees only one factor.
+    """Return a symmetric ``A C A'`` with its full derivative with respect to A.
 
-    Parameters
-    ----------
-    half : Tensor of shape (m, m)
-        ``A @ (C A').detach()``, so that autograd differentiates the left factor only.
+    ``half`` is ``A @ (C A').detach()``, shape (m, m), of which autograd differentiates the left factor only.
     """
     return half + (half - half.detach()).T if half.requires_grad else half
 

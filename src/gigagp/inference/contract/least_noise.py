@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from gigagp.inference.contract.input_gradients import derivatives
 from gigagp.model.model import NOISE, Model
 from gigagp.optimization.objective import Evaluation
 
@@ -15,13 +16,8 @@ _LEAST_SHARE = 16 * torch.finfo(torch.float64).eps
 def with_least_noise(model: Model, X: torch.Tensor) -> Model:
     """Return a model that is being learned with at least the noise that float64 needs; given noise stays.
 
-    The likelihood of targets without noise rises as the noise falls, until ``H`` is singular to working precision.
-
-    Parameters
-    ----------
-    model : Model
-    X : Tensor of shape (n, d)
-        The rows of ``H``.
+    The likelihood of targets without noise rises as the noise falls, until ``H`` of the rows X is singular to working
+    precision.
     """
     if NOISE not in model.learned_names():
         return model
@@ -34,18 +30,14 @@ def with_least_noise(model: Model, X: torch.Tensor) -> Model:
 def at_least_noise(found: Evaluation, model: Model, X: torch.Tensor) -> Evaluation:
     """Return an evaluation at `with_least_noise` of a model as one of the model, by its own hyperparameters.
 
-    Where it has less noise, that of the evaluation follows the trace of the kernel matrix, and its own changes nothing.
+    Where the model has less noise, the noise of the evaluation follows the trace of the kernel matrix instead.
     Only a pull to more noise is kept.
     """
     if with_least_noise(model, X) is model:
         return found
-    names = [name for name in model.kernel.parameters() if name in found.gradient]
-    values = {name: model.parameters()[name].detach().clone().requires_grad_() for name in names}
+    known = {name: value for name, value in model.kernel.parameters().items() if name in found.gradient}
     pull, gradient = found.gradient[NOISE], dict(found.gradient)
-    if values:
-        trace = model.kernel.replace(values).diagonal(X).double().sum()
-        slopes = torch.autograd.grad(trace, list(values.values()), allow_unused=True) if trace.requires_grad else ()
-        for name, slope in zip(names, slopes, strict=False):
-            if slope is not None:
-                gradient[name] = gradient[name] + (_LEAST_SHARE * pull * slope).to(gradient[name])
+    slopes = derivatives(lambda values: model.kernel.replace(values).diagonal(X).double().sum(), known)
+    for name, slope in slopes.items():
+        gradient[name] = gradient[name] + (_LEAST_SHARE * pull * slope).to(gradient[name])
     return Evaluation(found.value, gradient | {NOISE: pull.clamp_min(0.0)}, found.solve)

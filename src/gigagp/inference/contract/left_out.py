@@ -16,40 +16,20 @@ _LEAST = 1e-300
 
 
 class LeftOut(NamedTuple):
-    """Rows as they are predicted from all others, noise included, float64.
+    """Rows as they are predicted from all others, noise included, float64, in the units of the model."""
 
-    Attributes
-    ----------
-    mean : Tensor of shape (n, t)
-        Means in the units of the model.
-    variance : Tensor of shape (n,)
-        Variances, for all targets.
-    log_density : Tensor of shape (n, t)
-        Log densities of the rows.
-    relative_error : Tensor of shape (n,)
-        Relative standard errors of the variances; 0 where nothing is estimated.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    log_density: Tensor
-    relative_error: Tensor
+    mean: Tensor  # (n, t)
+    variance: Tensor  # for all targets, (n,)
+    log_density: Tensor  # of the rows, (n, t)
+    relative_error: Tensor  # standard errors of the variances, relative; 0 where nothing is estimated, (n,)
 
     @classmethod
     def of(cls, Y: Tensor, solutions: Tensor, precision: Tensor, standard_error: Tensor | None = None) -> LeftOut:
         """Return them from a row of the inverse of H (Rasmussen and Williams 2006, eqs. 5.10 to 5.12).
 
-        Parameters
-        ----------
-        Y : Tensor of shape (n, t)
-            Targets.
-        solutions : Tensor of shape (n, t)
-            ``P Y``, where P is ``H^-1`` minus its part in the span of the mean's basis. The coefficients of the mean
-            are then those of the other rows.
-        precision : Tensor of shape (n,)
-            Diagonal of P.
-        standard_error : Tensor of shape (n,), optional
-            Of the diagonal. None: nothing is estimated.
+        ``solutions`` are ``P Y``, shape (n, t), and ``precision`` is the diagonal of P, shape (n,), perhaps with a
+        standard error of its estimate, where P is ``H^-1`` minus its part in the span of the mean's basis. The
+        coefficients of the mean are then those of the other rows.
         """
         precision = precision.double().clamp_min(_LEAST)
         residuals = solutions.double() / precision[:, None]
@@ -59,16 +39,9 @@ class LeftOut(NamedTuple):
         return cls(Y.double() - residuals, 1 / precision, density, error)
 
     def of_student(self, Y: Tensor, model: Model) -> LeftOut:
-        """Return them for Student-t noise of the rows, in place of Gaussian noise at their weights.
+        """Return them for Student-t noise of the rows with targets (n, 1), in place of Gaussian noise at their weights.
 
         The weights of the other rows are those of the fit. Without Student-t noise nothing changes.
-
-        Parameters
-        ----------
-        Y : Tensor of shape (n, 1)
-            Targets.
-        model : Model
-            Model of the fit.
         """
         student = model.student
         if student is None:

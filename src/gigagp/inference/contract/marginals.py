@@ -13,21 +13,11 @@ _HALVINGS = 50
 
 @dataclass(frozen=True)
 class Marginals:
-    """At each point a mixture of k normal distributions; most posteriors have k = 1.
+    """At each point a mixture of k normal distributions; most posteriors have k = 1. In the units of the model."""
 
-    Attributes
-    ----------
-    weights : Tensor of shape (k,)
-        Positive weights that add up to 1.
-    means : Tensor of shape (k, m, t)
-        Means in the units of the model.
-    variances : Tensor of shape (k, m)
-        Variances, for all targets.
-    """
-
-    weights: torch.Tensor
-    means: torch.Tensor
-    variances: torch.Tensor
+    weights: torch.Tensor  # positive, with the sum 1, (k,)
+    means: torch.Tensor  # (k, m, t)
+    variances: torch.Tensor  # for all targets, (k, m)
 
     def plus(self, noise: torch.Tensor) -> Marginals:
         """Return the distribution of observations: with noise variances, shape (k, m) or (m,), added."""

@@ -24,10 +24,7 @@ from gigagp.runtime.machine import FACTOR_SECONDS, slowness
 class TableObjective(ABC):
     """The log marginal likelihood of a model on a table, or a bound; see `gigagp.optimization.Objective`.
 
-    Parameters
-    ----------
-    table : TrainingTable
-        Training rows in the model's units.
+    The rows of the table are in the model's units.
 
     Attributes
     ----------
@@ -53,7 +50,7 @@ class TableObjective(ABC):
     @property
     def n_observations(self) -> int:
         """Number of rows times number of targets."""
-        return self.table.n_observations
+        return self.n_rows * self.table.n_targets
 
     @property
     def target_variance(self) -> float:
@@ -116,8 +113,8 @@ class TableObjective(ABC):
         return None
 
     def draw_rows(self, count: int, generator: torch.Generator) -> torch.Tensor:
-        """Return the sorted indices of random rows."""
-        return torch.randperm(self.n_rows, generator=generator)[:count].sort().values
+        """Return the sorted indices of random rows of the table."""
+        return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
 
     def subset(self, rows: torch.Tensor) -> ExactObjective:
         """Return the exact objective on a subset of the rows."""
@@ -144,7 +141,7 @@ class TableObjective(ABC):
         return 0.0
 
     def settled(self, model: Model) -> TableObjective:
-        """Return what learning goes on with once a guide has been followed to its end: this objective, or the guide."""
+        """Return the objective with which learning goes on after a guide has settled: this one, or the guide."""
         return self
 
     @abstractmethod
@@ -188,13 +185,7 @@ class TableObjective(ABC):
 
 
 class ExactObjective(TableObjective):
-    """The exact log marginal likelihood with its gradient and, on request, the Fisher information.
-
-    Parameters
-    ----------
-    table : TrainingTable
-        Training rows in the model's units.
-    """
+    """The exact log marginal likelihood with its gradient and, on request, the Fisher information."""
 
     has_posteriors_near = True
 

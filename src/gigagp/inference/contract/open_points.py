@@ -12,21 +12,12 @@ from gigagp.inference.contract.posterior import Posterior, SampleFunctions, Vari
 
 
 class _Copies(NamedTuple):
-    """Every point once, or with each of the values that its unknown inputs may have.
+    """Every point once, or with each of the values that its unknown inputs may have."""
 
-    Attributes
-    ----------
-    points : Tensor of shape (e, d)
-    owner : Tensor of shape (e,)
-        The point that each is a copy of.
-    first, copies : Tensor of shape (m,)
-        The first copy of each point, and how many it has.
-    """
-
-    points: Tensor
-    owner: Tensor
-    first: Tensor
-    copies: Tensor
+    points: Tensor  # (e, d)
+    owner: Tensor  # the point that each is a copy of, (e,)
+    first: Tensor  # the first copy of each point, (m,)
+    copies: Tensor  # number of copies of each point, (m,)
 
     def average(self, values: Tensor) -> Tensor:
         """Return the mean over the copies of each point of values whose first axis is theirs."""
@@ -39,18 +30,9 @@ class OpenPosterior:
 
     An unknown input has one of several values, with equal probabilities, and independently in each point. The function
     there is that of a mixture: means and covariances follow by the law of total variance, and every sample takes one of
-    the values. At all other points nothing changes.
+    the values. At all other points nothing changes. The values, shape (k, d), are in the units of the model; a point
+    takes the same row for all of its unknown inputs.
 
-    Parameters
-    ----------
-    posterior : Posterior
-        Posterior at known points.
-    values : Tensor of shape (k, d)
-        Values of the inputs that may be unknown, in the units of the model; a point takes the same row for all of its
-        unknown inputs.
-
-    Notes
-    -----
     Quantiles and densities are those of a normal distribution with these moments: a few values stand for all that an
     input may be, and a mixture of narrow distributions would have next to no density between them.
 

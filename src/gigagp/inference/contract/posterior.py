@@ -29,18 +29,11 @@ SampleFunctions = Callable[[torch.Tensor], torch.Tensor]
 
 
 class VarianceParts(NamedTuple):
-    """A latent variance split into two parts (Wenger et al. 2024, section 2).
+    """A latent variance split into two parts of shape (m,) (Wenger et al. 2024, section 2)."""
 
-    Attributes
-    ----------
-    mathematical : Tensor of shape (m,)
-        Uncertainty due to the finite number of rows: the variance of the exact posterior at the same hyperparameters.
-    computational : Tensor of shape (m,)
-        Additional uncertainty due to limited computation; never negative.
-    """
-
+    #: due to the finite number of rows: the variance of the exact posterior at the same hyperparameters
     mathematical: torch.Tensor
-    computational: torch.Tensor
+    computational: torch.Tensor  # due to limited computation, in addition; never negative
 
 
 class Posterior(ABC):
@@ -151,15 +144,6 @@ class Posterior(ABC):
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> Posterior:
         """Return the posterior that `state` described, after a check of all its tensors and numbers.
 
-        Parameters
-        ----------
-        tensors : dict of str to Tensor
-            Tensors that `state` returned.
-        header : dict
-            Plain data that `state` returned.
-        saved : Saved
-            Other contents of the model file.
-
         Raises
         ------
         ModelFileError
@@ -168,16 +152,10 @@ class Posterior(ABC):
         """
 
     def refusal(self, X: torch.Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
-        """Return the error for points without a prediction, in the data's own units; None if all have one.
+        """Return the error for points (m, d) without a prediction, in the data's own units; None if all have one.
 
-        Parameters
-        ----------
-        X : Tensor of shape (m, d)
-            Points in the units of the model.
-        scaling : Scaling
-            Transformation from the data's own units to the model's.
-        names : sequence of str or None
-            Names of the inputs.
+        The points are in the units of the model, to which ``scaling`` leads from the data's own units. ``names`` are
+        the names of the inputs.
         """
         return None
 
@@ -241,16 +219,9 @@ class Posterior(ABC):
         """
 
     def covariance(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the covariance of the latent function at all pairs of points.
+        """Return the covariance of the latent function at all pairs of points, (m, d) to (m, m).
 
-        Parameters
-        ----------
-        X : Tensor of shape (m, d) or (b, m, d)
-            Points, or batches of points. Points of different batches have no covariance here.
-
-        Returns
-        -------
-        Tensor of shape (m, m) or (b, m, m)
+        Batches of points (b, m, d) have the covariances (b, m, m) within each batch.
         """
         covariance = self.covariance_given_trend(X)
         root = self.trend_root(X.flatten(0, -2)).unflatten(0, X.shape[:-1])
@@ -331,12 +302,6 @@ class GrowingPosterior(Posterior):
     def with_rows(self, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None = None) -> Posterior:
         """Return the posterior given additional rows; this one stays as it is.
 
-        Parameters
-        ----------
-        X : Tensor of shape (n, d)
-            Inputs in the units of the model.
-        Y : Tensor of shape (n, t)
-            Targets in the units of the model, after subtraction of a fixed mean.
-        noise : Tensor of shape (n,) or None
-            Their noise variances in the units of the model, if those of the earlier rows are known too.
+        Inputs (n, d), targets (n, t) minus a fixed mean, and noise variances (n,), which are given if those of the
+        earlier rows are known too, are in the units of the model.
         """

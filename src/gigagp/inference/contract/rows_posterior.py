@@ -17,13 +17,7 @@ ROWS = {"X": Field("n d", "real"), "Y": Field("n t", "real")}
 
 
 class RowsPosterior(Posterior):
-    """A posterior that keeps the rows it was fitted to.
-
-    Attributes
-    ----------
-    table : TrainingTable
-        Training rows in the model's units.
-    """
+    """A posterior that keeps the rows it was fitted to."""
 
     table: TrainingTable
 
@@ -41,18 +35,10 @@ class RowsPosterior(Posterior):
 
 
 class SolvedPosterior(RowsPosterior):
-    """A posterior whose mean is ``trend + K(x, X) target_solutions``.
+    """A posterior whose mean is ``trend + K(x, X) target_solutions``."""
 
-    Attributes
-    ----------
-    target_solutions : Tensor of shape (n, t)
-        ``H^-1 (Y - mean)``, or an approximation of it.
-    basis_solutions : Tensor of shape (n, p)
-        The same for the mean's basis.
-    """
-
-    target_solutions: torch.Tensor
-    basis_solutions: torch.Tensor
+    target_solutions: torch.Tensor  # ``H^-1 (Y - mean)``, or an approximation of it, (n, t)
+    basis_solutions: torch.Tensor  # the same for the mean's basis, (n, p)
 
     def cross_product(self, X: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         """Return ``K(X, training inputs) @ vectors`` without forming the kernel matrix."""
@@ -79,14 +65,8 @@ class SolvedPosterior(RowsPosterior):
 class PathwiseUpdate:
     """Posterior samples as functions, ``f_j(x) + K(x, X) (v - u_j)`` plus the trend (Lin et al. 2024, eq. 16).
 
-    Parameters
-    ----------
-    posterior : SolvedPosterior
-        Posterior with the solutions ``v`` for the targets.
-    prior : PriorSamples
-        Prior functions ``f_j``.
-    probe_solutions : Tensor of shape (n, s)
-        ``u_j = H^-1 (f_j(X) + noise_j)`` for the same prior functions.
+    v are the posterior's solutions for the targets, and ``u_j = H^-1 (f_j(X) + noise_j)`` those for the prior functions
+    ``f_j``, shape (n, s).
     """
 
     def __init__(self, posterior: SolvedPosterior, prior: PriorSamples, probe_solutions: torch.Tensor) -> None:

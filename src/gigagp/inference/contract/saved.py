@@ -47,25 +47,11 @@ DRAW = record(
 
 
 class Saved(NamedTuple):
-    """Contents of a model file apart from the state of its posterior.
+    """Contents of a model file apart from the state of its posterior."""
 
-    Attributes
-    ----------
-    model : Model
-        Model with the fitted hyperparameters.
-    budget : int
-        Memory budget in bytes.
-    solver : Solver or str
-        Solver to use, or the name of the method that ran.
-    likelihood : Likelihood
-        Likelihood of the targets.
-    n_targets : int
-        Number of targets.
-    """
-
-    model: Model
-    budget: int
-    solver: Solver | str
+    model: Model  # with the fitted hyperparameters
+    budget: int  # memory budget in bytes
+    solver: Solver | str  # to use, or the name of the method that ran
     likelihood: Likelihood
     n_targets: int
 

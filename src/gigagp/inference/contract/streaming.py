@@ -35,101 +35,48 @@ _FEWEST_ROWS, _PASS_SHARE = 1000, 4
 
 @dataclass(frozen=True)
 class StreamJob:
-    """A fit to rows that are not held in memory.
+    """A fit to rows that are not held in memory."""
 
-    Attributes
-    ----------
-    source : RowSource
-        Rows in the data's own units; a fixed mean has been subtracted from the targets.
-    start : StartModel
-        Initial kernel, mean and noise.
-    standardize : bool
-        Whether to standardize inputs and targets.
-    budget : int
-        Memory budget in bytes.
-    bounds : (lower, upper) or None
-        Smallest and largest inputs, if the user has given them.
-    checkpoint : Path or None
-        File for the state of the pass; the caller removes it at the end of the fit.
-    learn : callable or None
-        Quick optimization: takes an objective on few rows and a model, and returns a better model. None if the
-        hyperparameters are fixed.
-    meter : Meter
-        Progress meter.
-    likelihood : Likelihood
-        Likelihood of the targets.
-    dtype, device : torch.dtype, torch.device
-        Data type and device of rows in computations.
-    resources : ExitStack
-        Resources to close when the fit ends.
-    """
-
-    source: RowSource
-    start: StartModel
-    standardize: bool
-    budget: int
+    source: RowSource  # rows in the data's own units; a fixed mean has been subtracted from the targets
+    start: StartModel  # initial kernel, mean and noise
+    standardize: bool  # whether to standardize inputs and targets
+    budget: int  # memory budget in bytes
+    #: smallest and largest inputs, if the user has given them
     bounds: tuple[Sequence[float], Sequence[float]] | None = None
-    checkpoint: Path | None = None
+    checkpoint: Path | None = None  # file for the state of the pass; the caller removes it at the end of the fit
+    #: takes an objective on few rows and a model, and returns a better model; None: hyperparameters are fixed
     learn: Callable[[TableObjective, Model], Model] | None = None
     meter: Meter = field(default_factory=NoProgress)
     likelihood: Likelihood = field(default_factory=Gaussian)
-    dtype: torch.dtype = torch.float64
+    dtype: torch.dtype = torch.float64  # of rows in computations, as the device
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    resources: ExitStack = field(default_factory=ExitStack)
+    resources: ExitStack = field(default_factory=ExitStack)  # to close when the fit ends
 
 
 @dataclass(frozen=True)
 class BegunFit:
-    """The state of a fit once the rows have been seen, before optimization.
+    """The state of a fit once the rows have been seen, before optimization."""
 
-    Attributes
-    ----------
-    objective : TableObjective
-        Objective in the units of the standardized problem.
-    model : Model
-        Initial model.
-    scaling : Scaling
-        Scaling by the statistics of all rows, or of a sample.
-    logs_steps : bool
-        Whether checkpoints of the fit log the optimizer's steps; otherwise `stream` has written its own checkpoint.
-    """
-
-    objective: TableObjective
-    model: Model
-    scaling: Scaling
+    objective: TableObjective  # in the units of the standardized problem
+    model: Model  # initial model
+    scaling: Scaling  # by the statistics of all rows, or of a sample
+    #: whether checkpoints log the optimizer's steps; otherwise `stream` has written its own checkpoint
     logs_steps: bool = False
 
 
 class HeldRows(NamedTuple):
-    """Rows of a source that fit the memory budget.
+    """Rows of a source that fit the memory budget."""
 
-    Attributes
-    ----------
-    table : TrainingTable
-        All rows, or a random part of them, in the units, dtype and on the device of the fit.
-    scaling : Scaling
-        By the statistics of these rows.
-    order : RandomOrder
-        All rows, to be read again; those of the table are its first ones.
-    needed : int
-        Bytes that all rows would need.
-    """
-
-    table: TrainingTable
-    scaling: Scaling
-    order: RandomOrder
-    needed: int
+    table: TrainingTable  # all rows, or a random part of them, in the units, dtype and on the device of the fit
+    scaling: Scaling  # by the statistics of these rows
+    order: RandomOrder  # all rows, to be read again; those of the table are its first ones
+    needed: int  # bytes that all rows would need
 
 
 def hold_rows(job: StreamJob, access: RowAccess, beside: int) -> HeldRows:
     """Read as many rows into a table as the memory budget has room for; all rows as `GPRegressor.fit` would have them.
 
-    Parameters
-    ----------
-    job : StreamJob
-    access : RowAccess
-    beside : int
-        Float64 numbers that the fit will hold for each row beside the table.
+    ``beside`` is the number of float64 numbers that the fit will hold for each row beside the table.
 
     Raises
     ------

@@ -15,29 +15,14 @@ _FARTHEST = 1e-3
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """Training inputs and targets in the model's units, dtype and device.
+    """Training inputs and targets in the model's units, dtype and device."""
 
-    Attributes
-    ----------
-    X : Tensor of shape (n, d)
-        Inputs.
-    Y : Tensor of shape (n, t)
-        Targets, after subtraction of a fixed mean function.
-    mean : Mean
-        Mean whose basis functions the trend combines.
-    budget : int
-        Memory budget of inference in bytes.
-    mixed : bool
-        Whether solvers may compute products in float32 where the final accuracy does not suffer.
-    drawn_from : int or None
-        Number of rows of which these were drawn at random because no more could be held; None: these are all.
-    """
-
-    X: torch.Tensor
-    Y: torch.Tensor
-    mean: Mean
-    budget: int
-    mixed: bool = False
+    X: torch.Tensor  # inputs, (n, d)
+    Y: torch.Tensor  # targets after subtraction of a fixed mean function, (n, t)
+    mean: Mean  # its basis functions make the trend
+    budget: int  # memory budget of inference in bytes
+    mixed: bool = False  # whether solvers may compute products in float32 where the final accuracy does not suffer
+    #: rows of which these were drawn at random because no more could be held; None: these are all
     drawn_from: int | None = None
 
     def require_finite(self) -> TrainingTable:
@@ -105,13 +90,7 @@ class TrainingTable:
         return replace(self, X=self.X.double(), Y=self.Y.double(), mixed=mixed)
 
     def appended(self, X: torch.Tensor, Y: torch.Tensor) -> TrainingTable:
-        """Return the table with further rows at its end.
-
-        Raises
-        ------
-        InvalidInputError
-            If they are beyond the range of the table's dtype.
-        """
+        """Return the table with further rows at its end; refuse those beyond the range of its dtype."""
         drawn_from = None if self.drawn_from is None else self.drawn_from + len(X)
         both = torch.cat([self.X, X.to(self.X)]), torch.cat([self.Y, Y.to(self.Y)])
         return replace(self, X=both[0], Y=both[1], drawn_from=drawn_from).require_finite()

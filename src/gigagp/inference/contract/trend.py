@@ -17,27 +17,16 @@ _ALONE = 1e-10
 
 
 class Trend(NamedTuple):
-    """The learned part of the mean, with its uncertainty given the rows.
+    """The learned part of the mean, with its uncertainty given the rows."""
 
-    Attributes
-    ----------
-    coefficients : Tensor of shape (p, t)
-        Coefficients of the mean's basis.
-    root : Tensor of shape (p, p)
-        Root of the covariance of the coefficients; see `coefficient_root`.
-    """
-
-    coefficients: torch.Tensor
-    root: torch.Tensor
+    coefficients: torch.Tensor  # of the mean's basis, (p, t)
+    root: torch.Tensor  # of the covariance of the coefficients, (p, p); see `coefficient_root`
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, torch.Tensor], beside: str) -> Trend:
         """Return the trend stored in a model file; in files of versions without the root, the root is zero.
 
-        Raises
-        ------
-        KeyError
-            If the file has only one of the root and the tensor ``beside``, which the root multiplies.
+        Raises `KeyError` if the file has only one of the root and the tensor ``beside``, which the root multiplies.
         """
         if ("coefficient_root" in tensors) != (beside in tensors):
             msg = f"coefficient_root without {beside}, or the other way round"
@@ -58,27 +47,19 @@ class OrthogonalBasis(NamedTuple):
 
     Iterative solves are for these columns. The error of a solve is relative to its column. Columns that are alike, such
     as a constant beside an input far from zero, or two inputs that hardly differ, have large coefficients that cancel;
-    the errors of their solves would not cancel.
-
-    Attributes
-    ----------
-    columns : Tensor of shape (n, r)
-        The columns Q, with ``Q'Q = n I``; r is the number of directions that the rows determine.
-    to_basis : Tensor of shape (r, p)
-        R, with ``Phi = Q R``.
-    to_columns : Tensor of shape (p, r)
-        T, with ``Phi T = Q``. Where the rows leave a direction open, it is the shortest one in units of the columns.
+    the errors of their solves would not cancel. There are r columns for the r directions that the rows determine.
     """
 
-    columns: torch.Tensor
-    to_basis: torch.Tensor
+    columns: torch.Tensor  # Q, (n, r), with ``Q'Q = n I``
+    to_basis: torch.Tensor  # R, (r, p), with ``Phi = Q R``
+    #: T, (p, r), with ``Phi T = Q``; the shortest in units of the columns where the rows leave a direction open
     to_columns: torch.Tensor
 
     @classmethod
     def of(cls, basis: torch.Tensor) -> OrthogonalBasis:
         """Return the columns of a basis of shape (n, p), by the Gram-Schmidt process, each of them twice.
 
-        A column of ones comes first and stays what it is, so that the others are centred.
+        A column of ones comes first and does not change, so that the others are centred.
         """
         n, p = basis.shape
         sizes = basis.double().square().mean(0).sqrt()
@@ -108,16 +89,7 @@ def estimate_trend(basis: torch.Tensor, targets: torch.Tensor, basis_solutions: 
 
     ``beta = (Phi' H^-1 Phi)^-1 Phi' H^-1 Y`` (Rasmussen and Williams 2006, eq. 2.42 with a vague prior). If the rows do
     not determine some direction of the basis (for example, a constant column and a constant mean), the solution of
-    smallest norm is used, with each basis function scaled to unit size.
-
-    Parameters
-    ----------
-    basis : Tensor of shape (n, p)
-        Basis functions of the mean at the rows.
-    targets : Tensor of shape (n, t)
-        Targets.
-    basis_solutions : Tensor of shape (n, p)
-        ``H^-1`` times the basis.
+    smallest norm is used, with each basis function scaled to unit size. ``basis_solutions`` are ``H^-1 Phi``.
     """
     gram = basis.double().T @ basis_solutions.double()
     found = Trend.from_products(gram, basis_solutions.double().T @ targets.double())
@@ -161,15 +133,10 @@ def coefficient_root(gram: torch.Tensor) -> torch.Tensor:
 
 
 def needed_rows(basis: torch.Tensor) -> torch.Tensor:
-    """Return the numbers of the rows without which the others determine fewer coefficients of the mean.
+    """Return the numbers of the rows without which the others determine fewer coefficients of the mean's basis (n, p).
 
     Their leverage in least squares is 1, whatever the kernel is. One of them is a row that alone has some input other
     than zero, where the mean is linear.
-
-    Parameters
-    ----------
-    basis : Tensor of shape (n, p)
-        Basis functions of the mean at the rows.
     """
     columns = basis.double()
     sizes = columns.norm(dim=0)

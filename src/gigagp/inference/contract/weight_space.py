@@ -21,24 +21,12 @@ from gigagp.products.dense import cholesky, symmetric_inverse
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums over rows that determine a model with features; all are float64.
+    """Sums over rows that determine a model with features; all are float64."""
 
-    Attributes
-    ----------
-    gram : Tensor of shape (m, m)
-        ``F' N^-1 F``.
-    cross : Tensor of shape (m, t + p)
-        ``F' N^-1 [Y, mean basis]``.
-    products : Tensor of shape (t + p, t + p)
-        ``[Y, basis]' N^-1 [Y, basis]``.
-    log_noise : Tensor of shape ()
-        ``log det N``.
-    """
-
-    gram: Tensor
-    cross: Tensor
-    products: Tensor
-    log_noise: Tensor
+    gram: Tensor  # ``F' N^-1 F``, (m, m)
+    cross: Tensor  # ``F' N^-1 [Y, mean basis]``, (m, t + p)
+    products: Tensor  # ``[Y, basis]' N^-1 [Y, basis]``, (t + p, t + p)
+    log_noise: Tensor  # ``log det N``, ()
 
     @classmethod
     def of_posterior(
@@ -59,16 +47,11 @@ class RowSums:
 
     def plus(self, other: RowSums) -> RowSums:
         """Return the sums over the rows of both."""
-        return RowSums(
-            self.gram + other.gram,
-            self.cross + other.cross,
-            self.products + other.products,
-            self.log_noise + other.log_noise,
-        )
+        return RowSums(*(own + its for own, its in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def zeros(self) -> RowSums:
         """Return zeros of the same shapes, for the accumulation of derivatives."""
-        return RowSums(*(torch.zeros_like(part) for part in (self.gram, self.cross, self.products, self.log_noise)))
+        return RowSums(*map(torch.zeros_like, vars(self).values()))
 
     def take(self, columns: Tensor, factors: Tensor) -> RowSums:
         """Return the sums for a subset of the feature columns, each multiplied by a factor."""
@@ -87,33 +70,15 @@ class RowSums:
 
 @dataclass(frozen=True)
 class WeightSpace:
-    """The posterior of the feature weights, ``N(weights, (I + F' N^-1 F)^-1)``, with the log marginal likelihood.
+    """The posterior of the feature weights, ``N(weights, (I + F' N^-1 F)^-1)``, with the log marginal likelihood."""
 
-    Attributes
-    ----------
-    factor : Tensor of shape (m, m)
-        Lower Cholesky factor of ``A = I + F' N^-1 F``.
-    weights : Tensor of shape (m, t)
-        Posterior mean, ``A^-1 F' N^-1 (Y - basis coefficients)``.
-    trend : Trend
-        Coefficients of the mean's basis by generalised least squares.
-    basis_weights : Tensor of shape (m, p)
-        The same as ``weights``, with the mean's basis functions in place of the targets.
-    data_fit : float
-        ``r' H^-1 r`` summed over targets.
-    log_determinant : float
-        ``log det H``.
-    value : float
-        Log marginal likelihood, summed over targets.
-    """
-
-    factor: Tensor
-    weights: Tensor
-    trend: Trend
-    basis_weights: Tensor
-    data_fit: float
-    log_determinant: float
-    value: float
+    factor: Tensor  # lower Cholesky factor of ``A = I + F' N^-1 F``, (m, m)
+    weights: Tensor  # posterior mean, ``A^-1 F' N^-1 (Y - basis coefficients)``, (m, t)
+    trend: Trend  # coefficients of the mean's basis by generalised least squares
+    basis_weights: Tensor  # ``weights`` with the mean's basis functions in place of the targets, (m, p)
+    data_fit: float  # ``r' H^-1 r`` summed over targets
+    log_determinant: float  # ``log det H``
+    value: float  # log marginal likelihood, summed over targets
 
     @classmethod
     def fit(cls, sums: RowSums, n_rows: int, n_targets: int) -> WeightSpace:

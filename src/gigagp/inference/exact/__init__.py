@@ -1,1 +1,1 @@
-"""Exact inference by a Cholesky factor, the answers of the prior, and mixtures of posteriors."""
+"""Exact inference by a Cholesky factor, and mixtures of posteriors."""

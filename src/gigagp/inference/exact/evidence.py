@@ -29,17 +29,11 @@ def bound(posterior: ExactPosterior) -> float:
 def laplace_evidence(posterior: ExactPosterior, generator: torch.Generator) -> float:
     """Return the log evidence of a kernel at its learned hyperparameters, in nats (MacKay 2003, section 28.1).
 
-    It is ``log p(y | theta) + log p(theta) - log det(I + F P^-1) / 2`` up to a constant, with the weak prior of
-    learning, its precision P and the Fisher information F in place of the Hessian. Unlike the Bayesian information
-    criterion it charges nothing for a hyperparameter that the rows do not determine, such as the lengthscale of an
-    input of no importance.
-
-    Parameters
-    ----------
-    posterior : ExactPosterior
-        Posterior at the hyperparameters that maximise the likelihood times the prior.
-    generator : torch.Generator
-        Source of the probe vectors.
+    These maximise the likelihood times the prior. The evidence is
+    ``log p(y | theta) + log p(theta) - log det(I + F P^-1) / 2`` up to a constant, with the weak prior of learning, its
+    precision P and the Fisher information F in place of the Hessian. Unlike the Bayesian information criterion it
+    charges nothing for a hyperparameter that the rows do not determine, such as the lengthscale of an input of no
+    importance.
     """
     table, space = posterior.table, ParameterSpace(posterior.model, "log")
     vector = space.encode(posterior.model)

@@ -44,27 +44,10 @@ class MixturePosterior(RowsPosterior):
     by the law of total variance, and each sample is drawn from one component. The distribution at a point is not
     normal; `marginals` has it.
 
-    Parameters
-    ----------
-    components : sequence of RowsPosterior
-        Posteriors of one table with one target. Only exact ones can be saved or left out.
-    weights : Tensor of shape (k,)
-        Positive weights, which are scaled to add up to 1.
+    The components have one table with one target. Several targets, whose variances would differ, are refused
+    (`InvalidInputError`). The heaviest component comes first, and its model is that of the mixture. Weights are scaled
+    to add up to 1. Only mixtures of exact posteriors can be saved or left out.
 
-    Attributes
-    ----------
-    components : tuple of RowsPosterior
-        The heaviest comes first. `model` is its model.
-    weights : Tensor of shape (k,), float64
-        Their weights.
-
-    Raises
-    ------
-    InvalidInputError
-        If there are several targets, whose variances would differ.
-
-    Notes
-    -----
     Each component has coefficients of the mean of its own, whose uncertainty is part of its answers. Of the mixture
     itself nothing is uncertain beyond that, so its ``coefficient_root`` is empty, and the methods "given the trend" are
     those with it.

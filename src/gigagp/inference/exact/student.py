@@ -39,15 +39,9 @@ _LEFT_OUT_ROUNDS = 2
 class StudentObjective(TableObjective):
     """The bound of `gigagp.model.student_noise` with exact inference, at the best weights and degrees of freedom.
 
-    The noise variance of a model is here the squared scale. Weights and degrees of freedom are found at each
-    evaluation, from those of the last one, so that by the envelope theorem the gradient is that at given weights.
-
-    Parameters
-    ----------
-    table : TrainingTable
-        Training rows in the model's units, with one target.
-    df : float or None
-        Degrees of freedom; None: learned.
+    The noise variance of a model is here the squared scale. Weights and degrees of freedom, unless these are given as
+    ``df``, are found at each evaluation, from those of the last one, so that by the envelope theorem the gradient is
+    that at given weights.
     """
 
     def __init__(self, table: TrainingTable, df: float | None) -> None:
@@ -186,13 +180,7 @@ class _Evaluated:
 
 
 def check_student(model: Model, n_targets: int) -> None:
-    """Refuse targets and noise that weights of rows have no meaning for.
-
-    Raises
-    ------
-    InvalidInputError
-        If there are several targets, known noise variances of rows, or no noise but that of a kernel.
-    """
+    """Refuse (`InvalidInputError`) targets and noise that weights of rows have no meaning for."""
     got = None
     if n_targets > 1:
         got = f'one target, because each has its own outliers, or outputs="independent"; got {n_targets}'

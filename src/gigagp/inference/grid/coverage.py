@@ -31,7 +31,7 @@ def _inside(kernel: GridKernel) -> tuple[slice, ...]:
 
 
 def has_holes(kernel: GridKernel, gram: Gram) -> bool:
-    """Whether so many nodes have no rows nearby that the circulant preconditioner alone is slow."""
+    """Whether many nodes have no rows nearby, so that the circulant preconditioner alone is slow."""
     grid, row_sums = kernel.grid, gram.row_sums()
     near = (row_sums > 0.05 * mean_density(row_sums)).reshape(grid.shape)
     covered = near

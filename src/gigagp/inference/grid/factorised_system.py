@@ -25,23 +25,9 @@ _MOVEMENT_AT_ROWS = 100.0
 class FactorisedGridSystem(GridSystem):
     """Factorised conjugate gradients with the long-waves preconditioner, which also provides the start.
 
+    Every preconditioner of the settings except "none" means long waves.
+
     When to use: for kernels without a root on a torus, and for many rows per node with holes between them.
-
-    Parameters
-    ----------
-    kernel : GridKernel or SumKernel
-        Kernel between the nodes.
-    statistics : GridStatistics
-        Statistics of the rows.
-    noise : float
-        Noise variance, including the kernel's white terms.
-    settings : SolveSettings
-        Settings of the solves; every preconditioner except "none" means long waves.
-
-    Attributes
-    ----------
-    preconditioner : str
-        "long_waves" or "none".
     """
 
     def __init__(

@@ -127,13 +127,7 @@ class Grid(GridSettings, Inference):
         return replace(self, distributed=True)
 
     def check_held(self) -> None:
-        """Refuse ``distributed``, because every process would have been given the same rows.
-
-        Raises
-        ------
-        InvalidInputError
-            If ``distributed`` is set.
-        """
+        """Refuse (`InvalidInputError`) ``distributed``, because every process would have been given the same rows."""
         if self.distributed:
             msg = (
                 "distributed of inference.Grid must be False for GPRegressor.fit; processes share the rows of "
@@ -146,16 +140,29 @@ class Grid(GridSettings, Inference):
     ) -> GridObjective:
         """Return the log marginal likelihood on a table.
 
-        Raises
-        ------
-        InvalidInputError
-            If the table has more inputs than a grid supports, or a constant input.
+        Raises `InvalidInputError` if the table has more inputs than a grid supports, or a constant input.
         """
         return GridObjective(self, table, generator)
 
     def forecast(self, subject: Subject) -> Forecast | None:
-        """Return what interpolation on the finest useful grid loses; None with a sum of grids."""
-        return forecast(self, subject)
+        """Return the cost of a grid that suits a model, and its density; None for sums of grids and constant inputs.
+
+        The variance that interpolation leaves out between the nodes is added to that of every prediction.
+        """
+        table, model = subject.table, subject.model
+        lower, upper = table.X.double().amin(0).cpu().tolist(), table.X.double().amax(0).cpu().tolist()
+        if not all(a < b for a, b in zip(lower, upper, strict=True)):
+            return None
+        grid = choose_grid(self, lower, upper, table.n_rows, table.budget, model)
+        if not isinstance(grid, RegularGrid):
+            return None
+        d, scheme = grid.n_inputs, interpolation_named(self.interpolation)
+        kernel = components(model.kernel, range(d))[0][0].kernel
+        gap = sum(max(axis_gap(kernel, axis, d, cell, scheme), 0.0) for axis, cell in enumerate(grid.spacing))
+        once = MULTIPLICATION * table.n_rows * scheme.width ** (2 * d)
+        seconds = once + solves_seconds(d, grid.size)
+        nll = subject.exact_nll + 0.5 * math.log1p(gap / subject.exact_variance)
+        return subject.with_nll(seconds, grid.statistics_bytes + 8.0 * 2**d * grid.size * COLUMNS, nll)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
         """Pass once over rows that are not held in memory; see `gigagp.inference.contract.streaming`.
@@ -172,27 +179,3 @@ class Grid(GridSettings, Inference):
     def describe(self) -> str:
         size = self.size if isinstance(self.size, str | int) else " x ".join(map(str, self.size))
         return f"grid (size {size}, {self.interpolation}, preconditioner {self.preconditioner})"
-
-
-# What a grid is expected to cost and to lose, for the choice of ``inference="auto"`` ----------------------------------
-
-
-def forecast(settings: GridSettings, subject: Subject) -> Forecast | None:
-    """Return the cost of a grid that suits a model, and its density; None for sums of grids and constant inputs.
-
-    The variance that interpolation leaves out between the nodes is added to that of every prediction.
-    """
-    table, model = subject.table, subject.model
-    lower, upper = table.X.double().amin(0).cpu().tolist(), table.X.double().amax(0).cpu().tolist()
-    if not all(a < b for a, b in zip(lower, upper, strict=True)):
-        return None
-    grid = choose_grid(settings, lower, upper, table.n_rows, table.budget, model)
-    if not isinstance(grid, RegularGrid):
-        return None
-    d, scheme = grid.n_inputs, interpolation_named(settings.interpolation)
-    kernel = components(model.kernel, range(d))[0][0].kernel
-    gap = sum(max(axis_gap(kernel, axis, d, cell, scheme), 0.0) for axis, cell in enumerate(grid.spacing))
-    once = MULTIPLICATION * table.n_rows * scheme.width ** (2 * d)
-    seconds = once + solves_seconds(d, grid.size)
-    nll = subject.exact_nll + 0.5 * math.log1p(gap / subject.exact_variance)
-    return subject.with_nll(seconds, grid.statistics_bytes + 8.0 * 2**d * grid.size * COLUMNS, nll)

@@ -33,54 +33,24 @@ _PROGRESS = 0.5
 
 
 class _State(NamedTuple):
-    """An iterate ``x = z / noise + W a`` with what only a product with ``K_G`` tells of it.
+    """An iterate ``x = z / noise + W a``, with the results of its product with ``K_G``."""
 
-    Attributes
-    ----------
-    coefficients : Tensor of shape (m, s)
-        The coefficients a.
-    sources : Tensor of shape (m, s)
-        ``q = W'x``.
-    values : Tensor of shape (m, s)
-        ``K_G q``.
-    residual : Tensor of shape (2 m, s)
-        ``z - K~ x`` in the layout of `GridOperator`.
-    error : Tensor of shape (s,)
-        ``r' P^-1 r``, about the square of the error of x in the norm of ``K~``.
-    """
-
-    coefficients: Tensor
-    sources: Tensor
-    values: Tensor
-    residual: Tensor
-    error: Tensor
+    coefficients: Tensor  # a, (m, s)
+    sources: Tensor  # ``q = W'x``, (m, s)
+    values: Tensor  # ``K_G q``, (m, s)
+    residual: Tensor  # ``z - K~ x`` in the layout of `GridOperator`, (2 m, s)
+    error: Tensor  # ``r' P^-1 r``, (s,): about the square of the error of x in the norm of ``K~``
 
 
 class NodesGridSystem(GridSystem):
     """Conjugate gradients on ``K~ x = z`` with `gigagp.inference.grid.preconditioners.nodes.NodesPreconditioner`.
 
     Iterates are ``x = z / noise + W a``, so all residuals lie in the span of W (Yadav et al. 2021, section 4). They
-    minimise the error in the norm of ``K~``, which bounds that of ``q = W'x`` in the norm of ``K_G``. The mean
-    ``K_G q`` and the gradient are made from q. Solves end where ``(r' P^-1 r / q' K_G q)^1/2``, about this relative
-    error, is below the tolerance.
+    minimise the error in the norm of ``K~``, which bounds that of ``q = W'x`` in the norm of ``K_G``. The mean ``K_G
+    q`` and the gradient are made from q. Solves end where ``(r' P^-1 r / q' K_G q)^1/2``, about this relative error, is
+    below the tolerance. The kernel needs no root.
 
     When to use: for rows on a lattice with gaps; for other rows with gaps it is one of the choices of "auto".
-
-    Parameters
-    ----------
-    kernel : GridKernel
-        Kernel between the nodes. It needs no root.
-    statistics : GridStatistics
-        Statistics of the rows.
-    noise : float
-        Noise variance, including the kernel's white terms.
-    settings : SolveSettings
-        Settings of the solves.
-
-    Attributes
-    ----------
-    preconditioner : str
-        "vecchia".
     """
 
     preconditioner = "vecchia"

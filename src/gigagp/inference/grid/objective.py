@@ -68,23 +68,8 @@ class GridObjective(TableObjective):
     """Gradients of the log marginal likelihood from the statistics of a table on a grid.
 
     The statistics are computed at the first evaluation, because ``size="auto"`` depends on the lengthscales there.
-    Afterwards the table is not read again.
-
-    Parameters
-    ----------
-    settings : GridSettings
-        Settings of the inference method.
-    table : TrainingTable
-        Training rows in the model's units.
-    generator : torch.Generator
-        Source of the probe vectors.
-    choice : GridChoice, optional
-        Grid that is shared with other objectives; by default a new one for the table.
-
-    Raises
-    ------
-    InvalidInputError
-        If the table has more inputs than a grid supports, or a constant input.
+    Afterwards the table is not read again. Objectives may share the ``choice`` of a grid. Raises `InvalidInputError` if
+    the table has more inputs than a grid supports, or a constant input.
     """
 
     def __init__(
@@ -122,15 +107,13 @@ class GridObjective(TableObjective):
             if choice.grid is None:
                 bounds = choice.lower.tolist(), choice.upper.tolist()
                 choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model, self.table.X)
-            X, Y = self.table.X.double().cpu(), self.table.Y.double().cpu()
-            settings = self.settings
+            X, Y, settings = self.table.X.double().cpu(), self.table.Y.double().cpu(), self.settings
             self._rows_have_noise = model.noise_is_known
             noise = model.noise_variance if model.noise_is_known else None
-            collect: Callable[..., GridStatistics] = GridStatistics.from_rows
-            if self._needs_rows(choice.grid):
-                collect = statistics_of_rows
+            collect: Callable[..., GridStatistics]
+            collect = statistics_of_rows if self._needs_rows(choice.grid) else GridStatistics.from_rows
             statistics = collect(choice.grid, X, Y, settings.n_collected, settings.seed, self.table.budget, noise)
-            self._likelihood = GridLikelihood(statistics, self.table.mean, self.settings, self._generator)
+            self._likelihood = GridLikelihood(statistics, self.table.mean, settings, self._generator)
         return self._likelihood
 
     def _needs_rows(self, grid: RegularGrid | GridSum) -> bool:
@@ -174,16 +157,16 @@ class GridObjective(TableObjective):
 
     def resolves(self, model: Model) -> bool:
         """Whether the grid, or the finest that can be had if there is none yet, shows the model's lengthscales."""
-        choice = self._choice
+        choice, size = self._choice, self.settings.size
         extents = (choice.upper - choice.lower).tolist()
         if choice.grid is not None:
-            return is_resolved(model.kernel, extents, choice.grid.size)
-        size = self.settings.size
-        if size == "auto":
-            most = finest(self.settings, len(extents), choice.n_rows, self.table.budget, sum_columns(model.kernel))
-            return is_resolved(model.kernel, extents, most.n_nodes)
-        counts = [size] * len(extents) if isinstance(size, int) else list(size)
-        return is_resolved(model.kernel, extents, math.prod(counts))
+            n_nodes = choice.grid.size
+        elif size == "auto":
+            columns = sum_columns(model.kernel)
+            n_nodes = finest(self.settings, len(extents), choice.n_rows, self.table.budget, columns).n_nodes
+        else:
+            n_nodes = size ** len(extents) if isinstance(size, int) else math.prod(size)
+        return is_resolved(model.kernel, extents, n_nodes)
 
     def thin(self, rows: Tensor) -> GridObjective:
         """Return this objective, because fewer rows would not make its gradients cheaper."""
@@ -195,12 +178,12 @@ class GridObjective(TableObjective):
             return None
         apart = copy.copy(self.likelihood(self._model))
         apart.solves = []
-        return GridPosterior.fit(apart, self._model, self.table.budget, torch.Generator().manual_seed(0))
+        return GridPosterior.fit(apart, self._model, self.table.budget)
 
     def posterior(self, model: Model, generator: torch.Generator) -> GridPosterior:
         """Return the posterior at a model, and warn if the grid cannot represent the model."""
         likelihood = self.likelihood(model)
-        posterior = GridPosterior.fit(likelihood, model, self.table.budget, generator)
+        posterior = GridPosterior.fit(likelihood, model, self.table.budget)
         grid, n_rows = likelihood.statistics.grid, self._choice.n_rows
         way_out = way_to_a_finer_grid(self.settings, grid, n_rows, self.table.budget, model)
         warn_of_coarse_grid(likelihood, model, way_out)
@@ -259,20 +242,9 @@ def choose_grid(
 ) -> RegularGrid | GridSum:
     """Return a grid that covers the data: of the given size, or as fine as kernel and noise require.
 
-    Parameters
-    ----------
-    settings : GridSettings
-        Settings of the inference method.
-    lower, upper : list of float
-        Smallest and largest inputs.
-    n_rows : int or None
-        Number of rows, which limits the number of nodes with ``size="auto"``; None if it is not known.
-    budget : int
-        Memory budget in bytes, of which the statistics take a share.
-    model : Model
-        Model whose lengthscales, in the units of the corners, and noise decide ``size="auto"``; see `cell_lengths`.
-    X : Tensor of shape (n_rows, d), optional
-        All rows, if they are held: ``size="auto"`` prefers nodes on the lattice that they lie on; see `lattice_grid`.
+    With ``size="auto"`` the lengthscales of the model, in the units of the corners, and its noise decide
+    (`cell_lengths`), within a share of the memory budget and of the number of rows, where it is known. If all rows are
+    held (``X``), nodes on the lattice that they lie on are preferred; see `lattice_grid`.
     """
     d = len(lower)
     kernel = model.kernel.bind(d)
@@ -310,19 +282,11 @@ def choose_grid(
 
 
 class Finest(NamedTuple):
-    """The finest grid that can be had.
-
-    Attributes
-    ----------
-    n_nodes, n_lattice_nodes : int
-        Largest number of nodes, and of nodes on a lattice of the rows.
-    limited_by_rows : bool
-        Whether the number of rows limits it, and not the memory budget.
-    """
+    """The largest numbers of nodes of a grid, and of a grid on a lattice of the rows, that can be had."""
 
     n_nodes: int
     n_lattice_nodes: int
-    limited_by_rows: bool
+    limited_by_rows: bool  # whether the number of rows limits them, and not the memory budget
 
 
 def finest(
@@ -353,7 +317,7 @@ def finest(
 def way_to_a_finer_grid(
     settings: GridSettings, grid: RegularGrid | GridSum, n_rows: int | None, budget: int, model: Model
 ) -> str:
-    """Return what a user can do to get a finer grid, in words."""
+    """Return advice for users who need a finer grid."""
     if settings.size != "auto":
         return "Use a finer grid (size of inference.Grid)."
     most = finest(settings, grid.n_inputs, n_rows, budget, sum_columns(model.kernel), timed=False)
@@ -372,7 +336,7 @@ def way_to_a_finer_grid(
 def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model, way_out: str | None = None) -> None:
     """Warn if a lengthscale is shorter than a cell, or if the interpolation gap exceeds the noise variance.
 
-    ``way_out`` is what the user can do (`way_to_a_finer_grid`).
+    ``way_out`` is advice for the user (`way_to_a_finer_grid`).
     """
     way_out = way_out or "Use a finer grid (size of inference.Grid, memory_budget)."
     for kernel, grid, inputs in grid_kernel(model.kernel, likelihood.statistics.grid).pieces:
@@ -417,23 +381,9 @@ def lattice_grid(X: Tensor, other: RegularGrid, most_nodes: float, *, at_any_cos
     `gigagp.inference.grid.preconditioners.nodes` solves the systems in a few steps whatever the gaps. Between rows,
     nodes up to twice as far apart as those of the other grid are taken.
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        Inputs of all rows.
-    other : RegularGrid
-        Grid that would be used otherwise.
-    most_nodes : float
-        Largest number of nodes.
-    at_any_cost : bool
-        Whether a lattice that is much finer than the other grid will do, because that one leaves out more variance than
-        the noise has. A rough kernel whose lengthscale is long varies between any nodes.
-
-    Returns
-    -------
-    RegularGrid or None
-        None if the rows lie on no lattice, on one that is nearly full or too large, or on one that is much finer than
-        the other grid.
+    The result is None if the rows lie on no lattice, on one that is nearly full or needs more than ``most_nodes``, or
+    on one that is much finer than the other grid. A much finer one is taken ``at_any_cost`` where the other grid leaves
+    out more variance than the noise has: a rough kernel whose lengthscale is long varies between any nodes.
     """
     low, steps, counts = [], [], []
     for column in X.double().T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,20 +17,26 @@ from gigagp.inference.contract.input_gradients import both_sides, wants_gradient
 from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.grid.likelihood import GridLikelihood
-from gigagp.inference.grid.low_rank import LowRankCovariance, has_few_rows
-from gigagp.inference.grid.saved import restored_likelihood
+from gigagp.inference.grid.preconditioners.long_waves import SmoothMatrix
+from gigagp.inference.grid.saved import POSTERIOR_TENSORS, restored_likelihood
 from gigagp.inference.grid.system import DenseGridSystem, GridSystem
 from gigagp.inference.iterative.sampled_variance import variance_from_samples
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.model.scaling import Scaling
-from gigagp.operators.grid import GridKernel, SumKernel
+from gigagp.operators.base import Index
+from gigagp.operators.grid import GridKernel, GridOperator, SumKernel
 from gigagp.operators.grid.statistics import GridStatistics, GridSum, RegularGrid
 from gigagp.operators.grid.statistics.grid_sum import shape_in_words
 from gigagp.operators.grid.statistics.rows_gram import RowsGram
 from gigagp.optimization.history import SolveRecord
+from gigagp.products.dense import eigh
 from gigagp.runtime.memory import require
+from gigagp.settings.random import standard_normal
+from gigagp.solvers.lanczos import lanczos
+from gigagp.solvers.preconditioners.base import factor_with_jitter
+from gigagp.solvers.preconditioners.pivoting import greedy
 
 #: Number of points whose exact variances are solved for together.
 _SOLVE_COLUMNS = 64
@@ -43,28 +49,16 @@ _OTHERWISE = 'Or choose outside="clamp" or "prior" of inference.Grid.'
 class GridPosterior(GrowingPosterior):
     """The posterior of the values at the nodes, interpolated between them; float64 on the CPU.
 
-    Parameters
+    Attributes
     ----------
-    likelihood : GridLikelihood
-        Likelihood whose statistics represent the rows.
-    model : Model
-        Model at the fitted hyperparameters.
-    budget : int
-        Memory budget in bytes.
     values : Tensor of shape (m, t)
         Posterior mean on the grid, without the trend.
     adjoint : Tensor of shape (m, t)
         ``W' K~^-1 (Y - mean)``.
-    coefficients : Tensor of shape (p, t)
-        Coefficients of the mean's basis.
     basis_values : Tensor of shape (m, p)
         The same as ``values``, with the mean's basis functions in place of the targets.
-    coefficient_root : Tensor of shape (p, p)
-        Root of the covariance of the coefficients.
     deviations : Tensor of shape (m, s)
         Posterior samples at fixed coefficients minus their mean, on the grid.
-    method : str
-        Method of the solve, in words.
     """
 
     kind = "grid"
@@ -88,15 +82,14 @@ class GridPosterior(GrowingPosterior):
         self.statistics, self.settings = likelihood.statistics, likelihood.settings
         self.grid = self.statistics.grid
         self.values, self.adjoint, self.coefficients = values, adjoint, coefficients
-        self._basis_values, self.coefficient_root = basis_values, coefficient_root
+        self.basis_values, self.coefficient_root = basis_values, coefficient_root
         self.deviations, self._method, self.final_solve = deviations, method, final_solve
 
     @classmethod
-    def fit(cls, likelihood: GridLikelihood, model: Model, budget: int, generator: torch.Generator) -> GridPosterior:
+    def fit(cls, likelihood: GridLikelihood, model: Model, budget: int) -> GridPosterior:
         """Solve for the mean and the samples at a model."""
-        settings = likelihood.settings
         system = likelihood.system(model, is_final=True)
-        draws, cross = likelihood.noisy_prior(system, settings.n_samples, None)
+        draws, cross = likelihood.noisy_prior(system, likelihood.settings.n_samples, None)
         targets, probes = likelihood.fit_targets(system, cross)
         return cls(
             likelihood,
@@ -120,16 +113,15 @@ class GridPosterior(GrowingPosterior):
         return in_units(self.grid, scaling).refusal(_in_data_units(X, scaling), inside, names=names)
 
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> GridPosterior:
-        """Return the posterior given the earlier rows and new ones, from the sum of their statistics."""
-        return self.with_statistics(self.statistics.add_rows(X, Y, noise), self.model.appended(noise))
+        """Return the posterior given the earlier rows and new ones, from the sum of their statistics.
 
-    def with_statistics(self, statistics: GridStatistics, model: Model | None = None) -> GridPosterior:
-        """Return the posterior given other statistics on the same grid, with the same random numbers."""
-        model = model or self.model
+        It has the same random numbers.
+        """
+        statistics, model = self.statistics.add_rows(X, Y, noise), self.model.appended(noise)
         likelihood = GridLikelihood(statistics, model.mean, self.settings, torch.Generator())
         likelihood.seeds = self.likelihood.seeds
         likelihood.resume(None, self.likelihood.torus_lengths)
-        posterior = GridPosterior.fit(likelihood, model, self.budget, torch.Generator())
+        posterior = GridPosterior.fit(likelihood, model, self.budget)
         likelihood.warn_of_unfinished_solves()
         return posterior
 
@@ -147,13 +139,12 @@ class GridPosterior(GrowingPosterior):
         return self._method
 
     def engine_name(self) -> str:
-        without = (
-            ", products with the rows' weights in place of W'W" if isinstance(self.statistics.gram, RowsGram) else ""
-        )
+        keeps_rows = isinstance(self.statistics.gram, RowsGram)
+        without = ", products with the rows' weights in place of W'W" if keeps_rows else ""
         return f"grid of {shape_in_words(self.grid)} nodes ({self.grid.interpolation}), FFT{without}, cpu, float64"
 
     def notes(self) -> dict[str, str]:
-        """Return what variances are made from, where they are not exact."""
+        """Return the source of variances that are not exact."""
         count = self.deviations.shape[1]
         words = f"from {count} posterior samples, standard error {math.sqrt(2 / count):.0%}"
         return {"variances": words} if self._own_method == "samples" else {}
@@ -170,11 +161,8 @@ class GridPosterior(GrowingPosterior):
 
     def refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
         """Return the error for points beyond the grid, if ``Grid.outside`` is to refuse them."""
-        inside = self.grid.covers(X.double())
-        if self.settings.outside != "refuse" or bool(inside.all()):
-            return None
-        error = in_units(self.grid, scaling).refusal(_in_data_units(X, scaling), inside, names=names)
-        return InvalidInputError(f"{error} {_OTHERWISE}")
+        error = self.row_refusal(X.double(), scaling, names) if self.settings.outside == "refuse" else None
+        return None if error is None else InvalidInputError(f"{error} {_OTHERWISE}")
 
     def _place(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return points moved into the grid by the policy `Grid.outside`, and a mask of those that were outside."""
@@ -194,7 +182,7 @@ class GridPosterior(GrowingPosterior):
         return self.trend(inside if self.settings.outside == "clamp" else X)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        return self._interpolate(*self._place(X), self._basis_values)
+        return self._interpolate(*self._place(X), self.basis_values)
 
     def trend_root(self, X: Tensor, explained: Tensor | None = None) -> Tensor:
         basis = self.model.mean.basis(self._place(X)[0] if self.settings.outside == "clamp" else X.double())
@@ -229,9 +217,7 @@ class GridPosterior(GrowingPosterior):
             variance = self._low_rank_variance(inside)
         else:
             variance = self._solved_variance(inside)
-        if self.settings.outside == "prior":
-            variance[outside] = self._prior_beyond(X, outside)
-        return self.mean(X), variance
+        return self.mean(X), self._with_prior_beyond(variance, X, outside)
 
     def check_variances(self, X: Tensor) -> None:
         """Warn if samples have more variance than the prior; see `Posterior.check_variances`."""
@@ -248,17 +234,17 @@ class GridPosterior(GrowingPosterior):
 
     def prior_variance(self, X: Tensor) -> Tensor:
         inside, outside = self._place(X)
-        variance = self._prior_at(inside)
-        if self.settings.outside == "prior":
-            variance[outside] = self._prior_beyond(X, outside)
-        return variance
+        return self._with_prior_beyond(self._prior_at(inside), X, outside)
 
     def _prior_at(self, X: Tensor) -> Tensor:
         """Return ``w'K_G w`` at points inside the grid, shape (n,): slightly below the kernel's variance."""
         return self.kernel.interpolated_variance(X)
 
-    def _prior_beyond(self, X: Tensor, outside: Tensor) -> Tensor:
-        return self.model.kernel.diagonal(X.double()[outside])
+    def _with_prior_beyond(self, variance: Tensor, X: Tensor, outside: Tensor) -> Tensor:
+        """Return variances, with the prior variances beyond the grid if ``Grid.outside`` asks for them."""
+        if self.settings.outside == "prior":
+            variance[outside] = self.model.kernel.diagonal(X.double()[outside])
+        return variance
 
     @cached_property
     def low_rank(self) -> LowRankCovariance:
@@ -306,20 +292,13 @@ class GridPosterior(GrowingPosterior):
         return found + (half - half.detach())
 
     def variance_parts(self, X: Tensor) -> VarianceParts:
-        """Return the low-rank variance split into the posterior variance (by solves) and what the rank leaves out.
-
-        Raises
-        ------
-        InvalidInputError
-            If the posterior does not use the low-rank variance.
-        """
+        """Return the low-rank variance split into the posterior variance (by solves) and the excess due to the rank."""
         if self._own_method != "low_rank":
             msg = 'return_parts of GPRegressor.predict needs Grid(variance="low_rank") with grid inference.'
             raise InvalidInputError(msg)
         inside, outside = self._place(X)
-        whole, mathematical = self._low_rank_variance(inside), self._solved_variance(inside)
-        if self.settings.outside == "prior":
-            mathematical[outside] = whole[outside] = self._prior_beyond(X, outside)
+        whole = self._with_prior_beyond(self._low_rank_variance(inside), X, outside)
+        mathematical = self._with_prior_beyond(self._solved_variance(inside), X, outside)
         # the variance by solves can exceed the low-rank one by the error of the solves
         computational = (whole - mathematical).clamp_min(0)
         trend = self.trend_root(X).square().sum(1)
@@ -392,14 +371,7 @@ class GridPosterior(GrowingPosterior):
         """Return the state for a model file: the statistics, the mean and the samples, but not the rows."""
         tensors, header = self.statistics.state()
         tensors = {f"statistics.{name}": value for name, value in tensors.items()}
-        tensors |= {
-            "values": self.values,
-            "adjoint": self.adjoint,
-            "coefficients": self.coefficients,
-            "basis_values": self._basis_values,
-            "coefficient_root": self.coefficient_root,
-            "deviations": self.deviations,
-        }
+        tensors |= {name: getattr(self, name) for name in POSTERIOR_TENSORS}
         return tensors, {
             "statistics": header,
             "settings": asdict(self.settings),
@@ -417,12 +389,7 @@ class GridPosterior(GrowingPosterior):
             likelihood,
             saved.model,
             saved.budget,
-            tensors["values"].cpu(),
-            tensors["adjoint"].cpu(),
-            tensors["coefficients"].cpu(),
-            tensors["basis_values"].cpu(),
-            tensors["coefficient_root"].cpu(),
-            tensors["deviations"].cpu(),
+            **{name: tensors[name].cpu() for name in POSTERIOR_TENSORS},
             method=header["method"],
             final_solve=None if solve is None else SolveRecord(**solve),
         )
@@ -439,3 +406,97 @@ def _in_data_units(X: Tensor, scaling: Scaling) -> Tensor:
 
 def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
     return torch.cat(parts) if parts else like.new_zeros(0)
+
+
+# Low-rank posterior covariance on the grid that never understates the variance ---------------------------------------
+
+#: The Krylov spaces of this many random vectors, one after the other, have to add nothing before no further one begins.
+_STARTS = 3
+#: Nodes times squared rows up to which rows are few, in units of the cube of the largest number of nodes of a dense
+#: factor, and n x m arrays in the computation.
+_COST, _ARRAYS = 2, 4
+
+
+def has_few_rows(statistics: GridStatistics, exact_nodes: int, budget: int) -> bool:
+    """Whether `LowRankCovariance.of_few_rows` costs no more than the dense factors of the largest grid."""
+    m = statistics.grid.size
+    rank = min(statistics.n_rows, m)
+    return m * rank**2 <= _COST * exact_nodes**3 and _ARRAYS * 8 * m * rank <= budget
+
+
+@dataclass(frozen=True)
+class LowRankCovariance:
+    """The posterior variance ``w'K_G w - |root' w|^2`` after conditioning on a Krylov space only.
+
+    ``root root' = K_G W'Q (Q'K~Q)^-1 Q'W K_G`` with Lanczos vectors Q, as in LOVE (Pleiss et al. 2018) in the form of
+    Yadav et al. (2021). ``Q (Q'K~Q)^-1 Q'`` is the Galerkin approximation of ``K~^-1`` and never above it, so that the
+    variance includes the part that the rank leaves out. This is the computation-aware posterior with the columns of Q
+    as actions. ``Q'K~Q`` is computed from the vectors and not taken from the Lanczos process: this then holds for any
+    Q. The root has shape (m, k).
+    """
+
+    root: Tensor
+
+    @classmethod
+    def build(
+        cls,
+        kernel: GridKernel | SumKernel,
+        statistics: GridStatistics,
+        noise: float,
+        rank: int,
+        start: Tensor | None = None,
+    ) -> LowRankCovariance:
+        """Return the approximation from at most ``rank`` Lanczos vectors.
+
+        There are fewer if these span all that the rows determine. Each takes two products with ``K_G`` and with
+        ``W'W``. The first direction is ``W K_G start``, by default with ones, shape (m, 1). Where a Krylov space ends
+        early, another one begins at a random vector.
+        """
+        operator, generator = GridOperator(kernel, statistics.gram, noise), torch.Generator().manual_seed(0)
+        first = torch.ones(kernel.n, 1, dtype=torch.float64) if start is None else start
+        found = lanczos(operator, operator.lift(kernel @ first), rank).vectors
+        empty_handed = 0
+        while found.shape[1] < rank and empty_handed < _STARTS:
+            first = standard_normal(kernel.n, 1, generator=generator, dtype=torch.float64)
+            more = lanczos(operator, operator.lift(kernel @ first), rank - found.shape[1], apart_from=found).vectors
+            found, empty_handed = torch.cat([found, more], 1), 0 if more.shape[1] else empty_handed + 1
+        vectors = operator.coefficients(found).clone()
+        del found
+        adjoint = statistics.gram @ vectors
+        smooth = kernel @ adjoint
+        projected = noise * vectors.T @ adjoint + adjoint.T @ smooth
+        (factor,), _ = factor_with_jitter(((projected + projected.T) / 2).unsqueeze(0))  # jitter explains less
+        return cls(torch.linalg.solve_triangular(factor, smooth.T, upper=False).T.contiguous())
+
+    @classmethod
+    def exact(cls, system: DenseGridSystem) -> LowRankCovariance:
+        """Return the exact covariance of a small grid, as a root of full rank."""
+        values, vectors = eigh(system.information())
+        return cls(system.prior @ (vectors * values.clamp_min(0).sqrt()))  # negative values are rounding errors
+
+    @classmethod
+    def of_few_rows(cls, kernel: GridKernel | SumKernel, statistics: GridStatistics, noise: float) -> LowRankCovariance:
+        """Return the exact covariance given rows that are much fewer than the nodes, as a root of their rank.
+
+        ``W'W = L L'`` with as many columns as there are different rows, and all that the rows tell of the function is
+        one measurement of ``L'f`` with independent noise. For r columns it takes O(m r^2) time.
+        """
+        gram = statistics.gram
+
+        def block(rows: Index, columns: Index) -> Tensor:
+            places = torch.arange(gram.n)[columns]
+            unit = torch.zeros(gram.n, len(places), dtype=torch.float64)
+            unit[places, torch.arange(len(places))] = 1.0
+            return (gram @ unit)[rows]
+
+        factor = greedy(SmoothMatrix(gram, block), statistics.n_rows).columns
+        smooth = kernel @ factor
+        inner = factor.T @ smooth
+        inner.diagonal().add_(noise)
+        root = torch.linalg.cholesky(0.5 * (inner + inner.T))
+        return cls(torch.linalg.solve_triangular(root, smooth.T, upper=False).T.contiguous())
+
+    @property
+    def rank(self) -> int:
+        """Number of columns."""
+        return self.root.shape[1]

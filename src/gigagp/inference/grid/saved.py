@@ -38,16 +38,31 @@ from gigagp.settings.schema import (
 
 #: Largest length of a torus, in multiples of the grid; a longer one is never needed.
 _LONGEST_TORUS = 64
+#: Shapes of the posterior's own tensors, which are float64, by the names of its arguments.
+POSTERIOR_TENSORS = {
+    "values": "m t",
+    "adjoint": "m t",
+    "coefficients": "p t",
+    "basis_values": "m p",
+    "coefficient_root": "p p",
+    "deviations": "m s",
+}
+#: Shapes of sums over rows that all statistics have.
+_SUMS = {
+    "cross": "m t",
+    "target_squares": "t",
+    "target_sums": "t",
+    "probes": "m r",
+    "probe_squares": "r",
+    "position_sums": "d",
+    "position_squares": "d",
+    "input_low": "d",
+    "input_high": "d",
+}
 
 
 def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> GridLikelihood:
-    """Return the likelihood of the saved statistics, after a check of the entire state.
-
-    Raises
-    ------
-    ModelFileError
-        If the state is not valid for a grid posterior.
-    """
+    """Return the likelihood of the saved statistics; raise `ModelFileError` if the state is not valid."""
     d = saved.n_inputs
     grids = record({"sum": listing(_grid_of(*range(1, d + 1), columns=listing(whole(0, d - 1))))})
     known = {"noise": optional(number(finite=True, positive=True))}
@@ -69,26 +84,11 @@ def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], save
         )
     _check_tori(grid, header["torus"])
     sizes = saved.sizes | {"m": grid.size, "c": math.prod(grid.cells), "w": 2}
-    fields = {
-        "values": Field("m t", "float64"),
-        "adjoint": Field("m t", "float64"),
-        "coefficients": Field("p t", "float64"),
-        "basis_values": Field("m p", "float64"),
-        "coefficient_root": Field("p p", "float64"),
-        "deviations": Field("m s", "float64"),
-        "statistics.cross": Field("m t", "float64"),
-        "statistics.target_squares": Field("t", "float64"),
-        "statistics.target_sums": Field("t", "float64"),
-        "statistics.probes": Field("m r", "float64"),
-        "statistics.probe_squares": Field("r", "float64"),
-        "statistics.position_sums": Field("d", "float64"),
-        "statistics.position_squares": Field("d", "float64"),
-        "statistics.cell_counts": Field("c", "float64", not_negative),
-        "statistics.input_low": Field("d", "float64"),
-        "statistics.input_high": Field("d", "float64"),
-        # versions without weights did not write them
-        f"statistics.weight_sums{'' if saved.model.noise_is_known else '?'}": Field("w", "float64"),
-    }
+    fields = {name: Field(shape, "float64") for name, shape in POSTERIOR_TENSORS.items()}
+    fields |= {f"statistics.{name}": Field(shape, "float64") for name, shape in _SUMS.items()}
+    fields["statistics.cell_counts"] = Field("c", "float64", not_negative)
+    # versions without weights did not write them
+    fields[f"statistics.weight_sums{'' if saved.model.noise_is_known else '?'}"] = Field("w", "float64")
     if isinstance(grid, GridSum):
         fields["statistics.gram.values"] = Field("m m", "float64")
     elif "statistics.gram.X" in tensors:

@@ -35,17 +35,6 @@ def cell_lengths(kernel: Kernel, n_inputs: int, noise: float, scheme: Interpolat
     0.7 to 0.8 times the noise sufficed for RBF, Matern-5/2 and Matern-3/2 alike at a noise of 1 % of the signal's
     variance. At 0.01 % a gap of 4 to 17 times the noise sufficed, because there the posterior variance exceeds the
     noise.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Kernel of the model.
-    n_inputs : int
-        Number of inputs.
-    noise : float
-        Noise variance, in the units of the kernel's variance.
-    scheme : Interpolation
-        Interpolation scheme of the grid.
     """
     kernel = kernel.bind(n_inputs)
     coarse, fine = [math.inf] * n_inputs, [math.inf] * n_inputs
@@ -81,19 +70,12 @@ def _scales(kernel: Kernel, n_inputs: int) -> Iterator[tuple[Leaf, dict[int, flo
 def is_resolved(kernel: Kernel, extents: Sequence[float], n_nodes: int) -> bool:
     """Whether a grid of this many nodes has at least two cells for each lengthscale of every term, at its finest.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Kernel of the model.
-    extents : sequence of float
-        Largest minus smallest value of each input.
-    n_nodes : int
-        Number of nodes of the whole grid, which follow the lengthscales.
+    ``extents`` are the largest minus the smallest value of each input. The nodes follow the lengthscales.
     """
-    for _, scales in _scales(kernel.bind(len(extents)), len(extents)):
-        if math.prod(max(1.0, _LEAST_CELLS * extents[column] / scale) for column, scale in scales.items()) > n_nodes:
-            return False
-    return True
+    return all(
+        math.prod(max(1.0, _LEAST_CELLS * extents[column] / scale) for column, scale in scales.items()) <= n_nodes
+        for _, scales in _scales(kernel.bind(len(extents)), len(extents))
+    )
 
 
 def _coarsest(

@@ -38,15 +38,9 @@ class CompositeObjective(TableObjective):
     When to use: at the start of learning on any number of rows of a few inputs. Its Fisher information is the sum over
     the parts. Correlations between parts that lie close are ignored, so optimization on all rows must follow.
 
-    Parameters
-    ----------
-    spread : TrainingTable
-        Rows spread over the data. The mean function is fitted to them by least squares, and the likelihoods are those
-        of the residuals.
-    blocks : sequence of TrainingTable
-        Blocks of neighbouring rows.
-    resolves : callable, optional
-        Whether the finest grid that can be had shows the lengthscales of a model; others are no start.
+    The mean function is fitted by least squares to the rows that are spread over the data, and the likelihoods are
+    those of the residuals. ``resolves`` says whether the finest grid that can be had shows the lengthscales of a model;
+    others are no start.
     """
 
     def __init__(

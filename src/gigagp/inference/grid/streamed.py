@@ -42,18 +42,8 @@ _ROUNDING = 1e-7
 class StreamedGridObjective(GridObjective):
     """The likelihood from the statistics of a pass; of the rows, only a sample and a few blocks are kept.
 
-    Parameters
-    ----------
-    settings : GridSettings
-        Settings of the inference method.
-    statistics : GridStatistics
-        Statistics in the model's units.
-    sample : TrainingTable
-        Rows spread over the data.
-    blocks : list of TrainingTable
-        Blocks of neighbouring rows; within a block, the nearest to its centre come first.
-    generator : torch.Generator
-        Source of the probe vectors.
+    The rows of the sample are spread over the data. In each block of neighbouring rows, the nearest to its centre come
+    first.
     """
 
     def __init__(
@@ -64,13 +54,10 @@ class StreamedGridObjective(GridObjective):
         blocks: list[TrainingTable],
         generator: torch.Generator,
     ) -> None:
-        n = statistics.n_rows
-        super().__init__(
-            settings, sample, generator, GridChoice(statistics.input_low, statistics.input_high, n, statistics.grid)
-        )
-        self._blocks = blocks
+        corners = statistics.input_low, statistics.input_high
+        super().__init__(settings, sample, generator, GridChoice(*corners, statistics.n_rows, statistics.grid))
+        self._statistics, self._blocks = statistics, blocks
         self._likelihood = GridLikelihood(statistics, sample.mean, settings, self._generator)
-        self._statistics = statistics
 
     @property
     def n_rows(self) -> int:
@@ -78,18 +65,10 @@ class StreamedGridObjective(GridObjective):
         return self._statistics.n_rows
 
     @property
-    def n_observations(self) -> int:
-        return self._statistics.n_rows * self._statistics.n_targets
-
-    @property
     def target_variance(self) -> float:
         """Mean variance of the targets; 1 where they do not vary."""
         variance = float(self._statistics.target_variances.mean())
         return variance if variance > 0 else 1.0
-
-    def draw_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return the sorted indices of random rows of the sample."""
-        return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
 
     def subset(self, rows: Tensor) -> ExactObjective | CompositeObjective:  # type: ignore[override]
         """Return the exact likelihood of rows of the sample, plus that of the blocks unless most rows are chosen."""
@@ -120,11 +99,9 @@ def stream(settings: GridSettings, job: StreamJob, generator: torch.Generator) -
         raise InvalidInputError(msg)
     statistics = collector.statistics()
     scaling = _scaling(statistics, shift, job.standardize)
-    own = statistics.for_targets(torch.from_numpy(scaling.y_centre) - shift, scaling.y_scale).for_inputs(
-        scaling.x_centre, scaling.x_scale
-    )
-
-    model = job.start.standardized(scaling.units()) if learned is None else learned.standardized(scaling.units())
+    own = statistics.for_targets(torch.from_numpy(scaling.y_centre) - shift, scaling.y_scale)
+    own = own.for_inputs(scaling.x_centre, scaling.x_scale)
+    model = (job.start if learned is None else learned).standardized(scaling.units())
 
     def table(X: Tensor, Y: Tensor) -> TrainingTable:
         X, Y = (torch.from_numpy(part) for part in (scaling.inputs(X.numpy()), scaling.targets((Y + shift).numpy())))

@@ -28,15 +28,8 @@ _COARSER = 1.05
 def sum_columns(kernel: Kernel) -> list[tuple[int, ...]] | None:
     """Return the inputs of each grid of a sum for a bound kernel; None if a single grid has all of them.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound. Kernels of at most three inputs have one grid, and so have kernels of four with a term of all four.
-
-    Raises
-    ------
-    InvalidInputError
-        If there are more than four inputs and a term depends on more than three of them.
+    Kernels of at most three inputs have one grid, and so have kernels of four with a term of all four. Raises
+    `InvalidInputError` if there are more than four inputs and a term depends on more than three of them.
     """
     d = kernel.n_inputs
     assert d is not None, "the kernel is bound"
@@ -58,12 +51,9 @@ def sum_columns(kernel: Kernel) -> list[tuple[int, ...]] | None:
 
 
 def check_terms(kernel: Kernel) -> None:
-    """Refuse a bound kernel with a term that is neither stationary nor linear, or noise that differs between rows.
+    """Refuse (`InvalidInputError`) a bound kernel for which there is no grid.
 
-    Raises
-    ------
-    InvalidInputError
-        If there is one, or if `sum_columns` refuses the kernel.
+    Its terms must be stationary or linear, its noise the same for all rows, and `sum_columns` must accept it.
     """
     d = kernel.n_inputs
     assert d is not None, "the kernel is bound"
@@ -94,27 +84,11 @@ def choose_grid_sum(
     noise: float,
     columns: list[tuple[int, ...]],
 ) -> GridSum:
-    """Return a grid for each set of inputs: of the given size, or as fine as the terms require.
+    """Return a grid for each set of inputs in ``columns``: of the given size, or as fine as the terms require.
 
-    Parameters
-    ----------
-    settings : GridSettings
-        Settings of the inference method.
-    lower, upper : list of float
-        Smallest and largest inputs.
-    most : int
-        Largest number of nodes of all grids with ``size="auto"``; cells become longer in proportion to fit it.
-    kernel : Kernel
-        Bound.
-    noise : float
-        Noise variance. What the grids leave out adds up, so each may leave out its share only.
-    columns : list of tuple of int
-        Inputs of each grid; see `sum_columns`.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the coarsest grids have too many nodes.
+    With ``size="auto"`` all grids together have at most ``most`` nodes, and cells become longer in proportion if need
+    be. The gaps of the grids add up, so that each may leave out its share of the noise only. Raises `MemoryBudgetError`
+    if the coarsest grids have too many nodes.
     """
     checked_bounds(lower, upper)
     extents = [b - a for a, b in zip(lower, upper, strict=True)]

@@ -30,33 +30,15 @@ _TRIAL_PROBES, _TRIAL_STEPS, _ALIKE = 8, 40, 2.0
 
 @dataclass(frozen=True)
 class GridSolution:
-    """Solutions ``K~^-1 z`` for several vectors, represented on the grid.
+    """Solutions ``K~^-1 z`` for s vectors z over the rows, represented on the grid."""
 
-    Attributes
-    ----------
-    values : Tensor of shape (m, s)
-        ``theta``, the posterior mean on the grid with z in place of the targets.
-    gram_values : Tensor of shape (m, s)
-        ``W'W theta``.
-    adjoint : Tensor of shape (m, s)
-        ``q = W' K~^-1 z``.
-    correction : Tensor of shape (s, s)
-        Correction that makes the errors of quadratic forms quadratic in the error of the solve; zero for exact solves.
-    dual : Tensor of shape (k, s)
-        Representation for the start of a later solve and for derivatives; its meaning depends on the system.
-    solution : Solution or None
-        Result of the solver; None for a factor.
-    start : Tensor or None
-        What a later solve starts from; None stands for ``dual``.
-    """
-
-    values: Tensor
-    gram_values: Tensor
-    adjoint: Tensor
-    correction: Tensor
-    dual: Tensor
-    solution: Solution | None = None
-    start: Tensor | None = None
+    values: Tensor  # theta, (m, s): the posterior mean on the grid with z in place of the targets
+    gram_values: Tensor  # ``W'W theta``, (m, s)
+    adjoint: Tensor  # ``q = W' K~^-1 z``, (m, s)
+    correction: Tensor  # (s, s), makes the errors of quadratic forms quadratic in that of the solve; zero for a factor
+    dual: Tensor  # (k, s), for derivatives and for the start of a later solve; each system has its own form
+    solution: Solution | None = None  # of the solver; None for a factor
+    start: Tensor | None = None  # what a later solve starts from; None stands for ``dual``
 
     def combine(self, coefficients: Tensor) -> GridSolution:
         """Return the solution for linear combinations of the vectors, with ``coefficients`` of shape (s, t)."""
@@ -84,14 +66,7 @@ class GridSolution:
 class GridSystem(ABC):
     """The matrix ``K~`` at one model, represented by statistics.
 
-    Parameters
-    ----------
-    kernel : GridKernel or SumKernel
-        Kernel between the nodes.
-    statistics : GridStatistics
-        Statistics of the rows.
-    noise : float
-        Noise variance, including the kernel's white terms.
+    The noise variance includes the kernel's white terms.
     """
 
     def __init__(self, kernel: GridKernel | SumKernel, statistics: GridStatistics, noise: float) -> None:
@@ -132,14 +107,8 @@ class GridSystem(ABC):
     def quadratic(self, cross: Tensor, products: Tensor, solved: GridSolution) -> Tensor:
         """Return ``z_i' K~^-1 z_j``, shape (s, s), with an error quadratic in that of the solve.
 
-        Parameters
-        ----------
-        cross : Tensor of shape (m, s)
-            ``W'z``.
-        products : Tensor of shape (s, s)
-            ``z_i'z_j``.
-        solved : GridSolution
-            Solution for the same vectors.
+        ``cross`` is ``W'z``, shape (m, s), ``products`` are ``z_i'z_j``, shape (s, s), and ``solved`` is the solution
+        for the same vectors.
         """
         return (products - cross.T @ solved.values) / self.noise - solved.correction
 
@@ -216,19 +185,11 @@ class DenseGridSystem(GridSystem):
 
 @dataclass(frozen=True)
 class SolveSettings:
-    """Settings of iterative solves.
+    """Settings of iterative solves; see `gigagp.inference.Grid`.
 
-    Attributes
-    ----------
-    tolerance, probe_tolerance : float
-        Relative preconditioned residuals of targets and probes. `gigagp.inference.grid.factorised_system` defines them
-        for the long-waves preconditioner, and `gigagp.inference.grid.nodes_system` for neighbours.
-    max_iterations : int
-        Largest number of iterations.
-    preconditioner : {"auto", "circulant", "holes", "long_waves", "vecchia", "none"}
-        Name of the preconditioner.
-    is_final : bool
-        Whether answers are computed from the solutions, and not only steps of learning.
+    Tolerances are for relative preconditioned residuals, which `gigagp.inference.grid.factorised_system` defines for
+    long waves, and `gigagp.inference.grid.nodes_system` for neighbours. Solves are final where answers are computed
+    from the solutions, and not only steps of learning.
     """
 
     tolerance: float = 1e-3

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from gigagp.inference.grid.coverage import has_empty_nodes, has_holes
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem
+from gigagp.inference.grid.preconditioners.nodes import InverseOnly
 from gigagp.inference.grid.system import GridSolution, GridSystem, LogDeterminant, SolveSettings, least_error
 from gigagp.model.estimate import Estimate
 from gigagp.operators.grid import GridKernel, WhitenedOperator
 from gigagp.operators.grid.statistics import GridStatistics
 from gigagp.solvers.lanczos import log_determinant
-from gigagp.solvers.preconditioners.base import Preconditioner
 from gigagp.solvers.solution import Solution, Status
 
 #: Nats per row by which a solution may err. Means at the rows then err by about a thirtieth of the noise's deviation.
@@ -29,25 +29,9 @@ _TIGHTER, _TIGHTEST = 0.3, 1e-11
 
 
 class WhitenedGridSystem(GridSystem):
-    """Conjugate gradients on `gigagp.operators.grid.WhitenedOperator`.
+    """Conjugate gradients on `gigagp.operators.grid.WhitenedOperator`, for a kernel with a root on a torus.
 
-    Parameters
-    ----------
-    kernel : GridKernel
-        Kernel between the nodes, with a root; see `gigagp.inference.grid.iterative`.
-    statistics : GridStatistics
-        Statistics of the rows.
-    noise : float
-        Noise variance, including the kernel's white terms.
-    settings : SolveSettings
-        Settings with the preconditioner "circulant", "holes" or "none".
-
-    Attributes
-    ----------
-    operator : WhitenedOperator
-        Operator that the solves use; it includes the circulant preconditioner.
-    preconditioner : str
-        Name of the preconditioner.
+    The preconditioner is "circulant", which is part of the operator, "holes" or "none".
     """
 
     def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float, settings: SolveSettings) -> None:
@@ -162,7 +146,7 @@ class WhitenedGridSystem(GridSystem):
 # A preconditioner for grid inference on data with holes ---------------------------------------------------------------
 
 
-class HolesPreconditioner(Preconditioner):
+class HolesPreconditioner(InverseOnly):
     """A correction of the circulant part of a `WhitenedOperator` where there are no rows.
 
     Let ``mask`` be 1 where the torus has no rows (in holes, and everywhere outside the grid) and 0 where it has the
@@ -175,13 +159,7 @@ class HolesPreconditioner(Preconditioner):
     When to use: for data with large holes, or for solves to a tight tolerance. The first ten to thirty steps are worse
     than those of the plain operator; then convergence is much faster (m = 75 x 75, a fifth in holes, Matern-3/2, error
     of the mean in the noise's standard deviation after 20, 40, 80 steps: 2, 2, 0.9 without and 4, 0.6, 0.01 with it).
-
-    Parameters
-    ----------
-    operator : WhitenedOperator
     """
-
-    epochs = 0.0
 
     def __init__(self, operator: WhitenedOperator) -> None:
         kernel, self._torus = operator.kernel, operator.torus
@@ -198,20 +176,6 @@ class HolesPreconditioner(Preconditioner):
 
     def apply(self, vectors: Tensor) -> Tensor:
         return vectors + self._torus.convolve_within(vectors, self._outer, self.mask, self._inner)
-
-    @property
-    def rank(self) -> int:
-        return 0
-
-    def transform_normal(self, normal: Tensor) -> Tensor:
-        """Raise NotImplementedError, because only the inverse of this preconditioner is known."""
-        msg = "HolesPreconditioner cannot be sampled: only its inverse is known. Use none for log-determinants."
-        raise NotImplementedError(msg)
-
-    def log_determinant(self) -> float:
-        """Raise NotImplementedError, because only the inverse of this preconditioner is known."""
-        msg = "the determinant of HolesPreconditioner is not known: only its inverse is. Use none for log-determinants."
-        raise NotImplementedError(msg)
 
     def describe(self) -> str:
         return f"holes of a circulant ({float(self.mask.mean()):.0%} of a torus of {self._torus.lengths} has no rows)"

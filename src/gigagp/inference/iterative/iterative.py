@@ -66,6 +66,8 @@ _AUTO_NATS = (0.1, 1.0)
 _LEAST_FACTOR = 0.1
 #: Rows from which learning is guided by nearest neighbours. Below, exact subsets of 1,000 rows know nearly as much.
 _GUIDED_ROWS = 2000
+#: Largest number of Lanczos steps of a quadrature that is not truncated.
+_STEPS = 200
 #: Numbers for each row that a solve holds: blocks of vectors, and the preconditioner.
 _SOLVE_NUMBERS = 400
 
@@ -92,7 +94,7 @@ class Iterative(Inference):
     n_samples : int or "auto", default "auto"
         Number of posterior samples that the last solve computes. From samples alone, predicted variances have a
         relative standard error of ``sqrt(2 / n_samples)``. ``"auto"`` is 16 where nearest neighbours make their
-        variances as certain as those of 64, and otherwise as many as that takes, at most 64.
+        variances as certain as those of 64, and otherwise the number that this takes, at most 64.
     final_tolerance : float or None, default None
         Relative residual of the last solve, from which predictions are made. None is the tolerance of the solver. With
         ``solver="auto"``, None keeps the residual below a twentieth of the standard deviation with which the latent
@@ -152,17 +154,7 @@ class Iterative(Inference):
 
 
 class IterativeObjective(TableObjective):
-    """Gradients of the log marginal likelihood from joint solves for targets and probes.
-
-    Parameters
-    ----------
-    settings : Iterative
-        Settings of the inference method.
-    table : TrainingTable
-        Training rows in the model's units.
-    generator : torch.Generator
-        Source of the probe vectors.
-    """
+    """Gradients of the log marginal likelihood from joint solves for targets and probes."""
 
     has_posteriors_near = True
 
@@ -216,7 +208,8 @@ class IterativeObjective(TableObjective):
         record = record_of(solution, n_fixed)
         self.solves.append(record)
         truncated = solution.truncated
-        nearest = solution.value if truncated is None else truncated.plain.value
+        plain = Start(solution.value, solution.residual) if truncated is None else truncated.plain
+        nearest = plain.value
         self._warm.remember(nearest)
         trend = solved_trend(basis, table.Y, solution)
 
@@ -226,15 +219,14 @@ class IterativeObjective(TableObjective):
 
         second = None if truncated is None else split(truncated.second)
         nearest_basis = nearest[:, table.n_targets : n_fixed] @ self._basis.to_basis
-        residual = solution.residual if truncated is None else truncated.plain.residual
-        unsolved = mean_square_unsolved(residual, trend.coefficients)
+        unsolved = mean_square_unsolved(plain.residual, trend.coefficients)
         own = self._basis.trend(trend)
         return Solved(*split(solution.value), own, record, second, split(nearest), nearest_basis, unsolved)
 
     def _solve_from(
         self, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor, initial: Start | None, n_fixed: int
     ) -> Solution:
-        """Solve with what the last solve has left, and keep what this one leaves."""
+        """Solve with the state of the last solve, and keep that of this one."""
         self._state = state = solver.prepare(matrix, self._state)
         solution = solver.solve(state, right_hand_sides, initial, self._solver_generator, n_targets=n_fixed)
         self._state = state.without_matrix() if isinstance(state, Prepared) else None
@@ -292,8 +284,23 @@ class IterativeObjective(TableObjective):
         solution = solver.solve(matrix, stacked, generator=self._solver_generator)
         coefficients = solved_trend(self._basis.columns, table.Y, solution).coefficients
         n_probes = self._estimator.n_probes or _AUTO_PROBES
+        generator = self._probe_generator
         contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
-        return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
+        residuals = stacked @ contrast
+        # a truncated solution has two independent estimates of the data fit, whose difference tells its standard error
+        solved = [solution.value] if solution.truncated is None else [solution.value, solution.truncated.second]
+        fits = torch.stack([(residuals * (one @ contrast)).double().sum() for one in solved])
+        fit_error = float(fits.std() / len(fits) ** 0.5) if len(fits) > 1 else 0.0
+        if isinstance(solver, ConjugateGradients):
+            steps = int(min(solver.max_epochs, _STEPS)) if solver.truncation is None else None
+            determinant = log_determinant(
+                matrix, solver.preconditioner, n_probes, steps, generator, truncation=solver.truncation
+            )
+        else:
+            determinant = log_determinant(matrix, n_probes=n_probes, max_steps=_STEPS, generator=generator)
+        n, t = matrix.n, table.n_targets
+        value = -0.5 * (float(fits.mean()) + t * (determinant.value + n * math.log(2 * math.pi)))
+        return Estimate(value, 0.5 * math.hypot(fit_error, t * determinant.standard_error))
 
     def try_preconditioners(self, model: Model) -> Choice | None:
         """Return what a trial chooses for a model, or None if there is nothing to try; the next solve takes it."""
@@ -319,10 +326,8 @@ class IterativeObjective(TableObjective):
             return model
         factor = self._fit / self.n_observations
         found = model.amplified(factor) if _LEAST_FACTOR < factor < 1 / _LEAST_FACTOR else None
-        if found is None:
-            return model
-        self._solved = found
-        return found
+        self._solved = found or model
+        return self._solved
 
     def guide(self, model: Model) -> VecchiaObjective | SubsetGuide | None:
         """Return the likelihood by nearest neighbours, or the exact one of more rows where neighbours miss much.
@@ -446,58 +451,6 @@ def _prior_functions(probes: Probes) -> PriorSamples | None:
     return probes.prior if isinstance(probes, PathwiseProbes) else None
 
 
-# Estimate the log marginal likelihood from solves made with the training solver ---------------------------------------
-
-
-#: Largest number of Lanczos steps of a quadrature that is not truncated.
-_STEPS = 200
-
-
-def estimated_value(
-    matrix: KernelMatrix,
-    right_hand_sides: torch.Tensor,
-    solution: Solution,
-    contrast: torch.Tensor,
-    solver: Solver,
-    n_probes: int,
-    generator: torch.Generator,
-) -> Estimate:
-    """Return the log marginal likelihood, with the bias and variance of the solver.
-
-    Parameters
-    ----------
-    matrix : KernelMatrix
-        ``H = K + noise``.
-    right_hand_sides : Tensor of shape (n, t + p)
-        Targets and basis functions of the mean.
-    solution : Solution
-        Solution of ``H V = right_hand_sides``. A truncated solution contains two independent estimates of the data
-        fit, and their difference gives its standard error.
-    contrast : Tensor of shape (t + p, t)
-        Coefficients such that ``right_hand_sides @ contrast`` are the targets minus their mean.
-    solver : Solver
-        Solver whose preconditioner, budget and truncation the log-determinant uses as well.
-    n_probes : int
-        Number of probe vectors of the log-determinant.
-    generator : torch.Generator
-        Source of the log-determinant's probe vectors and random lengths.
-    """
-    residuals = right_hand_sides @ contrast
-    solved = [solution.value] if solution.truncated is None else [solution.value, solution.truncated.second]
-    fits = torch.stack([(residuals * (one @ contrast)).double().sum() for one in solved])
-    fit_error = float(fits.std() / len(fits) ** 0.5) if len(fits) > 1 else 0.0
-    if isinstance(solver, ConjugateGradients):
-        steps = int(min(solver.max_epochs, _STEPS)) if solver.truncation is None else None
-        determinant = log_determinant(
-            matrix, solver.preconditioner, n_probes, steps, generator, truncation=solver.truncation
-        )
-    else:
-        determinant = log_determinant(matrix, n_probes=n_probes, max_steps=_STEPS, generator=generator)
-    n, t = matrix.n, contrast.shape[1]
-    value = -0.5 * (float(fits.mean()) + t * (determinant.value + n * math.log(2 * math.pi)))
-    return Estimate(value, 0.5 * math.hypot(fit_error, t * determinant.standard_error))
-
-
 # How far the last solve of a fit goes, from which predictions are made ------------------------------------------------
 
 
@@ -545,12 +498,7 @@ class WarmStart:
     ``"previous"`` takes the last solution (Lin et al. 2024, section 4). ``"subspace"`` takes the best approximation in
     the H-norm from the span of the last two solution blocks, the Galerkin projection ``v0 = W (W'HW)^-1 W'B``. Its cost
     is the single pass that every warm start needs for its residual, it is never worse than a start at zero, and solves
-    need 1.3 to 2 times fewer epochs.
-
-    Parameters
-    ----------
-    kind : {"none", "previous", "subspace"}
-        Type of the initial guess; "none" starts at zero.
+    need 1.3 to 2 times fewer epochs. ``"none"`` starts at zero.
     """
 
     def __init__(self, kind: WarmStartKind) -> None:
@@ -569,9 +517,9 @@ class WarmStart:
         """Return the initial guess for these right-hand sides; None means zero."""
         if not self.blocks:
             return None
-        last = self.blocks[-1]
+        last = Start(self.blocks[-1]) if self.blocks[-1].shape == right_hand_sides.shape else None
         if self.kind == "previous":
-            return Start(last) if last.shape == right_hand_sides.shape else None
+            return last
         # In an orthonormal basis the projected matrix is no worse conditioned than H. Where the two blocks agree, the
         # second direction is mere rounding noise, but still a valid direction.
         basis = torch.linalg.qr(torch.cat(self.blocks, 1).double()).Q
@@ -580,7 +528,7 @@ class WarmStart:
         projected = 0.5 * (projected + projected.T)
         factor, info = torch.linalg.cholesky_ex(projected)
         if int(info) != 0:
-            return Start(last) if last.shape == right_hand_sides.shape else None
+            return last
         wide = right_hand_sides.double()
         coefficients = torch.cholesky_solve(basis.T @ wide, factor)
         value = (basis @ coefficients).to(matrix.dtype)

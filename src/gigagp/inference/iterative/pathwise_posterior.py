@@ -26,15 +26,14 @@ from gigagp.inference.iterative.sampled_variance import (
 )
 from gigagp.inference.iterative.solve_records import record_of, require_solved, warn_of_unfinished
 from gigagp.inference.iterative.solved import mean_square_unsolved
+from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
-from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.operators import KernelMatrix
-from gigagp.operators.indexing import as_noise
 from gigagp.optimization.history import SolveRecord
 from gigagp.products import cross_covariance, cross_product
 from gigagp.runtime.memory import require
@@ -61,31 +60,14 @@ _FIT_NATS, _FIT_TOLERANCE = 0.01, 1e-9
 class PathwisePosterior(SolvedPosterior, GrowingPosterior):
     """The posterior computed from solutions for targets and noisy prior samples.
 
-    Parameters
-    ----------
-    model : Model
-        Model at the fitted hyperparameters.
-    table : TrainingTable
-        Training rows in the model's units.
-    target_solutions : Tensor of shape (n, t)
-        ``H^-1 (Y - mean)``.
-    probe_solutions : Tensor of shape (n, s)
-        ``H^-1 (f_j(X) + noise_j)`` for the prior functions ``f_j``.
-    basis_solutions : Tensor of shape (n, p)
-        ``H^-1`` times the mean's basis.
-    trend : Trend
-        Coefficients of the mean's basis.
-    prior : PriorSamples
-        Prior functions of the probe vectors.
-    solver : Solver
-        Solver for what stored samples cannot provide: the full covariance, more samples, exact variances.
-    final_solve : SolveRecord or None
-        Record of the solve that the posterior is computed from.
-    probe_values : Tensor of shape (n, s) or None
-        ``f_j(X) + noise_j``. With them, variances come from samples and nearest neighbours together
-        (`variance_from_samples_and_neighbours`).
-    unsolved : float
-        Mean square of the residual ``Y - mean - H v``, for the target where it is largest.
+    ``target_solutions`` are ``H^-1 (Y - mean)``, shape (n, t), ``probe_solutions`` are ``H^-1 (f_j(X) + noise_j)`` for
+    the prior functions ``f_j``, shape (n, s), and ``basis_solutions`` are ``H^-1`` times the mean's basis, shape (n,
+    p).
+
+    The solver is for what stored samples cannot provide: the full covariance, more samples, exact variances. With
+    ``probe_values``, which are ``f_j(X) + noise_j``, variances come from samples and nearest neighbours together
+    (`variance_from_samples_and_neighbours`). ``unsolved`` is the mean square of the residual ``Y - mean - H v``, for
+    the target where it is largest.
     """
 
     kind = "pathwise"
@@ -113,16 +95,11 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
 
     @cached_property
     def neighbours(self) -> LocalPredictor:
-        """Predictions from as many nearest rows as cost about what the exact prediction does."""
+        """Predictions from nearest rows, as many as cost about as much as the exact prediction."""
         kernel = self.model.kernel
         m = min(round((_ROWS_FOR_CUBE * self.n_rows) ** (1 / 3)), _MOST_NEIGHBOURS)
-        return LocalPredictor(kernel, self.X, self._noise, NeighbourGraph(kernel, self.X, m), m, self.table.budget)
-
-    @property
-    def _noise(self) -> torch.Tensor:
-        """Noise variance of the rows, including the kernel's white part, float64."""
-        independent = as_noise(self.model.noise_variance, self.X[:, 0].double(), "noise_variance")
-        return independent + self.model.kernel.white(self.X)
+        noise = pool_of(self.model, self.table).noise
+        return LocalPredictor(kernel, self.X, noise, NeighbourGraph(kernel, self.X, m), m, self.table.budget)
 
     @property
     def n_samples(self) -> int:
@@ -150,13 +127,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
 
     def matrix(self) -> KernelMatrix:
         """Return ``H`` at the posterior's hyperparameters."""
-        return KernelMatrix(
-            self.model.kernel,
-            self.X,
-            self.model.noise_variance,
-            memory_budget=self.budget,
-            mixed=self.table.mixed,
-        )
+        return _matrix(self.model, self.table)
 
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
@@ -239,9 +210,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         The samples are those of the same prior functions, with noise of their own at the new rows.
         """
         model, table, n, update = self.model.appended(noise), self.table.appended(X, Y), self.n_rows, self.update
-        matrix = KernelMatrix(
-            model.kernel, table.X, model.noise_variance, memory_budget=self.budget, mixed=self.table.mixed
-        )
+        matrix = _matrix(model, table)
         known, own = self.probe_values, matrix.noise()[n:]
         known = self.matrix() @ update.probe_solutions if known is None else known
         generator = torch.Generator().manual_seed(_FIRST_SEED + n)
@@ -332,16 +301,17 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         """Return the distribution of each row given all others, from the solutions for targets and samples.
 
         The solutions ``u = H^-1 w`` for noisy prior samples w have the variances ``P_ii`` of the diagonal of
-        ``P = H^-1``. What the rows around row i leave of a sample, with the variance D, has the covariance 1 with u_i.
-        ``P_ii = 1 / D + E (u_i - d_i / D)^2`` therefore holds exactly, and its estimate is the more certain, the more
-        of a row its neighbours know. The standard error has the relative residual of the solve in it.
+        ``P = H^-1``. The error of predicting a sample at row i from the rows around it has the variance D and the
+        covariance 1 with u_i. ``P_ii = 1 / D + E (u_i - d_i / D)^2`` therefore holds exactly, and its estimate is the
+        more certain, the more of a row its neighbours know. The standard error has the relative residual of the solve
+        in it.
         """
         solved = self.update.probe_solutions.double()
         if self.probe_values is None:
             squares, inverse = solved.square(), solved.new_zeros(self.n_rows)
         else:
             values, places = self.probe_values.double(), self.neighbours.graph.neighbourhood
-            pool = Pool(self.model.kernel, self.X, self._noise, budget=self.budget // 4)
+            pool = pool_of(self.model, self.table)
             squares, inverse = torch.empty_like(solved), solved.new_empty(self.n_rows)
             for rows in places.by_place.split(_BLOCK_ROWS):
                 around = places.others(rows, min(self.neighbours.n_neighbours, self.n_rows - 1))
@@ -438,6 +408,11 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         )
 
 
+def _matrix(model: Model, table: TrainingTable) -> KernelMatrix:
+    given = model.kernel, table.X, model.noise_variance
+    return KernelMatrix(*given, memory_budget=table.budget, mixed=table.mixed)
+
+
 # The start of solves with further rows, from the solutions for the earlier ones and nearest neighbours ----------------
 
 
@@ -451,24 +426,10 @@ def continued_start(
 ) -> Tensor:
     """Return an approximate solution of ``H`` with further rows at its end, shape (n + k, s).
 
-    With the solutions ``v_1`` for the earlier rows, the further part is ``v_2 = S^-1 (b_2 - K_21 v_1)`` with
-    ``S = H_22 - H_21 H_11^-1 H_12``, and the earlier part becomes ``v_1 - H_11^-1 H_12 v_2``. Both are exact if the
-    predictors ``H_11^-1 H_12`` are, in whose place are those from nearest neighbours.
-
-    Parameters
-    ----------
-    predictor : LocalPredictor
-        Predictors from the earlier rows.
-    X, further : Tensor of shapes (n, d) and (k, d)
-        Earlier and further rows.
-    solved : Tensor of shape (n, s)
-        Solutions for the earlier rows.
-    values : Tensor of shape (k, s)
-        Right-hand sides of the further rows.
-    noise : Tensor of shape (k,)
-        Noise variances of the further rows, including the kernel's white part, float64.
-    budget : int
-        Memory budget in bytes.
+    With the solutions ``v_1`` for the earlier rows (``solved``), the further part is ``v_2 = S^-1 (b_2 - K_21 v_1)``
+    with ``S = H_22 - H_21 H_11^-1 H_12``, and the earlier part becomes ``v_1 - H_11^-1 H_12 v_2``. Both are exact if
+    the predictors ``H_11^-1 H_12`` are, in whose place are those from nearest neighbours. ``values`` are ``b_2``, and
+    ``noise`` is that of the further rows, including the kernel's white part, float64.
     """
     kernel = predictor.kernel
     left = (values - cross_product(kernel, further, X, solved, budget=budget)).double()

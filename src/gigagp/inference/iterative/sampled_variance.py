@@ -14,39 +14,17 @@ _CHANCE = 8.0
 
 
 def variance_from_samples(deviations: Tensor, prior: Tensor) -> Tensor:
-    """Return the mean squared deviation of posterior samples from the mean, at most the prior variance.
+    """Return the mean squared deviation of posterior samples from the mean, (m, s) to (m,), at most the prior variance.
 
     Observed rows never increase the variance. An estimate from s samples has a relative standard error of
-    ``sqrt(2 / s)`` and can exceed the prior variance by chance; a larger excess means that the samples are wrong.
-
-    Parameters
-    ----------
-    deviations : Tensor of shape (m, s)
-        Posterior samples minus the posterior mean.
-    prior : Tensor of shape (m,)
-        Prior variance.
-
-    Returns
-    -------
-    Tensor of shape (m,)
-        Variance.
-
-    Warns
-    -----
-    GigaGPWarning
-        If an estimate exceeds the prior variance by more than chance explains.
+    ``sqrt(2 / s)`` and can exceed the prior variance by chance. A larger excess means that the samples are wrong, and
+    causes a `GigaGPWarning`.
     """
     return _checked(deviations.square().mean(1), prior.to(deviations), deviations.shape[1])[0]
 
 
 def _checked(estimate: Tensor, prior: Tensor, n_samples: int) -> tuple[Tensor, Tensor]:
-    """Return estimates, at most the prior variance, and where they exceed it by more than chance explains; warn there.
-
-    Parameters
-    ----------
-    estimate, prior : Tensor of shape (m,)
-    n_samples : int
-    """
+    """Return estimates, at most the prior variance, and where they exceed it by more than chance; warn there."""
     wrong = ~(estimate <= prior * (1 + _CHANCE * math.sqrt(2 / max(n_samples, 1))))
     if bool(wrong.any()):
         worst = float((estimate / prior).detach()[wrong].max())
@@ -65,38 +43,19 @@ def variance_from_samples_and_neighbours(
 ) -> Tensor:
     """Return the posterior variance from samples with the help of predictions from nearest neighbours.
 
-    A point's prediction from a few rows has an error with the variance D, which is known exactly. For a sample j of the
-    prior with noisy values at the rows, that error is ``e_j + d_j``: the error ``e_j`` of the exact prediction plus the
-    difference ``d_j`` of the two predictions. As the exact prediction is best among all linear ones, both are
-    independent, so that ``v = D - E[d^2]`` for the exact variance ``v = E[e^2]``. These are two independent estimates:
+    A point's prediction from a few rows has an error with the variance D (``bound``), which is known exactly. For a
+    sample j of the prior with noisy values at the rows, that error is ``e_j + d_j``: the error ``e_j`` of the exact
+    prediction (``deviations``, shape (m, s)) plus the difference ``d_j`` of the two predictions (``differences``). As
+    the exact prediction is best among all linear ones, both are independent, so that ``v = D - E[d^2]`` for the exact
+    variance ``v = E[e^2]``. These are two independent estimates:
 
     - ``S = mean_j e_j^2``, with the variance ``2 v^2 / s``;
     - ``D - T`` for ``T = mean_j d_j^2``, with the variance ``2 (D - v)^2 / s``.
 
-    Returned is their average with the weights that have the least variance, at the ratio ``S / (S + T)`` for
-    ``v / D``. At a ratio of nine tenths, 16 samples determine the variance to 4 % (alone: 35 %), and at a half to 25 %.
-    It is never much less certain than `variance_from_samples`.
-
-    Parameters
-    ----------
-    deviations : Tensor of shape (m, s)
-        ``e``, the posterior samples minus the posterior mean.
-    differences : Tensor of shape (m, s)
-        ``d``, the predictions from neighbours minus the exact ones, for the values of the same samples.
-    bound : Tensor of shape (m,)
-        D, positive.
-    prior : Tensor of shape (m,)
-        Prior variance, which is returned where the samples are wrong.
-
-    Returns
-    -------
-    Tensor of shape (m,)
-        Variance, at least 0 and at most D.
-
-    Warns
-    -----
-    GigaGPWarning
-        As `variance_from_samples`.
+    Returned is their average with the weights that have the least variance, at the ratio ``S / (S + T)`` for ``v / D``.
+    At a ratio of nine tenths, 16 samples determine the variance to 4 % (alone: 35 %), and at a half to 25 %. It is
+    never much less certain than `variance_from_samples`, which warns here too: where samples are wrong, the prior
+    variance is returned.
     """
     estimate = deviations.square().mean(1)
     alone, wrong = _checked(estimate, prior.to(deviations), deviations.shape[1])

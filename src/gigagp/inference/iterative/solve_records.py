@@ -33,14 +33,9 @@ def record_of(solution: Solution, n_fixed: int) -> SolveRecord:
 
 
 def require_solved(solves: Sequence[SolveRecord]) -> None:
-    """Refuse a posterior whose own solves could not go on and have found nothing.
+    """Refuse a posterior whose own solves could not go on and have found nothing (`NotPositiveDefiniteError`).
 
     Solves that end with a budget of epochs or of time are what was asked for.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If most of the targets, or of the probes, is left of such a solve.
     """
     failed = (Status.STAGNATED.name, Status.DIVERGED.name, Status.NOT_FINITE.name)
     for one in solves:
@@ -53,8 +48,11 @@ def require_solved(solves: Sequence[SolveRecord]) -> None:
             raise NotPositiveDefiniteError(msg)
 
 
-def warn_of_unfinished(solves: Sequence[SolveRecord]) -> None:
-    """Warn if solves stopped before their tolerance, with the worst of them, or went on in float64."""
+def warn_of_unfinished(solves: Sequence[SolveRecord], remedy: str | None = None) -> None:
+    """Warn if solves stopped before their tolerance, with the worst of them, or went on in float64.
+
+    ``remedy`` is advice in place of that of the solver's status.
+    """
     widened = sum(bool(record.widened) for record in solves)
     if widened:
         msg = (
@@ -71,6 +69,6 @@ def warn_of_unfinished(solves: Sequence[SolveRecord]) -> None:
     msg = (
         f"{len(unfinished)} of {len(solves)} linear solves of this fit stopped before their tolerance (worst "
         f"relative residual {worst.relative_residual_targets:.2g} of the targets{probes}, after {worst.epochs:.3g} "
-        f"epochs). {Status[worst.status].value}"
+        f"epochs). {remedy or Status[worst.status].value}"
     )
     warn(msg, SolverWarning)

@@ -14,48 +14,24 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Solved(NamedTuple):
-    """Solutions for targets, basis functions and probes from a single solve.
+    """Solutions for targets, basis functions and probes from a single solve."""
 
-    Attributes
-    ----------
-    targets : Tensor of shape (n, t)
-        ``H^-1 (Y - mean)``.
-    probes : Tensor of shape (n, s)
-        ``H^-1`` times the right-hand sides of the probes.
-    trend : Trend
-        Coefficients of the mean's basis.
-    record : SolveRecord
-        Record of the solve.
-    second : Pair or None
-        Solutions for targets and probes from a second, independent truncation; None without truncation.
-    nearest : Pair
-        Most accurate solutions for targets and probes, for predictions. They differ from ``targets`` and ``probes`` if
-        the solver is truncated.
-    nearest_basis : Tensor of shape (n, p)
-        Most accurate solutions for the mean's basis.
-    unsolved : float
-        Mean square of the residual ``Y - mean - H v`` of ``nearest``, for the target where it is largest.
-    """
-
-    targets: torch.Tensor
-    probes: torch.Tensor
-    trend: Trend
-    record: SolveRecord
-    second: Pair | None
+    targets: torch.Tensor  # ``H^-1 (Y - mean)``, (n, t)
+    probes: torch.Tensor  # ``H^-1`` times the right-hand sides of the probes, (n, s)
+    trend: Trend  # coefficients of the mean's basis
+    record: SolveRecord  # of the solve
+    second: Pair | None  # for targets and probes from a second, independent truncation; None without truncation
+    #: The most accurate solutions for targets and probes, for predictions. They differ from ``targets`` and ``probes``
+    #: if the solver is truncated.
     nearest: Pair
-    nearest_basis: torch.Tensor
-    unsolved: float
+    nearest_basis: torch.Tensor  # the most accurate solutions for the mean's basis, (n, p)
+    unsolved: float  # mean square of the residual ``Y - mean - H v`` of ``nearest``, for the target where it is largest
 
 
 def mean_square_unsolved(residual: torch.Tensor | None, coefficients: torch.Tensor) -> float:
-    """Return `Solved.unsolved`.
+    """Return `Solved.unsolved` from the residuals (n, t + r + s) of the solves for targets, columns and anything else.
 
-    Parameters
-    ----------
-    residual : Tensor of shape (n, t + r + s) or None
-        Residuals of the solves for targets, columns of the mean and anything else.
-    coefficients : Tensor of shape (r, t)
-        Coefficients of these columns.
+    The columns are those of the mean, whose coefficients have shape (r, t).
     """
     assert residual is not None, "solvers of kernel matrices know their residuals"
     r, t = coefficients.shape

@@ -40,16 +40,8 @@ class SubsetGuide(ExactObjective):
     of many inputs under noise, and their likelihood is then largest at lengthscales that are too short. On 16,000 rows
     of a function of six inputs it led from a variance of 29, the optimum of 1,000 rows, to 2.8.
 
-    Parameters
-    ----------
-    table : TrainingTable
-        All rows.
-    model : Model
-        Model whose kernel tells which rows are near.
-    n_rows : int, default 2000
-        Rows of the subset, at most all.
-    substitute : VecchiaObjective, optional
-        What guides where the subset's matrix has no factor, as of targets without noise: those of neighbours are small.
+    The model's kernel tells which rows are near. The ``substitute`` guides where the subset's matrix has no factor, as
+    happens with targets without noise: the matrices of neighbours are small.
     """
 
     def __init__(

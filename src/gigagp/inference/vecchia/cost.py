@@ -23,21 +23,9 @@ _SHARE, SOME_ROWS = 0.2, 10_000
 class Ending:
     """The end of a fit with neighbours: the regression of all rows, or where a deadline has no time for it, of some.
 
-    Parameters
-    ----------
-    n_rows : int
-        Rows of the table.
-    row_seconds : float
-        Nominal seconds in which a row is conditioned on its neighbours, until a row is timed.
-
-    Attributes
-    ----------
-    row_seconds : float
-        The same as far as it is known now.
-    takes_all : bool
-        Whether the mean's coefficients and the likelihood are from all rows.
-    kept_seconds : float
-        Seconds before a deadline that learning leaves beside those of the regression.
+    ``row_seconds`` are the nominal seconds in which a row is conditioned on its neighbours, as far as they are known.
+    ``takes_all`` says whether the mean's coefficients and the likelihood are from all rows. ``kept_seconds`` are those
+    before a deadline that learning leaves beside those of the regression.
     """
 
     def __init__(self, n_rows: int, row_seconds: float) -> None:
@@ -46,7 +34,7 @@ class Ending:
         self._is_timed, self._build_seconds = False, 0.0
 
     def reserve(self, model: Model, table: TrainingTable, graph: NeighbourGraph, left: float) -> None:
-        """Decide from what a row takes now and the seconds that are left, and keep the time before the deadline."""
+        """Decide by measured seconds of a row and the seconds that are left, and keep the time before the deadline."""
         built, seconds = measured_seconds(model, table, graph)
         self.row_seconds, self._is_timed = seconds / slowness(), True
         self._build_seconds = max(self._build_seconds, built)  # an earlier look may have found the tree built
@@ -65,7 +53,7 @@ def nominal_seconds(n_neighbours: int, n_inputs: int) -> float:
 
 
 def measured_seconds(model: Model, table: TrainingTable, graph: NeighbourGraph) -> tuple[float, float]:
-    """Return the seconds that a first row takes now, and those of each further one.
+    """Return the measured seconds of a first row, and of each further one.
 
     The first one builds what all need: the order of the rows and their tree, if the graph does not have them yet.
     """

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gigagp.errors import FitWarning, warn
+from gigagp.inference.contract.input_gradients import derivatives
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.laplace_posterior import LaplacePosterior, LatentGaussian
@@ -27,13 +28,11 @@ from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
 from gigagp.runtime.memory import require
 
-# The independent part of latent values, without which smooth kernels have no inverse in float64.
-
-
-#: Shares of the prior variance, from the least that float64 allows. Rounding changes predictions by its ratio to the
-#: nugget, and the nugget itself by its product with the information of a target: at 1e-11 smooth kernels lose digits to
-#: the first, and at 1e-9 Matern kernels to the second. A larger one is taken where weights of the least are so
-#: large that the errors of the approximation show, which happens beyond the rows of smooth kernels.
+#: The nugget, an independent part of latent values without which smooth kernels have no inverse in float64. Shares of
+#: the prior variance from the least that float64 allows. Rounding changes predictions by its ratio to the nugget, and
+#: the nugget itself by its product with the information of a target: at 1e-11 smooth kernels lose digits to the first,
+#: and at 1e-9 Matern kernels to the second. A larger one is taken where weights of the least are so large that the
+#: errors of the approximation show, which happens beyond the rows of smooth kernels.
 NUGGETS = (1e-10, 1e-8, 1e-6, 1e-4)
 #: Prior variance of predictions, over the kernel's, above which weights are too large, and above which they are wrong.
 TOO_MUCH, FAR_TOO_MUCH = 2.0, 4.0
@@ -49,18 +48,10 @@ def points_around(X: Tensor) -> Tensor:
 
 
 def variance_ratio(kernel: Kernel, predictor: LocalPredictor, prior_root: Tensor, X: Tensor) -> float:
-    """Return the largest prior variance that predictions at points X have, over that of the kernel.
+    """Return the largest prior variance that predictions at points X (q, d) have, over that of the kernel.
 
     With as many neighbours as rows it is one, and with fewer about one. Above, the weights of a point multiply the
-    difference between the covariance of the factor and that of the kernel.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    predictor : LocalPredictor
-    prior_root : Tensor of shape (n, r)
-        Of the prior covariance that the factor has: exact, or draws.
-    X : Tensor of shape (q, d)
+    difference between the covariance of the factor, of which ``prior_root`` (n, r) is a root, and that of the kernel.
     """
     spread, left = predictor.predict(X, prior_root)
     own = kernel.diagonal(X)
@@ -89,38 +80,19 @@ _INFORMATION_ROWS = 4000
 _LARGEST_NOISE = 1e8
 
 
-class _Evaluated(NamedTuple):
-    """The last evaluation: the model, and the curvature at its mode, shape (n,)."""
-
-    model: Model
-    curvature: Tensor
-
-
 class LaplaceObjective(TableObjective):
     """``log p(Y | f) - f' Q f / 2 - log det(I + L' W L) / 2`` at the most probable latent values f.
 
     The precision ``Q = (L L')^-1`` of the latent values is that of their conditional distributions given their nearest
-    earlier rows (Vecchia 1988). They include a nugget (`NUGGETS`). W is the curvature of the
-    log-likelihood, with several targets the mean of theirs in the determinant, as in the posterior's variance. Up to
-    `DENSE_ROWS` rows everything is exact. Beyond, the value is not computed, and traces in the gradient are means over
-    posterior draws s minus prior draws u made of the same random numbers:
-    ``tr(((Q + W)^-1 - Q^-1) dQ) = E (s' dQ s - u' dQ u)``, where what the data say nothing about cancels.
+    earlier rows (Vecchia 1988). They include a nugget (`NUGGETS`). W is the curvature of the log-likelihood, with
+    several targets the mean of theirs in the determinant, as in the posterior's variance. Up to `DENSE_ROWS` rows
+    everything is exact. Beyond, the value is not computed except on request (``values``), and traces in the gradient
+    are means over posterior draws s minus prior draws u made of the same random numbers:
+    ``tr(((Q + W)^-1 - Q^-1) dQ) = E (s' dQ s - u' dQ u)``, in which directions cancel that the data do not inform.
 
-    Parameters
-    ----------
-    table : TrainingTable
-    likelihood : Likelihood
-    n_neighbours : int
-        Neighbours of each row.
-    prediction_neighbours : int or None
-        Rows that a point is conditioned on; None: 60, at least ``n_neighbours``, or all if each row has all others.
-    learning_rows : int or None
-        Rows that hyperparameters are learned from; None: 20,000.
-    values : bool
-        Whether to estimate values where they are not exact.
+    By default points are conditioned on 60 rows, at least ``n_neighbours``, or on all if each row has all others, and
+    hyperparameters are learned from 20,000 rows.
 
-    References
-    ----------
     Rasmussen and Williams 2006, section 5.5.1; Kuendig and Sigrist 2024, arXiv:2310.12000.
     """
 
@@ -150,8 +122,9 @@ class LaplaceObjective(TableObjective):
         self._basis = table.basis.double()[:, :p]
         self._graph: NeighbourGraph | None = None
         self._known: tuple[Tensor, Tensor] | None = None
-        self._last: _Evaluated | None = None
-        self._rows: Tensor | None = None
+        #: model of the last evaluation, and the curvature at its mode, shape (n,)
+        self._last: tuple[Model, Tensor] | None = None
+        #: what learns in place of this objective, from some of the rows
         self._learner: LaplaceObjective | None = None
         learning_rows = _LEARNING_ROWS if learning_rows is None else learning_rows
         if learning_rows < n:
@@ -196,7 +169,6 @@ class LaplaceObjective(TableObjective):
 
     def start(self, model: Model) -> Model:
         if self._learner is not None:
-            assert self._rows is not None
             self._learner.start(model.take_rows(self._rows))
         elif self._graph is None or not self._graph.serves(model.kernel, self.table.X, self._n_neighbours):
             self._graph = NeighbourGraph(model.kernel, self.table.X, self._n_neighbours)
@@ -219,14 +191,9 @@ class LaplaceObjective(TableObjective):
         return LatentSpace(Factor.of(self._pool(model, nugget), graph.neighbours, graph.order), block)
 
     def _sound_space(self, model: Model, graph: NeighbourGraph) -> tuple[LatentSpace, Tensor, float]:
-        """Return the space for a posterior with the least nugget at which predictions keep to the prior variance.
+        """Return the space for a posterior, its nugget (n,) and its `variance_ratio`.
 
-        Returns
-        -------
-        space : LatentSpace
-        nugget : Tensor of shape (n,)
-        ratio : float
-            See `variance_ratio`.
+        The nugget is the least at which predictions keep to the prior variance.
         """
         around = points_around(self.table.X)
         for share in NUGGETS:
@@ -248,7 +215,6 @@ class LaplaceObjective(TableObjective):
     def evaluate(self, model: Model) -> Evaluation:
         """Return the value, where it is exact or was asked for, and the gradient."""
         if self._learner is not None:
-            assert self._rows is not None
             found, share = self._learner.evaluate(model.take_rows(self._rows)), self.table.n_rows / len(self._rows)
             value = None if found.value is None else share * found.value
             return Evaluation(value, {name: share * one for name, one in found.gradient.items()})
@@ -260,7 +226,7 @@ class LaplaceObjective(TableObjective):
         mode = self._mode(model, space, self._known, gain)
         self._known = mode.z, mode.coefficients
         curvature = mode.local.curvature.mean(1)
-        self._last = _Evaluated(model, curvature)
+        self._last = model, curvature
         roots = space.roots(curvature, _GRADIENT_DRAWS, _TOLERANCE)
         gradient = self._gradient(model, self._graph, space, mode, *roots)
         value = None
@@ -283,20 +249,13 @@ class LaplaceObjective(TableObjective):
         variance = root.square().sum(1)[:, None]
         through_mode = -0.5 * variance * local.change
         if bool(through_mode.any()):
-            z, of_trend = space.solve_with_trend(
-                space.colour_transposed(through_mode),
-                self._basis.T @ through_mode,
-                local.hessian,
-                self._basis,
-                _TOLERANCE,
-            )
+            right = space.colour_transposed(through_mode), self._basis.T @ through_mode
+            z, of_trend = space.solve_with_trend(*right, local.hessian, self._basis, _TOLERANCE)
             h = space.colour(z)
         else:
             h, of_trend = torch.zeros_like(through_mode), self._basis.new_zeros(self._basis.shape[1], t)
-        pool, every = (
-            self._pool(model, self._nugget(model)),
-            torch.arange(self.table.n_rows, device=self.table.X.device),
-        )
+        pool = self._pool(model, self._nugget(model))
+        every = torch.arange(self.table.n_rows, device=self.table.X.device)
         plus, minus = (
             pool.derivatives(every, graph.neighbours, torch.cat(columns, 1)).gradient
             for columns in ((mode.f + h, t**0.5 * root), (h, t**0.5 * prior))
@@ -304,18 +263,11 @@ class LaplaceObjective(TableObjective):
         gradient = {name: plus[name] - minus[name] for name in plus}
         moved = (h + self._basis @ of_trend) * local.slope_by_noise
         by_noise = (local.value_by_noise - 0.5 * variance * local.curvature_by_noise + moved).sum(1)
-        with torch.enable_grad():
-            values = {name: value.detach().clone().requires_grad_() for name, value in model.parameters().items()}
-            total = (self._noise(model.replace(values)) * by_noise).sum()
-            of = list(values.values())
-            known = not total.requires_grad  # noise of each row, and no white part of the kernel
-            slopes = [None] * len(of) if known else torch.autograd.grad(total, of, allow_unused=True)
+        own = model.parameters()
+        slopes = derivatives(lambda values: (self._noise(model.replace(values)) * by_noise).sum(), own)
         gradient[NOISE] = torch.zeros_like(gradient[NOISE])
-        found = {name: value.detach() for name, value in gradient.items() if name in values}
-        for name, slope in zip(values, slopes, strict=True):
-            if slope is not None:
-                found[name] = found[name] + slope
-        return found
+        found = {name: value.detach() for name, value in gradient.items() if name in own}
+        return found | {name: found[name] + slope for name, slope in slopes.items()}
 
     @torch.no_grad()
     def fisher(self, space: ParameterSpace, vector: Tensor, probes: Tensor) -> Tensor:
@@ -324,15 +276,14 @@ class LaplaceObjective(TableObjective):
         It is that of Gaussian observations of the latent values with variances ``1 / W``, in Vecchia's approximation.
         """
         if self._learner is not None:
-            assert self._rows is not None
             return self.table.n_rows / len(self._rows) * self._learner.fisher(space, vector, probes)
         model = space.decode(vector)
-        if self._last is None or not _are_equal(self._last.model.parameters(), model.parameters()):
+        if self._last is None or not model.equals(self._last[0]):
             self.evaluate(model)
         assert self._last is not None
         assert self._graph is not None
         least = 1 / (_LARGEST_NOISE * model.kernel.diagonal(self.table.X.double()))
-        pool = self._pool(model, 1 / torch.maximum(self._last.curvature, least))
+        pool = self._pool(model, 1 / torch.maximum(self._last[1], least))
         n = self.table.n_rows
         rows = torch.arange(n)
         if n > _INFORMATION_ROWS:
@@ -430,7 +381,3 @@ class LaplaceObjective(TableObjective):
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
         if "z" in tensors:
             (self._learner or self)._known = tensors.pop("z"), tensors.pop("coefficients")
-
-
-def _are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.equal(value, other[name]) for name, value in one.items())

@@ -14,14 +14,13 @@ from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunction
 from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.vecchia.posterior import by_neighbours, corrected_functions
+from gigagp.inference.vecchia.posterior import by_neighbours, corrected_functions, error_covariance
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.model.scaling import Scaling
 from gigagp.neighbours.neighbourhood import NeighbourGraph
-from gigagp.neighbours.predictor import LocalPredictor, LocalWeights, within_reach
-from gigagp.operators import KernelMatrix
+from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.runtime.memory import require
 from gigagp.settings.random import standard_normal
 from gigagp.settings.schema import Field, check_tensors, number, optional, record, whole
@@ -32,32 +31,21 @@ _CHECKED_ROWS, _SHIFT, _RATIO = 256, 0.5, 1.5
 
 
 class LatentGaussian(NamedTuple):
-    """What the Gaussian approximation says of values at the rows that points are predicted from, and the evidence.
+    """The Gaussian approximation of values at the rows that points are predicted from, and the evidence.
 
-    They are the latent values, which are the function and a nugget (`NUGGETS` in `laplace.py`), with their
+    The values are the latent ones, which are the function and a nugget (`NUGGETS` in `laplace.py`), with their
     distribution given the targets. Where all rows are neighbours, they are Gaussian pseudo-observations of the function
-    that stand for the targets.
-
-    Attributes
-    ----------
-    mean : Tensor of shape (n, t)
-        Without the mean function.
-    noise : Tensor of shape (n,)
-        Variance of the independent part of the values: the nugget, or that of the pseudo-observations.
-    root : Tensor of shape (n, r)
-        ``root root'`` is the covariance given the mean's coefficients, the same for all targets: exact, or that of r
-        draws. Pseudo-observations are known: r = 0.
-    explained : Tensor of shape (n, p)
-        What the mean's basis functions are in the place of ``mean``.
-    value, standard_error : float
-        Log evidence.
+    that stand for the targets. These are known: r = 0.
     """
 
-    mean: Tensor
+    mean: Tensor  # without the mean function, (n, t)
+    #: variance of the independent part of the values: the nugget, or that of the pseudo-observations, (n,)
     noise: Tensor
+    #: ``root root'`` is the covariance given the mean's coefficients, the same for all targets: exact, or that of r
+    #: draws, (n, r)
     root: Tensor
-    explained: Tensor
-    value: float
+    explained: Tensor  # the mean's basis functions in the place of ``mean``, (n, p)
+    value: float  # log evidence
     standard_error: float
 
 
@@ -71,18 +59,6 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
     The values have a nugget, in the approximation as in the predictions. Without it, rows of a smooth kernel determine
     each other to the last digit: weights are as large as the inverse of that rounding, and the values that they
     multiply have errors of their own.
-
-    Parameters
-    ----------
-    model : Model
-    table : TrainingTable
-    graph : NeighbourGraph
-    n_neighbours : int
-        Neighbours of a point.
-    coefficients : Tensor of shape (p, t)
-        Of the mean's basis.
-    coefficient_root : Tensor of shape (p, p)
-    latent : LatentGaussian
     """
 
     kind = "vecchia-laplace"
@@ -169,26 +145,18 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the covariance that values of the neighbours would leave, plus that of these values."""
         if X.ndim == 3:
-            left = by_neighbours(self._predictor, X, lambda one: self._left(self._predictor.weights(one), one))
+            left = by_neighbours(
+                self._predictor,
+                X,
+                lambda one: error_covariance(self, self._predictor.weights(one), self.latent.noise, one),
+            )
             spread = within_batches(self._predictor.predict(X.flatten(0, 1), self.latent.root.double())[0], X)
             return left + (spread @ spread.mT).to(left)
         q, r = len(X), self.latent.root.shape[1]
         require(8 * q * r * self._predictor.n_neighbours, self.budget, f"The covariance of {q:,} points", "")
         local = self._predictor.weights(X)
         spread = local.combine(self.latent.root)
-        return (self._left(local, X) + spread @ spread.T).to(X)
-
-    def _left(self, local: LocalWeights, X: Tensor) -> Tensor:
-        """Return the covariance of the errors of predictors from the values, ``K** - W'K_X* - K_*X W + W'HW``."""
-        kernel, rows, wide = self.model.kernel, self.table.X[local.rows].double(), within_reach(X)
-        q, u = len(X), len(rows)
-        require(8 * (3 * q * (q + u)), self.budget, f"The covariance of {q:,} points", "")
-        weights = wide.new_zeros(q, u).scatter_add(1, local.places, local.weights)
-        noise = self.latent.noise[local.rows] - kernel.white(rows)
-        inner = weights @ (KernelMatrix(kernel, rows, noise, memory_budget=self.budget) @ weights.T.contiguous())
-        cross = weights @ kernel.block(rows, wide)
-        found = kernel.block(wide, wide) - cross - cross.T + inner
-        return 0.5 * (found + found.T)
+        return (error_covariance(self, local, self.latent.noise, X) + spread @ spread.T).to(X)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return samples as functions, ``g(x) + w_x' (f - g(X) - noise)``: prior functions g, draws f of the values.

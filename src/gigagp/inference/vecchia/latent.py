@@ -40,21 +40,9 @@ class LatentSpace:
     The coordinate of an early row in the coarse-to-fine order stands for a wide neighbourhood, and a late one for a
     small remainder, like a multiscale basis. So the diagonal of A, estimated from random signs, is a good
     preconditioner, and a better one with the block of the first coordinates, which nearly all rows inform. (The
-    precision ``(I - B)' (D^-1 + W) (I - B)`` of Kuendig and Sigrist 2024 is the diagonal ``1 + D W`` here, which leaves
-    out what all later rows say about a coordinate.) Steps to a relative error of 3e-3 on 20,000 rows of a map, for
-    labels and for counts of 20: 21 and 47 with the diagonal, 8 and 25 with a block of 512.
-
-    Parameters
-    ----------
-    factor : Factor
-        Of the prior covariance of the latent values.
-    block : int
-        Coordinates of the block.
-
-    References
-    ----------
-    Kuendig and Sigrist 2024, Iterative methods for Vecchia-Laplace approximations for latent Gaussian process models,
-    arXiv:2310.12000.
+    precision ``(I - B)' (D^-1 + W) (I - B)`` of Kuendig and Sigrist 2024, arXiv:2310.12000, is the diagonal ``1 + D W``
+    here, which leaves out what all later rows say about a coordinate.) Steps to a relative error of 3e-3 on 20,000 rows
+    of a map, for labels and for counts of 20: 21 and 47 with the diagonal, 8 and 25 with a block of 512.
     """
 
     def __init__(self, factor: Factor, block: int) -> None:
@@ -89,23 +77,26 @@ class LatentSpace:
     # Solves ---------------------------------------------------------------------------------------------------------
 
     def solve(self, right: Tensor, curvature: Tensor, tolerance: float) -> Tensor:
-        """Return ``A_k^-1 right_k`` for every target k.
+        """Return ``A_k^-1 right_k`` for every target k, with right-hand sides (n, t, c) and curvatures (n, t).
 
-        Parameters
-        ----------
-        right : Tensor of shape (n, t, c)
-        curvature : Tensor of shape (n, t)
-        tolerance : float
-            Relative error in the norm of A, about, with more than `DENSE_ROWS` rows.
+        With more than `DENSE_ROWS` rows the tolerance is about the relative error in the norm of A.
         """
         n, t, c = right.shape
         if self._root is not None:
             found = [torch.cholesky_solve(right[:, k], self._dense_factor(curvature[:, k])) for k in range(t)]
             return torch.stack(found, 1) if found else right
         each = curvature if c == 1 else curvature.repeat_interleave(c, 1)
-        return self._conjugate_gradients(
-            right.reshape(n, t * c), each, self._preconditioner(curvature), tolerance
-        ).reshape(n, t, c)
+        right = right.reshape(n, t * c)
+        run = Recurrence(
+            _Precision(self, each), torch.zeros_like(right), right.clone(), self._preconditioner(curvature).apply
+        )
+        first = run.gamma
+        for _ in range(_STEPS):
+            if not run.finite or bool((run.gamma <= tolerance**2 * first).all()):
+                break
+            interruption.check()
+            run.step()
+        return run.value.reshape(n, t, c)
 
     def _dense_factor(self, curvature: Tensor) -> Tensor:
         assert self._root is not None
@@ -141,31 +132,13 @@ class LatentSpace:
             found.append(1 + torch.maximum(of_signs, self.factor.variance * curvature[:, k]))
         return torch.stack(found, 1)
 
-    def _conjugate_gradients(
-        self, right: Tensor, curvature: Tensor, preconditioner: _DiagonalAndBlock, tolerance: float
-    ) -> Tensor:
-        run = Recurrence(_Precision(self, curvature), torch.zeros_like(right), right.clone(), preconditioner.apply)
-        first = run.gamma
-        for _ in range(_STEPS):
-            if not run.finite or bool((run.gamma <= tolerance**2 * first).all()):
-                break
-            interruption.check()
-            run.step()
-        return run.value
-
     def solve_with_trend(
         self, right: Tensor, of_trend: Tensor, curvature: Tensor, basis: Tensor, tolerance: float
     ) -> tuple[Tensor, Tensor]:
         """Return solutions of the systems of z and of the mean's coefficients together, (n, t) and (p, t).
 
-        Parameters
-        ----------
-        right, of_trend : Tensor of shape (n, t) and (p, t)
-            Right-hand sides.
-        curvature : Tensor of shape (n, t)
-        basis : Tensor of shape (n, p)
-            Of the mean.
-        tolerance : float
+        Their right-hand sides are ``right``, shape (n, t), and ``of_trend``, shape (p, t). The curvature has shape (n,
+        t).
         """
         t, p = right.shape[1], basis.shape[1]
         cross = self._cross(curvature, basis)
@@ -181,19 +154,9 @@ class LatentSpace:
         return z, coefficients
 
     def trend(self, curvature: Tensor, basis: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-        """Return the root of the covariance of the mean's coefficients, and the basis as predicted at the rows.
+        """Return a root of the covariance of the mean's coefficients, (p, p), and the basis as predicted at the rows.
 
-        Parameters
-        ----------
-        curvature : Tensor of shape (n,)
-        basis : Tensor of shape (n, p)
-        tolerance : float
-
-        Returns
-        -------
-        root : Tensor of shape (p, p)
-        explained : Tensor of shape (n, p)
-            ``K (K + W^-1)^-1 Phi``.
+        The latter is ``K (K + W^-1)^-1 Phi``, shape (n, p). The curvature has shape (n,).
         """
         cross = self._cross(curvature[:, None], basis)
         solved = self.solve(cross, curvature[:, None], tolerance)[:, 0]
@@ -214,15 +177,9 @@ class LatentSpace:
     def roots(self, curvature: Tensor, count: int, tolerance: float) -> tuple[Tensor, Tensor]:
         """Return R and U, shape (n, r), with ``R R'`` the posterior covariance of f and ``U U'`` the prior one.
 
-        Up to `DENSE_ROWS` rows they are exact. Beyond, their columns are draws over the root of ``count``, and a column
-        of U is the prior draw that the column of R comes from: what the data say nothing about is the same in both.
-
-        Parameters
-        ----------
-        curvature : Tensor of shape (n,)
-        count : int
-            Draws.
-        tolerance : float
+        Up to `DENSE_ROWS` rows they are exact. Beyond, their columns are ``count`` draws over the root of ``count``,
+        and a column of U is the prior draw that the column of R comes from: directions that the data do not inform are
+        the same in both.
         """
         if self._root is not None:
             eye = torch.eye(self.n).to(self._root)
@@ -244,13 +201,7 @@ class LatentSpace:
         return self.colour(self._draws(count)[0]) / count**0.5 if self._root is None else self._root
 
     def log_determinant(self, curvature: Tensor, count: int) -> Estimate:
-        """Return ``log det A``, exact up to `DENSE_ROWS` rows, from ``count`` directions beyond.
-
-        Parameters
-        ----------
-        curvature : Tensor of shape (n,)
-        count : int
-        """
+        """Return ``log det A``, exact up to `DENSE_ROWS` rows, from ``count`` directions beyond."""
         if self._root is not None:
             return Estimate(2 * float(self._dense_factor(curvature).diagonal().log().sum()), 0.0)
         generator, at_rows = torch.Generator().manual_seed(5), curvature[:, None]
@@ -259,13 +210,7 @@ class LatentSpace:
 
 
 class _Precision(LinearOperator):
-    """``I + L' W L``, with a W for each column, or one for all.
-
-    Parameters
-    ----------
-    space : LatentSpace
-    curvature : Tensor of shape (n, c) or (n, 1)
-    """
+    """``I + L' W L`` with a W for each column, shape (n, c), or one for all, shape (n, 1)."""
 
     def __init__(self, space: LatentSpace, curvature: Tensor) -> None:
         self._space, self._curvature = space, curvature
@@ -276,17 +221,7 @@ class _Precision(LinearOperator):
 
 
 class _DiagonalAndBlock(Preconditioner):
-    """A diagonal for each target, and for some coordinates a dense block in its place.
-
-    Parameters
-    ----------
-    diagonal : Tensor of shape (n, t)
-        Positive.
-    first : Tensor of shape (k,)
-        The coordinates of the block.
-    factor : Tensor of shape (k, k)
-        Its Cholesky factor.
-    """
+    """A positive diagonal for each target, (n, t), and for the coordinates ``first`` a block by its factor."""
 
     rank = 0
     epochs = 0.0

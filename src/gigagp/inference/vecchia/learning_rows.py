@@ -11,16 +11,11 @@ _SEED = 7
 
 
 def spread_and_clustered(X: Tensor, count: int) -> Tensor:
-    """Return the sorted numbers of rows, half at random and half in eight dense clusters.
+    """Return the sorted numbers of ``count`` rows, half at random and half in eight dense clusters.
 
     Random rows show the long range, and the rows around a few centres the short range, which a thinned table has lost.
-    Any rows are a sound sample: a process keeps its hyperparameters on a part of its rows.
-
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        In units in which the inputs are comparable.
-    count : int
+    Any rows are a sound sample: a process keeps its hyperparameters on a part of its rows. The inputs, shape (n, d),
+    are in units in which they are comparable.
     """
     n = len(X)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(_SEED)).to(X.device)

@@ -65,29 +65,15 @@ class Regression(NamedTuple):
     """The mean's coefficients by generalised least squares in the approximation, and the likelihood there.
 
     All tensors are float64, and all sums are over rows that are conditioned on their neighbours.
-
-    Attributes
-    ----------
-    trend : Trend
-        Coefficients of the mean's basis.
-    gram : Tensor of shape (p, p)
-        Products ``sum_i phi_i phi_i' / D_i`` of the residuals of the basis functions.
-    squares : float
-        The sum of ``r_i^2 / D_i`` for the residuals of the targets at these coefficients, over targets too.
-    log_variance : float
-        The sum of ``log D_i``.
-    n_rows : float
-        Number of rows.
-    raised : int
-        Number of rows whose D was below `gigagp.neighbours.local.LOST` of their prior variance, and was raised to it.
     """
 
-    trend: Trend
-    gram: Tensor
+    trend: Trend  # coefficients of the mean's basis
+    gram: Tensor  # products ``sum_i phi_i phi_i' / D_i`` of the residuals of the basis functions, (p, p)
+    #: the sum of ``r_i^2 / D_i`` for the residuals of the targets at these coefficients, over targets too
     squares: float
-    log_variance: float
+    log_variance: float  # the sum of ``log D_i``
     n_rows: float
-    raised: int
+    raised: int  # rows whose D was below `LOST` of their prior variance, and was raised to it
 
     @classmethod
     def of(cls, pool: Pool, table: TrainingTable, blocks: Iterable[Block]) -> Regression:
@@ -100,17 +86,10 @@ class Regression(NamedTuple):
         return cls(trend, gram, squares, found.log_variance, len(found.values), found.raised)
 
     def with_rows(self, pool: Pool, table: TrainingTable, blocks: Iterable[Block]) -> Regression:
-        """Return the coefficients from further rows too.
+        """Return the coefficients from further rows too, which the blocks name; pool and table are those of all rows.
 
         With the change ``a`` of the coefficients that the further rows ask for, the squares of the earlier rows grow by
         ``a' gram a``, because these were least squares.
-
-        Parameters
-        ----------
-        pool, table : Pool, TrainingTable
-            All rows, or those that the blocks name.
-        blocks : iterable of (rows, neighbours)
-            The further rows.
         """
         basis = table.basis.double()
         residuals = table.Y.double() - basis @ self.trend.coefficients
@@ -159,25 +138,16 @@ class Regression(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """What more neighbours would change: the mean of ``log(D / D') / 2`` over random rows, in nats.
+    """The gain of more neighbours: the mean of ``log(D / D') / 2`` over random rows, in nats.
 
     D is the variance of a row given its neighbours, and D' that given many more. The mean is the Kullback-Leibler
     divergence of the two approximations for each row. As D' is not the exact variance, it is a lower bound of the
-    divergence from the exact process.
-
-    Attributes
-    ----------
-    nats : float
-        The mean; never negative but for rounding.
-    standard_error : float
-        Of the mean over all rows.
-    neighbours : int
-        Neighbours behind D'.
+    divergence from the exact process. It is never negative but for rounding.
     """
 
     nats: float
     standard_error: float
-    neighbours: int
+    neighbours: int  # behind D'
 
     @classmethod
     def of(cls, pool: Pool, graph: NeighbourGraph) -> Gap:

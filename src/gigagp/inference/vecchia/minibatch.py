@@ -15,24 +15,13 @@ from gigagp.neighbours.local import Derivatives
 
 
 class Minibatch(NamedTuple):
-    """Some rows of a table and all their neighbours: what an evaluation reads, however large the table is.
+    """Some rows of a table and all their neighbours: what an evaluation reads, however large the table is."""
 
-    Attributes
-    ----------
-    table : TrainingTable
-        The rows and their neighbours, and perhaps others.
-    rows : Tensor of shape (q,)
-        Places of the rows in ``table``.
-    neighbours : Tensor of shape (q, m)
-        Places of their neighbours in ``table``, int32; -1 where there are fewer.
-    origin : Tensor or None
-        Numbers of the rows of ``table`` in the table that models belong to; None: they are the same rows, or no row has
-        a noise of its own.
-    """
-
-    table: TrainingTable
-    rows: Tensor
-    neighbours: Tensor
+    table: TrainingTable  # the rows and their neighbours, and perhaps others
+    rows: Tensor  # places of the rows in ``table``, (q,)
+    neighbours: Tensor  # places of their neighbours in ``table``, (q, m), int32; -1 where there are fewer
+    #: Numbers of the rows of ``table`` in the table that models belong to; None: they are the same rows, or no row has
+    #: a noise of its own.
     origin: Tensor | None = None
 
     @classmethod

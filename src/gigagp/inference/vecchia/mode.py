@@ -11,9 +11,6 @@ from torch import Tensor
 from gigagp.inference.vecchia.latent import LatentSpace
 from gigagp.model.likelihoods import Likelihood
 
-# What a Laplace approximation needs to know about a likelihood at given latent values.
-
-
 #: A step takes at least this share of the expected information as its curvature, where the likelihood has one.
 _LEAST_SHARE = 0.05
 #: Steps to the most probable latent value of a single row, and the longest.
@@ -21,26 +18,15 @@ _ROW_STEPS, _LONGEST = 15, 3.0
 
 
 class Curvature(NamedTuple):
-    """Derivatives of the log density of every target, shape (n, t) each.
+    """Derivatives of the log density of every target, shape (n, t) each, for a Laplace approximation.
 
-    Attributes
-    ----------
-    slope : Tensor
-        First derivatives by the latent values.
-    hessian : Tensor
-        Minus the second derivatives, or a little more: the curvature of Newton's steps.
-    curvature : Tensor
-        W of the Gaussian approximation: minus the second derivatives, or the expected information.
-    change : Tensor
-        Derivatives of ``curvature`` by the latent values.
-    value_by_noise, slope_by_noise, curvature_by_noise : Tensor
-        Derivatives by the noise variances of the rows; zeros where the likelihood has none.
+    Those by the noise variances of the rows are zeros where the likelihood has no noise.
     """
 
-    slope: Tensor
-    hessian: Tensor
-    curvature: Tensor
-    change: Tensor
+    slope: Tensor  # first derivatives by the latent values
+    hessian: Tensor  # minus the second derivatives, or a little more: the curvature of Newton's steps
+    curvature: Tensor  # W of the Gaussian approximation: minus the second derivatives, or the expected information
+    change: Tensor  # derivatives of ``curvature`` by the latent values
     value_by_noise: Tensor
     slope_by_noise: Tensor
     curvature_by_noise: Tensor
@@ -104,27 +90,14 @@ _MOST = 1e30
 
 
 class Mode(NamedTuple):
-    """The maximum of ``log p(Y | f) - z'z / 2`` over ``f = L z`` and the mean's coefficients.
+    """The maximum of ``log p(Y | f) - z'z / 2`` over ``f = L z`` and the mean's coefficients."""
 
-    Attributes
-    ----------
-    z : Tensor of shape (n, t)
-    coefficients : Tensor of shape (p, t)
-    f : Tensor of shape (n, t)
-        ``L z``, without the mean.
-    local : Curvature
-        Of the likelihood there.
-    value : float
-    promised : float
-        Gain in nats that the last Newton step promised.
-    """
-
-    z: Tensor
-    coefficients: Tensor
-    f: Tensor
-    local: Curvature
+    z: Tensor  # (n, t)
+    coefficients: Tensor  # (p, t)
+    f: Tensor  # ``L z``, without the mean, (n, t)
+    local: Curvature  # of the likelihood there
     value: float
-    promised: float
+    promised: float  # gain in nats that the last Newton step promised
 
 
 class _Place(NamedTuple):
@@ -142,41 +115,23 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ModeSearch:
-    """Newton's method on the latent values of all rows, with a step length for each target.
-
-    Attributes
-    ----------
-    space : LatentSpace
-    likelihood : Likelihood
-    targets : Tensor of shape (n, t)
-    basis : Tensor of shape (n, p)
-        Of the mean.
-    noise : Tensor of shape (n,)
-    prior_variance : Tensor of shape (n,)
-        Of the latent values.
-    """
+    """Newton's method on the latent values of all rows, with a step length for each target."""
 
     space: LatentSpace
     likelihood: Likelihood
-    targets: Tensor
-    basis: Tensor
-    noise: Tensor
-    prior_variance: Tensor
+    targets: Tensor  # (n, t)
+    basis: Tensor  # of the mean, (n, p)
+    noise: Tensor  # (n,)
+    prior_variance: Tensor  # of the latent values, (n,)
 
     def maximise(self, known: tuple[Tensor, Tensor] | None, tolerance: float) -> Mode:
-        """Return the mode.
+        """Return the mode; ``known`` are z and coefficients at a model nearby.
 
-        Parameters
-        ----------
-        known : tuple of Tensor or None
-            z and coefficients at a model nearby.
-        tolerance : float
-            Gain in nats an observation that ends the search.
+        The search ends where a step gains less than ``tolerance`` nats an observation.
         """
         if known is None and self.likelihood.has_noise and not self.likelihood.is_log_concave:
             known = self._by_falling_noise()
-        here, left = self._start(known), tolerance * self.targets.numel()
-        return self._climb(here, left, _STEPS)
+        return self._climb(self._start(known), tolerance * self.targets.numel(), _STEPS)
 
     def _climb(self, here: _Place, left: float, steps: int) -> Mode:
         """Return where steps lead, the last of which promises less than ``left`` nats if there are enough."""

@@ -47,7 +47,7 @@ _LEARNING_ROWS, AFFORDABLE, _FEWEST_ROWS, _FEWEST_IN_TIME = 10_000, 1.5e10, 4000
 _LEAST_GAINS = (1e-5, 5e-4)
 #: Seed of the rows that learning looks at.
 _SEED = 1
-#: Share of the time left that an evaluation with more rows may take, and what it takes beside a regression of its rows.
+#: Share of the time left that an evaluation with more rows may take, and its time over that of a regression.
 _CLOSER, _EVALUATION = 0.1, 3.0
 #: Rows whose distances to their nearest rows tell how fine a function the table can show, and how many of these are
 #: looked at, because some may be equal.
@@ -66,22 +66,12 @@ class VecchiaObjective(TableObjective):
     """The sum of the log densities of rows given their nearest earlier rows (Vecchia 1988).
 
     The neighbours are those at the model of the last `refresh`, so that the value is a smooth function of the
-    hyperparameters in between.
+    hyperparameters in between. Where `refresh` finds that more neighbours are worth much, it doubles them up to
+    ``most_neighbours``.
 
-    Parameters
-    ----------
-    table : TrainingTable
-        Training rows in the model's units.
-    n_neighbours : int
-        Neighbours of each row.
-    prediction_neighbours : int or None
-        Neighbours of a new point, for the posterior; None: 90 with few inputs and 200 with many, at least
-        ``n_neighbours``, and all if each row has all others.
-    learning_rows : int or None
-        Rows whose densities estimate the sum. None: 10,000 at first, and once the hyperparameters have settled as many
-        as cost about a second.
-    most_neighbours : int or None
-        Where `refresh` finds that more neighbours are worth much, it doubles them up to this number. None: never.
+    By default new points have 90 neighbours with few inputs and 200 with many, at least ``n_neighbours``, and all rows
+    if each row has all others. The sum is estimated from 10,000 rows at first, and once the hyperparameters have
+    settled from as many as cost about a second.
     """
 
     has_posteriors_near = True
@@ -184,7 +174,7 @@ class VecchiaObjective(TableObjective):
         return Minibatch.of(self.table, rows, graph.earlier(rows))
 
     def suffices(self, model: Model) -> bool:
-        """Whether the likelihood misses so little at a model that its optimum is near that of the exact one."""
+        """Whether the likelihood misses so little at a model that its optimum is near the exact one."""
         gap = Gap.of(pool_of(model, self.table), NeighbourGraph(model.kernel, self.table.X, self.n_neighbours))
         return gap.nats - 2 * gap.standard_error <= _NARROW_GAP
 
@@ -257,7 +247,7 @@ class VecchiaObjective(TableObjective):
         It comes with the last evaluation, unless that one was read from a checkpoint.
         """
         model = space.decode(vector)
-        if self._last is None or not _are_equal(self._last.model.parameters(), model.parameters()):
+        if self._last is None or not model.equals(self._last.model):
             self.evaluate(model)
         assert self._last is not None
         found = self._last.found
@@ -321,7 +311,3 @@ class VecchiaObjective(TableObjective):
     def posterior_near(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model with the neighbours that were found last."""
         return VecchiaPosterior.fitted(model, self.table, self._last_graph(model), self.prediction_neighbours)
-
-
-def _are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.equal(value, other[name]) for name, value in one.items())

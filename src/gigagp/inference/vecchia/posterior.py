@@ -23,7 +23,7 @@ from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.neighbours.neighbourhood import NeighbourGraph
-from gigagp.neighbours.predictor import LocalPredictor, within_reach
+from gigagp.neighbours.predictor import LocalPredictor, LocalWeights, within_reach
 from gigagp.operators import KernelMatrix
 from gigagp.runtime.memory import require
 from gigagp.settings.random import standard_normal
@@ -33,18 +33,10 @@ from gigagp.settings.schema import Field, check_tensors, number, optional, recor
 def corrected_functions(
     posterior: RowsPosterior, predictor: LocalPredictor, prior: PriorSamples, corrections: Tensor
 ) -> SampleFunctions:
-    """Return samples as functions, ``trend(x) + g(x) + w_x' c`` with prior functions g.
+    """Return samples as functions, ``trend(x) + g(x) + w_x' c``, from prior functions g, as many for each target.
 
-    Parameters
-    ----------
-    posterior : RowsPosterior
-        Has the trend.
-    predictor : LocalPredictor
-        Has the weights ``w_x``.
-    prior : PriorSamples
-        The functions g, as many for each target.
-    corrections : Tensor of shape (n, s)
-        What the values at the rows are to be, minus those of g (and its noise), for the s functions.
+    The corrections c, shape (n, s), are the values at the rows minus those of the s functions g (and their noise). The
+    predictor has the weights ``w_x``.
     """
     kernel, t, s = posterior.model.kernel, posterior.n_targets, corrections.shape[1]
 
@@ -76,25 +68,29 @@ def by_neighbours(predictor: LocalPredictor, X: Tensor, of_one: Callable[[Tensor
     return torch.cat([predictor.covariances(some) for some in X.split(max(1, _POINTS // q))]).to(X)
 
 
+def error_covariance(posterior: RowsPosterior, local: LocalWeights, noise: Tensor, X: Tensor) -> Tensor:
+    """Return the covariance of the errors of predictors with weights W at points X, ``K** - W'K_X* - K_*X W + W'HW``.
+
+    It is float64. ``noise`` is that of the values at the rows, including the kernel's white part.
+    """
+    kernel, budget = posterior.model.kernel, posterior.budget
+    rows, wide = posterior.table.X[local.rows].double(), within_reach(X)
+    q, u = len(X), len(rows)
+    require(8 * (3 * q * (q + u)), budget, f"The covariance of {q:,} points", "")
+    weights = wide.new_zeros(q, u).scatter_add(1, local.places, local.weights)
+    matrix = KernelMatrix(kernel, rows, noise[local.rows] - kernel.white(rows), memory_budget=budget)
+    inner = weights @ (matrix @ weights.T.contiguous())
+    cross = weights @ kernel.block(rows, wide)
+    found = kernel.block(wide, wide) - cross - cross.T + inner
+    return 0.5 * (found + found.T)
+
+
 class VecchiaPosterior(RowsPosterior, GrowingPosterior):
     """Predictions ``w_x' y_N`` from the m rows nearest to each point x, with the variance that they leave.
 
     The predictor is the best one from these rows, and its variance is exact: it is the variance of the error of this
     predictor, never smaller than that of the exact posterior. Covariances and samples are those of the errors of the
     same predictors, so that they agree with the variances and do not depend on which points are predicted together.
-
-    Parameters
-    ----------
-    model : Model
-        Model at the fitted hyperparameters.
-    table : TrainingTable
-        Training rows in the model's units.
-    graph : NeighbourGraph
-        Order of the rows and their neighbours.
-    n_neighbours : int
-        Neighbours of a point.
-    regression : Regression
-        Coefficients of the mean's basis and the likelihood.
     """
 
     kind = "vecchia"
@@ -108,15 +104,13 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         n_neighbours: int,
         regression: Regression,
     ) -> None:
-        self.model, self.table, self.budget = model, table, table.budget
-        self._graph = graph
+        self.model, self.table, self.budget, self._graph = model, table, table.budget, graph
         self._regression, trend = regression, regression.trend
         self.coefficients, self.coefficient_root = trend.coefficients.to(table.Y), trend.root.to(table.Y)
         self._noise = pool_of(model, table).noise
         self._predictor = LocalPredictor(model.kernel, table.X, self._noise, graph, n_neighbours, table.budget)
-        basis = table.basis.double()
-        self._basis = basis
-        self._residuals = table.Y.double() - basis @ self.coefficients.double()
+        self._basis = table.basis.double()
+        self._residuals = table.Y.double() - self._basis @ self.coefficients.double()
 
     @classmethod
     def fitted(cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> VecchiaPosterior:
@@ -154,14 +148,14 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
 
     @cached_property
     def _gap(self) -> Gap | None:
-        """What more neighbours of each row would change; None if the memory budget has no room for them."""
+        """The gain of more neighbours of each row; None if the memory budget has no room for them."""
         try:
             return Gap.of(pool_of(self.model, self.table), self._graph)
         except MemoryBudgetError:
             return None
 
     def gap(self) -> Estimate | None:
-        """Return what more neighbours of each row would change, in nats; it costs about a tenth of a second."""
+        """Return the gain of more neighbours of each row, in nats; it costs about a tenth of a second."""
         return None if self._gap is None else Estimate(self._gap.nats, self._gap.standard_error)
 
     def notes(self) -> dict[str, str]:
@@ -191,20 +185,9 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         return self.trend(X) + found.to(X), variance.to(X)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
-        """Return the covariance of the errors of the predictors, ``K** - W'K_X* - K_*X W + W'HW``."""
         if X.ndim == 3:
             return by_neighbours(self._predictor, X, self.covariance_given_trend)
-        local = self._predictor.weights(X)
-        kernel, rows = self.model.kernel, self.table.X[local.rows].double()
-        q, u = len(X), len(rows)
-        require(8 * (3 * q * (q + u)), self.budget, f"The covariance of {q:,} points", "")
-        wide = within_reach(X)
-        weights = wide.new_zeros(q, u).scatter_add(1, local.places, local.weights)
-        matrix = KernelMatrix(kernel, rows, self._noise[local.rows] - kernel.white(rows), memory_budget=self.budget)
-        inner = weights @ (matrix @ weights.T.contiguous())
-        cross = weights @ kernel.block(rows, wide)
-        found = kernel.block(wide, wide) - cross - cross.T + inner
-        return (0.5 * (found + found.T)).to(X)
+        return error_covariance(self, self._predictor.weights(X), self._noise, X).to(X)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return samples as functions, ``f(x) + w_x' (y - f(X) - noise)`` with prior functions f from random features.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.grid.factorised import GridOperator
 from gigagp.operators.grid.kernel import GridKernel
+from gigagp.operators.grid.statistics.gram import Gram
 from gigagp.operators.grid.sum_kernel import SumKernel
 from gigagp.solvers.preconditioners import pivoting
 from gigagp.solvers.preconditioners.base import Preconditioner, factor_with_jitter
@@ -33,19 +35,6 @@ class LongWavesPreconditioner(Preconditioner):
     kernel on a torus of reasonable size. Such a kernel is smooth on the grid, and a few hundred columns contain
     everything that exceeds the noise (16 x 16 x 16 nodes, 20,000 rows, Matern-3/2 of lengthscales 0.3, 0.3 and 5 times
     the domain, a noise of a hundredth of the variance: 11 steps to 1e-3, where 1,000 without it are not enough).
-
-    Parameters
-    ----------
-    operator : GridOperator
-    generator : torch.Generator
-        Source of the random pivots.
-    rank : int
-        Largest number of columns.
-
-    Attributes
-    ----------
-    pivots : Tensor of shape (rank,)
-        Nodes whose columns of ``K_G`` span the range of L.
     """
 
     epochs = 0.0
@@ -60,7 +49,11 @@ class LongWavesPreconditioner(Preconditioner):
         # A node that only the tails of interpolation weights reach carries no information of its own.
         weights = torch.where(weights > 0.05, weights, 0.0)
         factor = pivoting.random(
-            _BetweenNodes(operator.kernel), rank, generator, weights=weights, enough=operator.noise
+            SmoothMatrix(operator.kernel, operator.kernel.between),
+            rank,
+            generator,
+            weights=weights,
+            enough=operator.noise,
         )
         self._columns, self.pivots = factor.columns, factor.pivots
         self._triangle = factor.columns[factor.pivots]
@@ -93,13 +86,7 @@ class LongWavesPreconditioner(Preconditioner):
         return result.div_(self.noise)
 
     def posterior_sources(self, cross: Tensor) -> Tensor:
-        """Return q such that ``K_G q`` is the posterior mean on the grid if the kernel were ``L L'``.
-
-        Parameters
-        ----------
-        cross : Tensor of shape (m, s)
-            ``W'z``.
-        """
+        """Return q with ``K_G q`` the posterior mean given ``cross = W'z`` if the kernel were ``L L'``."""
         return self._sources(torch.cholesky_solve(self._columns.T @ cross, self._factor))
 
     @property
@@ -119,12 +106,8 @@ class LongWavesPreconditioner(Preconditioner):
     def transform_normal(self, normal: Tensor) -> Tensor:
         """Return ``W L g + noise^1/2 z_0``, a sample of N(0, P) if the operator's starts z_0 are samples of N(0, I).
 
-        g consists of the first ``rank`` numbers of each column.
-
-        Raises
-        ------
-        NotImplementedError
-            If the operator has no starts.
+        g consists of the first ``rank`` numbers of each column. An operator without starts is refused
+        (`NotImplementedError`).
         """
         if self._starts is None:
             msg = "LongWavesPreconditioner can be sampled if its operator has starts, one for each sample."
@@ -143,29 +126,28 @@ class LongWavesPreconditioner(Preconditioner):
         return f"{self.rank} columns of the kernel between nodes plus noise"
 
 
-class _BetweenNodes(SymmetricMatrix):
-    """``K_G`` as a matrix whose columns can be read."""
+class SmoothMatrix(SymmetricMatrix):
+    """A matrix without noise on the nodes, ``K_G`` or ``W'W``, of which a function returns blocks."""
 
-    def __init__(self, kernel: GridKernel | SumKernel) -> None:
-        self._kernel = kernel
-        self.n, self.dtype, self.device = kernel.n, torch.float64, torch.device("cpu")
+    dtype, device = torch.float64, torch.device("cpu")
+
+    def __init__(self, matrix: GridKernel | SumKernel | Gram, block: Callable[[Index, Index], Tensor]) -> None:
+        self._matrix, self._block, self.n = matrix, block, matrix.n
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self._kernel @ vectors
+        return self._matrix @ vectors
 
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
         return (self @ vectors)[rows]
 
     def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
-        whole = vectors.new_zeros(self.n, vectors.shape[1])
-        whole[columns] = vectors
-        return self @ whole
+        return self.block(slice(None), columns) @ vectors
 
     def noise(self) -> Tensor:
         return torch.zeros(self.n, dtype=torch.float64)
 
     def diagonal(self) -> Tensor:
-        return self._kernel.diagonal()
+        return self._matrix.diagonal()
 
     def block(self, rows: Index, columns: Index) -> Tensor:
-        return self._kernel.between(rows, columns)
+        return self._block(rows, columns)

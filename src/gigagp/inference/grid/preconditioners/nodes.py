@@ -24,7 +24,24 @@ _ON_NODES = 1e-3
 _PROBES = 8
 
 
-class NodesPreconditioner(Preconditioner):
+class InverseOnly(Preconditioner):
+    """A preconditioner of which only the inverse is known, so that log-determinants need another one."""
+
+    epochs = 0.0
+    rank = 0
+
+    def transform_normal(self, normal: Tensor) -> Tensor:
+        """Raise NotImplementedError."""
+        msg = f"{type(self).__name__} cannot be sampled: only its inverse is known. Use none for log-determinants."
+        raise NotImplementedError(msg)
+
+    def log_determinant(self) -> float:
+        """Raise NotImplementedError."""
+        msg = f"the determinant of {type(self).__name__} is not known: only its inverse is. Use none instead."
+        raise NotImplementedError(msg)
+
+
+class NodesPreconditioner(InverseOnly):
     """A preconditioner of ``K~ = W K_G W' + noise`` from nearest neighbours among nodes with rows.
 
     Let ``N`` be the diagonal matrix of the numbers of rows at the nodes, ``W'W 1``. If every row lay on a node, ``W'W``
@@ -39,25 +56,9 @@ class NodesPreconditioner(Preconditioner):
     Rows that lie between nodes take two to ten times as many, and more if the kernel varies within a cell by more than
     the noise.
 
-    Parameters
-    ----------
-    operator : GridOperator
-        Without starts and sources.
-
-    Attributes
-    ----------
-    nodes : Tensor of shape (k,)
-        Numbers of the nodes with rows.
-    on_nodes : bool
-        Whether rows lie on nodes, so that there is no remainder.
-
-    References
-    ----------
     Vecchia 1988, doi:10.1111/j.2517-6161.1988.tb01729.x; Yadav, Sheldon and Musco 2021, arXiv:2101.11751 (section 4,
     the span of W).
     """
-
-    epochs = 0.0
 
     def __init__(self, operator: GridOperator) -> None:
         self.n, self._m, self._gram = operator.n, operator.m, operator.gram
@@ -117,20 +118,6 @@ class NodesPreconditioner(Preconditioner):
         if not self.on_nodes:
             found += self._remainder(coefficients, adjoint)[0] / self._size
         return torch.cat([found, self._gram @ found])
-
-    @property
-    def rank(self) -> int:
-        return 0
-
-    def transform_normal(self, normal: Tensor) -> Tensor:
-        """Raise NotImplementedError, because only the inverse of this preconditioner is known."""
-        msg = "NodesPreconditioner cannot be sampled: only its inverse is known. Use long_waves for log-determinants."
-        raise NotImplementedError(msg)
-
-    def log_determinant(self) -> float:
-        """Raise NotImplementedError, because only the inverse of this preconditioner is known."""
-        msg = "the determinant of NodesPreconditioner is not known: only its inverse is. Use long_waves instead."
-        raise NotImplementedError(msg)
 
     def describe(self) -> str:
         where = "rows on nodes" if self.on_nodes else "rows between nodes"
