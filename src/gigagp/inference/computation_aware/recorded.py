@@ -91,17 +91,11 @@ class RecordingMatrix(KernelMatrix):
         return product
 
     def add_blocks(self, solutions: Tensor, count: int = 256) -> None:
-        """Split the solutions into clusters of rows and add each part as an action, which takes one epoch.
+        """Split the solutions for the targets into clusters of rows and add each part as an action: one epoch.
 
-        The whole solution is a combination of its parts, so the posterior mean can only become more accurate (in the
-        norm of H). Solvers that compute few products (stochastic gradient descent) gain most.
-
-        Parameters
-        ----------
-        solutions : Tensor of shape (n, t)
-            Solutions for the targets. The sum of the solutions, each divided by its norm, is split.
-        count : int, default 256
-            Number of clusters.
+        It splits the sum of the solutions, each divided by its norm. That sum is a combination of its parts, so the
+        posterior mean can only become more accurate (in the norm of H). Solvers that compute few products (stochastic
+        gradient descent) gain most.
         """
         norms = solutions.norm(dim=0)
         weights = (solutions[:, norms > 0] / norms[norms > 0]).sum(1)
@@ -150,11 +144,6 @@ class RecordingMatrix(KernelMatrix):
         The basis is computed from the vectors alone, in float64. Combining their images divides the rounding error by
         the size of the new part of a vector, which is not possible with float32 products. In that case the basis is
         multiplied again, at the cost that `add_blocks` has saved.
-
-        Raises
-        ------
-        InvalidInputError
-            If no product was recorded.
         """
         if not self.count:
             msg = "RecordingMatrix has no product yet; solve with it first."
@@ -180,12 +169,7 @@ class RecordingMatrix(KernelMatrix):
     def posterior(self, note: str = "", final_solve: SolveRecord | None = None) -> ComputationAwarePosterior:
         """Return the posterior conditioned on all recorded products.
 
-        Parameters
-        ----------
-        note : str
-            Source of the actions, for `ComputationAwarePosterior.note`.
-        final_solve : SolveRecord or None
-            Record of the solve that computed the products.
+        ``note`` is the source of the actions, and ``final_solve`` the record of the solve that computed the products.
         """
         model, table = self.model, self.table
         S, image = self.actions()
