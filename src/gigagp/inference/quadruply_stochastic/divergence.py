@@ -43,11 +43,7 @@ def of_covariance(basis: Basis, weights: Weights) -> float:
 def dense_divergence(S: Tensor, mean: Tensor, root: Tensor) -> Tensor:
     """Return the divergence of ``N(mu, C C')`` from ``N(0, S^-1)``, all targets, differentiable in S; O(m^3).
 
-    Parameters
-    ----------
-    S : Tensor of shape (m,) or (m, m)
-    mean : Tensor of shape (m, t)
-    root : Tensor of shape (m, m)
+    S is a matrix or its diagonal.
     """
     t, m = mean.shape[1], len(S)
     if S.ndim == 1:

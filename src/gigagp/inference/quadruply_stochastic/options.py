@@ -56,18 +56,17 @@ class WeightOptions(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         owner = type(self).__name__
-        for name, value in (("basis_batch", self.basis_batch), ("n_columns", self.n_columns)):
-            if value is not None and value > self.n_functions:
-                msg = f"{name} of {owner} must be at most n_basis, {self.n_functions:,}; got {value:,}."
-                raise InvalidInputError(msg)
         if self.column_batch is not None and self.learns_precision:
             msg = f"column_batch of {owner} must be left out: a precision depends on all dense columns."
             raise InvalidInputError(msg)
-        if self.column_batch is not None and self.column_batch > (self.n_columns or 0):
-            msg = (
-                f"column_batch of {owner} must be at most n_columns, {self.n_columns or 0}; got {self.column_batch:,}."
-            )
-            raise InvalidInputError(msg)
+        for name, other, most in (
+            ("basis_batch", "n_basis", self.n_functions),
+            ("n_columns", "n_basis", self.n_functions),
+            ("column_batch", "n_columns", self.n_columns or 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and value > most:
+                raise InvalidInputError(f"{name} of {owner} must be at most {other}, {most:,}; got {value:,}.")
         if (self.prior_control or self.augment) and self.basis != "inducing":
             msg = f'prior_control and augment of {owner} are for basis="inducing"; got basis={self.basis!r}.'
             raise InvalidInputError(msg)

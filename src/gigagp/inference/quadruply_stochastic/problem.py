@@ -1,4 +1,4 @@
-"""What is to be fitted: rows, their likelihood, and the settings."""
+"""A fit's rows, their likelihood, and the settings."""
 
 from __future__ import annotations
 
@@ -14,21 +14,13 @@ from gigagp.model.likelihoods import Gaussian, Likelihood
 
 @dataclass(frozen=True, eq=False)
 class WeightProblem:
-    """What stays the same during a fit.
-
-    Attributes
-    ----------
-    options : WeightOptions
-    table : TrainingTable
-        The rows that are held: all of them, or a sample of a larger table.
-    likelihood : Likelihood
-    n_rows : int
-        All rows that are fitted, held or not.
-    """
+    """The parts of a fit that do not change."""
 
     options: WeightOptions
+    #: the rows that are held: all of them, or a sample of a larger table
     table: TrainingTable
     likelihood: Likelihood
+    #: all rows that are fitted, held or not
     n_rows: int
 
     @property

@@ -20,17 +20,11 @@ _ENTRIES = 2**22
 class RowsCovariance:
     """``k(x, z) - k(x, X) (K + W^-1)^-1 k(X, z)``: the prior covariance conditioned on some rows.
 
-    Further rows can only lower it, so it is nowhere smaller than the covariance given all rows: what is left out counts
-    as uncertainty. A factor of the weights' covariance has no such property. With independent weights of Fourier
+    Further rows can only lower it, so it is nowhere smaller than the covariance given all rows: rows that are left out
+    count as uncertainty. A factor of the weights' covariance has no such property. With independent weights of Fourier
     functions the variance is the same everywhere, between the rows and far from all of them.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound.
-    X : Tensor of shape (r, d)
-    curvature : Tensor of shape (r,)
-        Diagonal of W: one over the noise variances, or the curvatures of a log-likelihood.
+    ``curvature`` (r,) is the diagonal of W: one over the noise variances, or the curvatures of a log-likelihood.
     """
 
     def __init__(self, kernel: Kernel, X: Tensor, curvature: Tensor) -> None:
@@ -42,12 +36,12 @@ class RowsCovariance:
 
     @cached_property
     def _factor(self) -> Tensor:
-        """Cholesky factor of ``I + W^1/2 K W^1/2``, computed at its first use."""
+        """Cholesky factor of ``I + W^1/2 K W^1/2``."""
         X = self.X.double()
         return bent_factor(self.kernel.block(X, X), self._root)
 
     def _whitened(self, X: Tensor) -> Tensor:
-        """Return a matrix V, shape (r, n), for which ``V' V`` is what the rows take off the prior covariance."""
+        """Return a matrix V, shape (r, n): the rows lower the prior covariance by ``V' V``."""
         return torch.linalg.solve_triangular(
             self._factor, self._root[:, None] * self.kernel.block(self.X.double(), X.double()), upper=False
         )
@@ -96,7 +90,7 @@ class RowsCovariance:
         return bent_solve(self._factor, self._root, values.double())
 
     def state(self) -> dict[str, Tensor]:
-        """Return rows and curvatures."""
+        """Return the tensors that `from_state` takes."""
         return {"X": self.X, "curvature": self.curvature}
 
     @classmethod

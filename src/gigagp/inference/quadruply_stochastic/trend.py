@@ -10,23 +10,18 @@ from torch import Tensor
 
 from gigagp.inference.contract.trend import coefficient_root
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
+from gigagp.settings.schema import part
 
 
 @dataclass(frozen=True)
 class OpenTrend:
-    """The root of the coefficients' covariance, and the prediction of the mean's basis if that were the targets.
+    """The root of the coefficients' covariance, and the prediction of the mean's basis if that were the targets."""
 
-    Attributes
-    ----------
-    root : Tensor of shape (p, p)
-    solutions : Tensor of shape (q, p)
-        Weights of the functions where ``rows`` is None, and otherwise factors of the covariances with these rows.
-    rows : RowsCovariance or None
-        Rows that represent all. Leaving out the others can only raise the uncertainty.
-    """
-
+    #: shape (p, p)
     root: Tensor
+    #: weights of the functions where ``rows`` is None, and otherwise factors of the covariances with these rows, (q, p)
     solutions: Tensor
+    #: rows that represent all: leaving out the others can only raise the uncertainty
     rows: RowsCovariance | None = None
 
     @classmethod
@@ -38,24 +33,17 @@ class OpenTrend:
     @classmethod
     @torch.no_grad()
     def at_rows(cls, rows: RowsCovariance, basis: Tensor) -> OpenTrend:
-        """Return what some rows leave open; ``basis`` is the mean's there, shape (r, p)."""
+        """Return the trend's uncertainty given some rows; ``basis`` is the mean's there, shape (r, p)."""
         solutions = rows.update(basis).contiguous()  # a model file gives it back like this, and it must round the same
         return cls(coefficient_root(basis.double().T @ solutions), solutions, rows)
 
     @classmethod
     @torch.no_grad()
     def at_weights(cls, Phi: Tensor, curvature: Tensor, factor: Tensor, basis: Tensor) -> OpenTrend:
-        """Return what all rows of a model with features leave open: ``H^-1 = W - W Phi P^-1 Phi' W`` (Woodbury).
+        """Return the trend's uncertainty given all rows of a model with features.
 
-        Parameters
-        ----------
-        Phi : Tensor of shape (n, m)
-        curvature : Tensor of shape (n,)
-            Diagonal of W.
-        factor : Tensor of shape (m, m)
-            Cholesky factor of ``P = S + Phi' W Phi``.
-        basis : Tensor of shape (n, p)
-            The mean's, float64.
+        It follows from ``H^-1 = W - W Phi P^-1 Phi' W`` (Woodbury) with the Cholesky factor of ``P = S + Phi' W Phi``.
+        ``curvature`` is the diagonal of W, and ``basis`` the mean's, (n, p), float64.
         """
         weighed = curvature[:, None] * basis
         cross = Phi.T @ weighed
@@ -69,6 +57,6 @@ class OpenTrend:
 
     @classmethod
     def from_state(cls, kernel: Any, state: dict[str, Tensor]) -> OpenTrend:
-        """Return what `state` described."""
-        rows = {name.removeprefix("rows."): value for name, value in state.items() if name.startswith("rows.")}
+        """Return the trend's uncertainty from the tensors of `state`."""
+        rows = part(state, "rows.")
         return cls(state["root"], state["solutions"], RowsCovariance.from_state(kernel, rows) if rows else None)
