@@ -42,21 +42,9 @@ _PARTS = 16
 class RecordingMatrix(KernelMatrix):
     """The matrix H with a record of all products that are computed with it.
 
-    Parameters
-    ----------
-    model : Model
-        Model that H is computed at.
-    table : TrainingTable
-        Training rows in the model's units.
-    capacity : int or None, default None
-        Largest number of recorded columns; each takes 16 bytes per row. From a product that does not fit, only the
-        leading columns (those of the targets) are kept, and from later ones none. None means 1024, or what fits into a
-        quarter of the table's memory budget.
-
-    Attributes
-    ----------
-    count : int
-        Number of recorded columns.
+    It records up to ``capacity`` columns, each of which takes 16 bytes per row. From a product that does not fit, only
+    the leading columns (those of the targets) are kept, and from later ones none. The default is 1024, but no more than
+    a quarter of the table's memory budget allows.
     """
 
     def __init__(self, model: Model, table: TrainingTable, capacity: int | None = None) -> None:
@@ -68,6 +56,7 @@ class RecordingMatrix(KernelMatrix):
             raise InvalidInputError(msg)
         self.model, self.table = model, table
         self.capacity, self.n_leading = capacity, table.n_targets + table.basis.shape[1]
+        #: number of recorded columns
         self.count = 0
         #: float32 images have too few digits to be combined; in that case the basis is multiplied once at the end
         self._keeps_images = self.dtype == torch.float64

@@ -18,7 +18,7 @@ from gigagp.inference.quadruply_stochastic.estimators.control_variate import (
 )
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
 from gigagp.inference.quadruply_stochastic.estimators.terms import Origin
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
+from gigagp.inference.quadruply_stochastic.options import WeightProblem
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN, Weights, touched_root
 from gigagp.kernels import Kernel
 from gigagp.model.model import Model

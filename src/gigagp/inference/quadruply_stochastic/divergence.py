@@ -19,9 +19,8 @@ def square_of_mean(basis: Basis, weights: Weights) -> float:
     if not basis.has_diagonal_prior:
         index = torch.arange(basis.size, device=mean.device)
         return float((mean * (basis.prior_block(index, index) @ mean)).sum())
-    return sum(
-        float((weights.prior_diagonal(basis, index) @ mean[index].square()).sum()) for index in weights.blocks(_WIDTH)
-    )
+    blocks = basis.blocks(_WIDTH, mean.device)
+    return sum(float((weights.prior_diagonal(basis, index) @ mean[index].square()).sum()) for index in blocks)
 
 
 def of_covariance(basis: Basis, weights: Weights) -> float:
@@ -32,7 +31,7 @@ def of_covariance(basis: Basis, weights: Weights) -> float:
         S, root = basis.prior_block(index, index), weights.root()
         determinant = 2 * float(cholesky(S, "the prior precision").diagonal().log().sum())
         return 0.5 * (total + float((root * (S @ root)).sum()) - determinant)
-    for index in weights.blocks(_WIDTH):
+    for index in basis.blocks(_WIDTH, weights.mean.device):
         precision = weights.prior_diagonal(basis, index)
         squares = weights.diagonal_scales(index).double().square()
         squares += weights.root_rows(index).double().square().sum(1)

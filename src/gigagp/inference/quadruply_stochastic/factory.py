@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.quadruply_stochastic.options import WeightOptions
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
+from gigagp.inference.quadruply_stochastic.options import WeightOptions, WeightProblem
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.quadruply_stochastic.whole import WholeObjective
 from gigagp.model.likelihoods import Likelihood

@@ -12,7 +12,7 @@ from torch import Tensor
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence, times
 from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, Step, climb, expected_fit
 from gigagp.inference.quadruply_stochastic.latent import least_squares
-from gigagp.inference.quadruply_stochastic.trend import OpenTrend
+from gigagp.inference.quadruply_stochastic.rows_covariance import OpenTrend
 from gigagp.model.likelihoods import Gaussian, Likelihood
 from gigagp.operators.base import LinearOperator
 from gigagp.products.dense import cholesky, triangular_inverse

@@ -18,7 +18,7 @@ from gigagp.inference.quadruply_stochastic.bases import (
 from gigagp.inference.quadruply_stochastic.bases.inducing import random_points
 from gigagp.inference.quadruply_stochastic.bases.reordered import most_informed
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
+from gigagp.inference.quadruply_stochastic.options import WeightProblem
 from gigagp.model.likelihoods import check_log_concave
 from gigagp.model.model import NOISE, Model
 

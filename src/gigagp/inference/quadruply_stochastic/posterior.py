@@ -17,9 +17,8 @@ from gigagp.inference.contract.saved import Saved
 from gigagp.inference.quadruply_stochastic import divergence
 from gigagp.inference.quadruply_stochastic.bases import Basis, RadialBasis, basis_from_state
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
-from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
-from gigagp.inference.quadruply_stochastic.trend import OpenTrend
+from gigagp.inference.quadruply_stochastic.options import WeightProblem
+from gigagp.inference.quadruply_stochastic.rows_covariance import OpenTrend, RowsCovariance
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.model.estimate import Estimate
 from gigagp.model.likelihoods import Likelihood
@@ -303,7 +302,7 @@ class QuadruplyStochasticPosterior(Posterior):
             return self._sample_at_rows(self.covariance_of, n_samples, generator)
         shared = standard_normal(k, t * n_samples, generator=generator).to(self.weights.mean)
         drawn = self.weights.mean.repeat_interleave(n_samples, 1)
-        for index in self.weights.blocks(2**16):
+        for index in self.basis.blocks(2**16, drawn.device):
             noise = standard_normal(len(index), t * n_samples, generator=generator).to(drawn)
             drawn[index] += self.weights.diagonal_scales(index)[:, None] * noise
             drawn[index] += self.weights.root_rows(index) @ shared

@@ -1,7 +1,8 @@
-"""The covariance of the exact process given some of the rows, whatever the mean has learned from the others."""
+"""The covariance of the exact process given some of the rows, and the uncertainty of the mean's coefficients."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.contract.input_gradients import recomputed
+from gigagp.inference.contract.trend import coefficient_root
 from gigagp.inference.quadruply_stochastic.latent import bent_factor, bent_solve
 from gigagp.kernels import Kernel
 from gigagp.products.dense import triangular_inverse
+from gigagp.settings.schema import part
 
 #: Entries of a block of covariances.
 _ENTRIES = 2**22
@@ -97,3 +100,52 @@ class RowsCovariance:
     def from_state(cls, kernel: Kernel, state: dict[str, Any]) -> RowsCovariance:
         """Return the covariance that `state` described."""
         return cls(kernel, state["X"], state["curvature"])
+
+
+@dataclass(frozen=True)
+class OpenTrend:
+    """The root of the coefficients' covariance, and the prediction of the mean's basis if that were the targets."""
+
+    #: shape (p, p)
+    root: Tensor
+    #: weights of the functions where ``rows`` is None, and otherwise factors of the covariances with these rows, (q, p)
+    solutions: Tensor
+    #: rows that represent all: leaving out the others can only raise the uncertainty
+    rows: RowsCovariance | None = None
+
+    @classmethod
+    def known(cls, p: int) -> OpenTrend:
+        """Return the trend of p coefficients without uncertainty."""
+        empty = torch.zeros(p, p, dtype=torch.float64)
+        return cls(empty, empty[:0])
+
+    @classmethod
+    @torch.no_grad()
+    def at_rows(cls, rows: RowsCovariance, basis: Tensor) -> OpenTrend:
+        """Return the trend's uncertainty given some rows; ``basis`` is the mean's there, shape (r, p)."""
+        solutions = rows.update(basis).contiguous()  # a model file gives it back like this, and it must round the same
+        return cls(coefficient_root(basis.double().T @ solutions), solutions, rows)
+
+    @classmethod
+    @torch.no_grad()
+    def at_weights(cls, Phi: Tensor, curvature: Tensor, factor: Tensor, basis: Tensor) -> OpenTrend:
+        """Return the trend's uncertainty given all rows of a model with features.
+
+        It follows from ``H^-1 = W - W Phi P^-1 Phi' W`` (Woodbury) with the Cholesky factor of ``P = S + Phi' W Phi``.
+        ``curvature`` is the diagonal of W, and ``basis`` the mean's, (n, p), float64.
+        """
+        weighed = curvature[:, None] * basis
+        cross = Phi.T @ weighed
+        solutions = torch.cholesky_solve(cross, factor)
+        return cls(coefficient_root(basis.T @ weighed - cross.T @ solutions), solutions)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors that `from_state` takes."""
+        found = {"root": self.root, "solutions": self.solutions}
+        return found if self.rows is None else found | {f"rows.{k}": v for k, v in self.rows.state().items()}
+
+    @classmethod
+    def from_state(cls, kernel: Any, state: dict[str, Tensor]) -> OpenTrend:
+        """Return the trend's uncertainty from the tensors of `state`."""
+        rows = part(state, "rows.")
+        return cls(state["root"], state["solutions"], RowsCovariance.from_state(kernel, rows) if rows else None)

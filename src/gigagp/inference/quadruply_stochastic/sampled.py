@@ -33,9 +33,9 @@ from gigagp.inference.quadruply_stochastic.estimators.terms import (
     prior_term,
 )
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
+from gigagp.inference.quadruply_stochastic.options import WeightProblem
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
-from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
+from gigagp.inference.quadruply_stochastic.rows_covariance import OpenTrend, RowsCovariance
 from gigagp.inference.quadruply_stochastic.start import (
     Subset,
     start_weights,
@@ -43,7 +43,6 @@ from gigagp.inference.quadruply_stochastic.start import (
     trend_subset,
     unit_of_dependent_weights,
 )
-from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import (
     COLUMNS,
     LOG_PRECISION,

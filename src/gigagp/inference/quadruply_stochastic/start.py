@@ -12,8 +12,7 @@ from gigagp.inference.contract.trend import estimate_trend
 from gigagp.inference.quadruply_stochastic.bases import Basis, InducingBasis, ReorderedBasis
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.latent import best_latent, curved_solve, learned_basis
-from gigagp.inference.quadruply_stochastic.options import WeightOptions
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
+from gigagp.inference.quadruply_stochastic.options import WeightOptions, WeightProblem
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.model.model import Model

@@ -14,8 +14,7 @@ from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.inference.contract.streaming import BegunFit, StreamJob
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.factory import draw_seed, make_objective, require_weights
-from gigagp.inference.quadruply_stochastic.options import WeightOptions
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
+from gigagp.inference.quadruply_stochastic.options import WeightOptions, WeightProblem
 from gigagp.inference.quadruply_stochastic.sampled import Batches, MinibatchObjective
 from gigagp.model.scaling import Scaling
 from gigagp.runtime.memory import require

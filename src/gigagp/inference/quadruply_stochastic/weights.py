@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -110,11 +109,6 @@ class Weights:
         root = torch.diag(self.diagonal_scales(index)).double()
         root[:, : self.n_columns] += self.root_rows(index)
         return root
-
-    def blocks(self, width: int) -> Iterator[Tensor]:
-        """Iterate over all indices, ``width`` at a time."""
-        for first in range(0, self.n_basis, width):
-            yield torch.arange(first, min(first + width, self.n_basis), device=self.mean.device)
 
     def copy(self) -> Weights:
         """Return a copy with arrays of its own."""

@@ -24,12 +24,11 @@ from gigagp.inference.quadruply_stochastic.latent import (
 )
 from gigagp.inference.quadruply_stochastic.newton import Point, Start, WeightSearch
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
+from gigagp.inference.quadruply_stochastic.options import WeightProblem
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
-from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
+from gigagp.inference.quadruply_stochastic.rows_covariance import OpenTrend, RowsCovariance
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.quadruply_stochastic.start import rows_of_covariance
-from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model

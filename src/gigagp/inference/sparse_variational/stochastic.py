@@ -59,7 +59,7 @@ class StochasticObjective(SparseObjective):
         return replace(model, free={**model.free, **place})
 
     def distribution(self, model: Model) -> InducingDistribution:
-        """Return the distribution given by the model's free parameters."""
+        """Return the distribution of the model's free parameters."""
         mean, root, coefficients = (model.free[name].to(self._targets) for name in (MEAN, ROOT, COEFFICIENTS))
         return InducingDistribution(mean, root.tril(), coefficients)
 
