@@ -31,7 +31,7 @@ from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.estimators.metrics import gaussian_nll, rmse
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.controls import support_weights
-from gigagp.inference.quadruply_stochastic.estimators.control_variate import QuadraticControl, fit_coefficient
+from gigagp.inference.quadruply_stochastic.estimators.control_variate import QuadraticControl
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import Model
@@ -196,7 +196,7 @@ def control_variances(
         for one in range(len(halves)):  # bootstrap the uncertain ratio of two variances
             again = torch.randint(len(values), (len(values),), generator=generator)
             halves[one] = (values + added)[again].var() / values[again].var()
-        best = float((values + fit_coefficient(values, added) * added).var() / values.var())
+        best = 1 - float(torch.corrcoef(torch.stack([values, added]))[0, 1]) ** 2  # by the best multiple
         error = float(halves.std())
         found.append({"rank": rank, "weights": name, "variance": plain, "error": error, "variance_fitted": best})
     return found

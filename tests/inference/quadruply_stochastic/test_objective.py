@@ -13,7 +13,6 @@ from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.controls import support_weights
-from gigagp.inference.quadruply_stochastic.estimators.control_variate import Coefficient
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.model.likelihoods import Gaussian, Laplace, Logistic
 from gigagp.model.means import ConstantMean, ZeroMean
@@ -189,8 +188,7 @@ def test_the_printed_control_is_equation_3():
     settings = QuadruplyStochastic(n_basis=8, n_support=3, control="as_printed", anchor=False)
     objective, model = make(settings)
     controls = objective.state.controls
-    controls.coefficients["mean"] = Coefficient(fixed=1.0)
-    assert controls._coefficient() == Coefficient(fixed=1.0)
+    assert {one.fixed for one in controls.coefficients.values()} == {1.0}
     P, mean = objective.state.basis.columns(X[controls.rows], torch.arange(8)), objective.state.weights.mean
     noise = float(model.noise_variance) + 0.05
     sample = BasisSample.draw(8, 3, generator(0))

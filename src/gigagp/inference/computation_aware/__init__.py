@@ -1,8 +1,7 @@
 """Computation-aware inference (Wenger et al. 2024): settings, objective and posterior."""
 
 from gigagp.inference.computation_aware.evidence import Evidence, Terms
-from gigagp.inference.computation_aware.inference import ComputationAware
-from gigagp.inference.computation_aware.objective import ComputationAwareObjective
+from gigagp.inference.computation_aware.inference import ComputationAware, ComputationAwareObjective
 from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
 from gigagp.inference.computation_aware.recorded import RecordingMatrix
 

@@ -31,35 +31,23 @@ ACTIONS = "actions"
 
 @dataclass(frozen=True)
 class Terms:
-    """Parts of the losses, summed over rows and targets, in nats.
+    """Parts of the losses, summed over rows and targets, in nats."""
 
-    Attributes
-    ----------
-    squared_residuals : float
-        ``sum_j (y_j - mean_j)^2 / noise_j`` for the posterior mean.
-    posterior_variances : float
-        ``sum_j K_i(x_j, x_j) / noise_j``.
-    log_noise : float
-        ``sum_j log(2 pi noise_j)``.
-    weights : float
-        ``v'Gv``, the squared norm of the posterior mean in the RKHS of the kernel.
-    trace : float
-        ``tr(M^-1 G)``.
-    log_ratio : float
-        ``log det M - log det S'NS``, twice the mutual information of the function and ``S' y``.
-    projected_fit : float
-        ``r'S M^-1 S'r``.
-    projected_log_determinant : float
-        ``log det M - log det S'S + i log 2 pi``.
-    """
-
+    #: ``sum_j (y_j - mean_j)^2 / noise_j`` for the posterior mean
     squared_residuals: float
+    #: ``sum_j K_i(x_j, x_j) / noise_j``
     posterior_variances: float
+    #: ``sum_j log(2 pi noise_j)``
     log_noise: float
+    #: ``v'Gv``, the squared norm of the posterior mean in the RKHS of the kernel
     weights: float
+    #: ``tr(M^-1 G)``
     trace: float
+    #: ``log det M - log det S'NS``, twice the mutual information of the function and ``S' y``
     log_ratio: float
+    #: ``r'S M^-1 S'r``
     projected_fit: float
+    #: ``log det M - log det S'S + i log 2 pi``
     projected_log_determinant: float
 
     @property
@@ -87,50 +75,23 @@ class Terms:
         return self.elbo if loss == "elbo" else self.projected_log_likelihood
 
 
-class _Known(NamedTuple):
-    """``(S'HS)^-1 S' [Y, Phi]``, shape (i, t + p), and ``[Y, Phi]' C [Y, Phi]``."""
-
-    solved: Tensor
-    normal: Tensor
-
-
 class Conditioned(NamedTuple):
-    """Weights and trend conditioned on the projected targets.
+    """Weights and trend conditioned on the projected targets."""
 
-    Attributes
-    ----------
-    weights : Tensor of shape (i, t)
-        ``(S'HS)^-1 S' (Y - mean)``.
-    basis_weights : Tensor of shape (i, p)
-        The same with the mean's basis functions in place of the targets.
-    trend : Trend
-        Coefficients of the mean's basis.
-    """
-
+    #: ``(S'HS)^-1 S' (Y - mean)``, shape (i, t)
     weights: Tensor
+    #: the same with the mean's basis functions in place of the targets, shape (i, p)
     basis_weights: Tensor
+    #: coefficients of the mean's basis
     trend: Trend
 
 
 class Evidence:
     """Quantities that follow from one set of actions at one model.
 
-    Parameters
-    ----------
-    model : Model
-        Model to evaluate.
-    table : TrainingTable
-        Training rows, in the order of the actions.
-    actions : Actions
-        Actions S.
-    loss : {"elbo", "projected"}
-        Objective, which also decides the coefficients of the mean.
-    noise : Tensor of shape (n,)
-        Noise variance of each row in float64, without the kernel's white terms.
-    matrix : KernelMatrix
-        ``H`` at the model.
-    product : Tensor of shape (n, i) or None
-        ``H @ S`` if it is known; it is overwritten.
+    The rows of ``table`` are in the order of the actions. The loss also decides the coefficients of the mean. ``noise``
+    (n,) is that of each row in float64, without the kernel's white terms. ``product`` is ``H @ S`` if it is known; it
+    is overwritten.
 
     Attributes
     ----------
@@ -180,7 +141,8 @@ class Evidence:
         projected = actions.project(known)
         solved = torch.cholesky_solve(projected, self.factor)
         normal = projected.T @ solved
-        self._known = _Known(solved, normal)
+        #: ``(S'HS)^-1 S' [Y, Phi]``, shape (i, t + p), and ``[Y, Phi]' C [Y, Phi]``
+        self._solved, self._projected_normal = solved, normal
         if self.loss == "elbo":
             # The ELBO is quadratic in r with the matrix C + Q'N^-1 Q, Q = I - HC: the observed part, and the remainder
             # treated as noise.
@@ -200,7 +162,7 @@ class Evidence:
         loss. More actions then never increase a variance, and the variance is never below the exact one. If the actions
         do not determine all coefficients, those of the loss are used, which depend on all rows.
         """
-        t, (solved, normal) = self.table.n_targets, self._known
+        t, solved, normal = self.table.n_targets, self._solved, self._projected_normal
         trend = Trend.from_products(normal[t:, t:], normal[t:, :t])
         if not bool((trend.root.abs().sum(0) > 0).all()):
             trend = Trend.from_products(self._normal[t:, t:], self._normal[t:, :t])
@@ -256,13 +218,8 @@ class Evidence:
     def gradient(self, *, by_actions: bool) -> dict[str, Tensor]:
         """Return the derivatives by all hyperparameters of the loss that `Terms.value` returns.
 
-        It overwrites the product with the kernel matrix, so it can be called only once.
-
-        Parameters
-        ----------
-        by_actions : bool
-            Whether to add the derivative by the entries of the actions, named ``"actions"``. The actions must then be
-            `LearnableActions`.
+        It overwrites the product with the kernel matrix, so it can be called only once. With ``by_actions`` it adds the
+        derivative by the entries of `LearnableActions`, named ``"actions"``.
         """
         t, noise, actions = self.table.n_targets, self.noise, self.actions
         outer = self.weights @ self.weights.T

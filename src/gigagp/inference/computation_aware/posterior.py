@@ -40,16 +40,10 @@ class ComputationAwarePosterior(SolvedPosterior):
 
     Parameters
     ----------
-    model : Model
-        Model at the fitted hyperparameters.
     table : TrainingTable
         Training rows, in the order of the actions.
-    actions : Actions
-        Actions S.
     factor : Tensor of shape (i, i)
         Lower Cholesky factor of ``S'HS``.
-    conditioned : Conditioned
-        ``v = (S'HS)^-1 S' (Y - mean)``, the same for the mean's basis, and the mean's coefficients.
     noise : Tensor of shape (n,)
         Noise variance of each row, without the kernel's white terms.
     bound : float or None
@@ -162,12 +156,7 @@ class ComputationAwarePosterior(SolvedPosterior):
 
         The second is ``K(x, X) (H^-1 - C) K(X, x)``. It is computed as the squared norm of the part of a whitened
         vector outside the span of the actions, so it cannot be negative. This needs the exact posterior: O(n^3) time
-        and three n x n arrays.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If these do not fit the memory budget.
+        and three n x n arrays, which must fit the memory budget.
         """
         n = self.table.n_rows
         advice = "Leave out return_parts, or raise memory_budget."
@@ -197,12 +186,8 @@ class ComputationAwarePosterior(SolvedPosterior):
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> PathwiseUpdate:
         """Return pathwise samples: prior functions, updated by the observations ``S' y``.
 
-        By Matheron's rule a sample is ``f + K(., X) S (S'HS)^-1 S' (y - f(X) - noise)``.
-
-        Raises
-        ------
-        InvalidInputError
-            If the kernel has no random features; `sample_at` needs none.
+        By Matheron's rule a sample is ``f + K(., X) S (S'HS)^-1 S' (y - f(X) - noise)``. The kernel must have random
+        features; `sample_at` needs none.
         """
         needed = n_samples * self.n_targets
         prior = PriorSamples.for_sample_functions(self.model.kernel, self.n_inputs, needed, generator)
@@ -213,13 +198,7 @@ class ComputationAwarePosterior(SolvedPosterior):
         return PathwiseUpdate(self, prior, self.actions.combine(solved))
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
-        """Return the evidence lower bound of the log marginal likelihood.
-
-        Raises
-        ------
-        InvalidInputError
-            If the bound was not computed, because the fit used ``loss="projected"``.
-        """
+        """Return the evidence lower bound of the log marginal likelihood, which ``loss="projected"`` does not give."""
         if self.bound is None:
             msg = 'log_marginal_likelihood of ComputationAware(loss="projected") is not known; use loss="elbo".'
             raise InvalidInputError(msg)

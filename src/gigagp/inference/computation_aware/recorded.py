@@ -42,21 +42,9 @@ _PARTS = 16
 class RecordingMatrix(KernelMatrix):
     """The matrix H with a record of all products that are computed with it.
 
-    Parameters
-    ----------
-    model : Model
-        Model that H is computed at.
-    table : TrainingTable
-        Training rows in the model's units.
-    capacity : int or None, default None
-        Largest number of recorded columns; each takes 16 bytes per row. From a product that does not fit, only the
-        leading columns (those of the targets) are kept, and from later ones none. None means 1024, or what fits into a
-        quarter of the table's memory budget.
-
-    Attributes
-    ----------
-    count : int
-        Number of recorded columns.
+    It records up to ``capacity`` columns, each of which takes 16 bytes per row. From a product that does not fit, only
+    the leading columns (those of the targets) are kept, and from later ones none. The default is 1024, but no more than
+    a quarter of the table's memory budget allows.
     """
 
     def __init__(self, model: Model, table: TrainingTable, capacity: int | None = None) -> None:
@@ -68,6 +56,7 @@ class RecordingMatrix(KernelMatrix):
             raise InvalidInputError(msg)
         self.model, self.table = model, table
         self.capacity, self.n_leading = capacity, table.n_targets + table.basis.shape[1]
+        #: number of recorded columns
         self.count = 0
         #: float32 images have too few digits to be combined; in that case the basis is multiplied once at the end
         self._keeps_images = self.dtype == torch.float64
@@ -91,17 +80,11 @@ class RecordingMatrix(KernelMatrix):
         return product
 
     def add_blocks(self, solutions: Tensor, count: int = 256) -> None:
-        """Split the solutions into clusters of rows and add each part as an action, which takes one epoch.
+        """Split the solutions for the targets into clusters of rows and add each part as an action: one epoch.
 
-        The whole solution is a combination of its parts, so the posterior mean can only become more accurate (in the
-        norm of H). Solvers that compute few products (stochastic gradient descent) gain most.
-
-        Parameters
-        ----------
-        solutions : Tensor of shape (n, t)
-            Solutions for the targets. The sum of the solutions, each divided by its norm, is split.
-        count : int, default 256
-            Number of clusters.
+        It splits the sum of the solutions, each divided by its norm. That sum is a combination of its parts, so the
+        posterior mean can only become more accurate (in the norm of H). Solvers that compute few products (stochastic
+        gradient descent) gain most.
         """
         norms = solutions.norm(dim=0)
         weights = (solutions[:, norms > 0] / norms[norms > 0]).sum(1)
@@ -150,11 +133,6 @@ class RecordingMatrix(KernelMatrix):
         The basis is computed from the vectors alone, in float64. Combining their images divides the rounding error by
         the size of the new part of a vector, which is not possible with float32 products. In that case the basis is
         multiplied again, at the cost that `add_blocks` has saved.
-
-        Raises
-        ------
-        InvalidInputError
-            If no product was recorded.
         """
         if not self.count:
             msg = "RecordingMatrix has no product yet; solve with it first."
@@ -180,12 +158,7 @@ class RecordingMatrix(KernelMatrix):
     def posterior(self, note: str = "", final_solve: SolveRecord | None = None) -> ComputationAwarePosterior:
         """Return the posterior conditioned on all recorded products.
 
-        Parameters
-        ----------
-        note : str
-            Source of the actions, for `ComputationAwarePosterior.note`.
-        final_solve : SolveRecord or None
-            Record of the solve that computed the products.
+        ``note`` is the source of the actions, and ``final_solve`` the record of the solve that computed the products.
         """
         model, table = self.model, self.table
         S, image = self.actions()

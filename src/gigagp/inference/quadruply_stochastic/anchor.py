@@ -23,6 +23,7 @@ from gigagp.inference.quadruply_stochastic.estimators.terms import Origin
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.kernels import Kernel
 from gigagp.runtime.processes import fill_rows
+from gigagp.settings.schema import part
 
 #: A fit starts with an anchor that costs at most as much as this many steps. A dearer one is made only after the steps
 #: that cost as much, so that a short fit does not pay for it.
@@ -31,39 +32,28 @@ _EARLY = 2000
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """Weights, and their functions at the held rows.
-
-    Attributes
-    ----------
-    basis : Basis
-        At the hyperparameters that the anchor was computed with.
-    vectors : Tensor of shape (m, t + k)
-        The mean, and the dense columns of the root (k = 0 where they are left out).
-    fitted : Tensor of shape (n, t + k)
-    n_targets : int
-        t.
-    images : Tensor of shape (m, t + k) or None
-        Products of the vectors with the prior precision, where that is dense.
-    """
+    """Weights, and their functions at the held rows; the basis is at the hyperparameters of that moment."""
 
     basis: Basis
+    #: the mean, and the dense columns of the root (k = 0 where they are left out), shape (m, t + k)
     vectors: Tensor
+    #: their functions at the held rows, shape (n, t + k)
     fitted: Tensor
     n_targets: int
+    #: products of the vectors with the prior precision, where that is dense, shape (m, t + k)
     images: Tensor | None = None
 
     @classmethod
     @torch.no_grad()
     def at(cls, basis: Basis, weights: Weights, X: Tensor, *, with_columns: bool = True) -> Anchor:
-        """Return the anchor of some weights: one pass over rows and functions, O(n m (t + k)), and over a dense S.
+        """Return the anchor of some weights, by one pass over rows and functions, O(n m (t + k)), and over a dense S.
 
         Without the columns it is O(n m t). Where a step sees s of the k columns, an anchor of all would take k / s
         times as long as the steps that pay for it, and n k numbers.
         """
         vectors = weights.mean.clone()
         if with_columns:
-            everything = torch.arange(basis.size, device=X.device)
-            vectors = torch.cat([weights.mean, weights.root_rows(everything)], 1)
+            vectors = torch.cat([weights.mean, weights.root_rows(torch.arange(basis.size, device=X.device))], 1)
         used = vectors.any(1).nonzero()[:, 0]  # inducing points start with the weights of some rows alone
 
         def at_rows(rows: slice) -> Tensor:
@@ -100,11 +90,6 @@ class Anchor:
         """The function of the mean at the rows, shape (n, t)."""
         return self.fitted[:, : self.n_targets]
 
-    @property
-    def fitted_columns(self) -> Tensor:
-        """The functions of the columns at the rows, shape (n, k)."""
-        return self.fitted[:, self.n_targets :]
-
     def state(self) -> dict[str, Tensor]:
         """Return the tensors from which `from_state` makes the anchor again."""
         hyperparameters = {f"kernel.{name}": value for name, value in self.basis.kernel.parameters().items()}
@@ -114,8 +99,7 @@ class Anchor:
     @classmethod
     def from_state(cls, basis: Basis, state: dict[str, Tensor], n_targets: int) -> Anchor:
         """Return the anchor that `state` described, on the same basis."""
-        values = {name.removeprefix("kernel."): value for name, value in state.items() if name.startswith("kernel.")}
-        there = basis.with_kernel(basis.kernel.replace(values))
+        there = basis.with_kernel(basis.kernel.replace(part(state, "kernel.")))
         return cls(there, state["vectors"], state["fitted"], n_targets, state.get("images"))
 
     @torch.no_grad()
@@ -124,17 +108,8 @@ class Anchor:
     ) -> tuple[Origin, Origin | None]:
         """Return the part of the mean, and of the columns if it has them, that a sample of rows and functions touches.
 
-        Parameters
-        ----------
-        kernel : Kernel
-            At the present hyperparameters.
-        rows : Tensor of shape (r,), int64
-        X : Tensor of shape (r, d)
-            The rows' inputs.
-        index : Tensor of shape (w,), int64
-            The sampled functions.
-        features : Tensor of shape (r, w)
-            The functions at the rows, at the present hyperparameters.
+        ``kernel`` and ``features`` (r, w), the sampled functions at the sampled rows ``X``, are at the present
+        hyperparameters.
         """
         own = None
         if not _same(kernel, self.basis.kernel):
@@ -159,18 +134,10 @@ class Anchor:
 
 
 def steps_between(basis: Basis, n_rows: int, row_batch: int, basis_batch: int) -> int:
-    """Return after how many steps the anchor moves: those that compute as many entries of Phi and S as an anchor does.
+    """Return the number of steps between two anchors: together they compute as many entries of Phi and S as an anchor.
 
-    Anchors then cost as much as the steps between them, and the cost of a step, its share of an anchor included, does
-    not depend on the number of rows or functions.
-
-    Parameters
-    ----------
-    basis : Basis
-    n_rows : int
-        All rows.
-    row_batch, basis_batch : int
-        Rows of a step, and functions of each of its two samples.
+    The cost of a step, its share of an anchor included, then does not depend on the number of rows or functions.
+    ``basis_batch`` is the number of functions in each of the two samples of a step.
     """
     m, b = basis.size, basis_batch
     whole, step = n_rows * m, row_batch * min(2 * b, m)
@@ -180,7 +147,7 @@ def steps_between(basis: Basis, n_rows: int, row_batch: int, basis_batch: int) -
 
 
 def is_early(basis: Basis, steps: int) -> bool:
-    """Whether a fit starts with an anchor: where it costs few ``steps`` (`steps_between`).
+    """Whether a fit starts with an anchor: where the anchor costs few ``steps`` (`steps_between`).
 
     With a dense prior precision it always does. Few weights differ from zero at the start, so the anchor is cheap, and
     a good start has large weights, whose prior term cannot be estimated from samples.

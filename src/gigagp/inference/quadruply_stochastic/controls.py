@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +18,7 @@ from gigagp.inference.quadruply_stochastic.estimators.control_variate import (
 )
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
 from gigagp.inference.quadruply_stochastic.estimators.terms import Origin
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
+from gigagp.inference.quadruply_stochastic.options import WeightProblem
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN, Weights, touched_root
 from gigagp.kernels import Kernel
 from gigagp.model.model import Model
@@ -27,8 +28,8 @@ from gigagp.products.dense import cholesky
 LINEAR = "targets"
 #: Functions, or rows, in a block of a pass over all of them.
 _WIDTH = 4096
-#: Rows that the weights of the support rows are fitted to, and what is added to the diagonal of the support rows'
-#: squared covariances, as a share: those of a very smooth kernel are nearly dependent.
+#: Rows that the weights of the support rows are fitted to, and the share that is added to the diagonal of the support
+#: rows' squared covariances: those of a very smooth kernel are nearly dependent.
 _WEIGHT_ROWS, _RIDGE = 8192, 1e-6
 #: Added to the covariance of the support rows, as a share of its diagonal.
 _JITTER = 1e-8
@@ -37,16 +38,8 @@ _JITTER = 1e-8
 class Controls:
     """The control variates that the settings ask for, each with its multiple; none without support rows.
 
-    Parameters
-    ----------
-    problem : WeightProblem
-    basis : Basis
-    weights : Weights
-        Only their sizes are used here; `restart` follows their values.
-    model : Model
-        At the start of the fit. The functions inside of the controls stay at its hyperparameters (F.3).
-    generator : torch.Generator
-        Draws the support rows.
+    Their functions stay at the hyperparameters of the start, those of ``model`` (F.3). `restart` follows the values of
+    the weights, whose sizes alone are used before.
     """
 
     def __init__(
@@ -60,13 +53,11 @@ class Controls:
         self._follows_columns = False
         if not problem.is_gaussian:
             return
-        if problem.options.linear_control:
-            self.coefficients[LINEAR] = self._coefficient()
         if problem.options.n_support:
             self._make_quadratic(weights, generator)
-
-    def _coefficient(self) -> Coefficient:
-        return Coefficient(fixed=1.0 if self._problem.options.control == "as_printed" else None)
+        names = [*([LINEAR] if problem.options.linear_control else []), *self.quadratic]
+        fixed = 1.0 if problem.options.control == "as_printed" else None
+        self.coefficients = {name: Coefficient(fixed=fixed) for name in names}
 
     def _make_quadratic(self, weights: Weights, generator: torch.Generator) -> None:
         """Make the controls at support rows."""
@@ -77,15 +68,18 @@ class Controls:
         if problem.options.control == "as_printed":
             self._weights = X.new_full((count,), problem.n_rows / count)
         else:
-            fitted = support_weights(basis.kernel, X, _some_rows(table.X, generator), problem.n_rows)
-            self._weights = fitted.to(X)
+            some = sample_indices(table.n_rows, min(_WEIGHT_ROWS, table.n_rows), generator).to(X.device)
+            self._weights = support_weights(basis.kernel, X, table.X[some], problem.n_rows).to(X)
 
         def at_support(index: Tensor) -> Tensor:
             return basis.columns(X, index)
 
-        self.quadratic[MEAN] = QuadraticControl(at_support, X.new_zeros(count, t))
-        if k:
-            self.quadratic[COLUMNS] = QuadraticControl(at_support, X.new_zeros(count, k))
+        def add(prefix: str, features: Callable[[Tensor], Tensor]) -> None:
+            self.quadratic[prefix + MEAN] = QuadraticControl(features, X.new_zeros(count, t))
+            if k:
+                self.quadratic[prefix + COLUMNS] = QuadraticControl(features, X.new_zeros(count, k))
+
+        add("", at_support)
         if problem.options.prior_control:
             covariance = basis.kernel.block(X.double(), X.double())
             covariance.diagonal().mul_(1 + _JITTER)
@@ -94,23 +88,14 @@ class Controls:
             def whitened(index: Tensor) -> Tensor:
                 return torch.linalg.solve_triangular(factor, at_support(index).double(), upper=False).to(X)
 
-            self.quadratic[f"prior {MEAN}"] = QuadraticControl(whitened, X.new_zeros(count, t))
-            if k:
-                self.quadratic[f"prior {COLUMNS}"] = QuadraticControl(whitened, X.new_zeros(count, k))
-        self.coefficients |= {name: self._coefficient() for name in self.quadratic}
+            add("prior ", whitened)
 
     @torch.no_grad()
     def restart(self, weights: Weights, targets: Tensor, anchor: Anchor | None) -> None:
-        """Follow the difference of the weights from an anchor from now on; without one, the weights themselves.
+        """Follow the difference of the weights from an anchor from now on; without an anchor, the weights themselves.
 
-        O(n m) with a control of the targets, otherwise O(support m) where weights differ from the anchor.
-
-        Parameters
-        ----------
-        weights : Weights
-        targets : Tensor of shape (n, t)
-            Of the held rows, without the trend.
-        anchor : Anchor or None
+        ``targets`` (n, t) are those of the held rows less the trend. It costs O(n m) with a control of the targets, and
+        otherwise O(support m) where weights differ from the anchor.
         """
         if not self.coefficients:
             return
@@ -130,7 +115,7 @@ class Controls:
         if MEAN in self.quadratic and self._problem.options.control == "residual":
             self.quadratic[MEAN].offset = residuals(targets, anchor, self.rows)
         if COLUMNS in self.quadratic and anchor is not None and anchor.has_columns:
-            self.quadratic[COLUMNS].offset = -anchor.fitted_columns[self.rows]
+            self.quadratic[COLUMNS].offset = -anchor.fitted[self.rows, anchor.n_targets :]
         if LINEAR in self.coefficients:
             self.linear = LinearControl(self._slope(targets, anchor))
             self.linear.update(everything, apart[MEAN])
@@ -183,7 +168,7 @@ class Controls:
     def _control(
         self, name: str, estimate: Tensor, model: Model, vectors: Tensor, sample: BasisSample
     ) -> Tensor | float:
-        """Return what one control adds to an estimate, its multiple included; 0 where there is none of that name."""
+        """Return a control times its multiple, to be added to an estimate; 0 where there is none of that name."""
         if name not in self.quadratic:
             return 0.0
         features = self._features_of(name, sample.index)
@@ -212,17 +197,7 @@ class Controls:
         return known
 
     def moved(self, weights: Weights, index: Tensor, changes: dict[str, Tensor], columns: slice | None = None) -> None:
-        """Follow a step of the touched numbers, which the weights have taken already.
-
-        Parameters
-        ----------
-        weights : Weights
-        index : Tensor of shape (w,), int64
-            The touched functions.
-        changes : dict of str to Tensor
-        columns : slice or None
-            The dense columns that the step has seen; None: all.
-        """
+        """Follow a step of the functions ``index``, which the weights have taken, and of some dense columns or all."""
         if self.linear is not None:
             self.linear.update(index, changes[MEAN])
         for name, control in self.quadratic.items():
@@ -265,11 +240,6 @@ def _root_change(weights: Weights, index: Tensor, changes: dict[str, Tensor], co
     return touched_root(now, entries, index, columns) - before
 
 
-def _some_rows(X: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the random rows that the weights of the support rows are fitted to."""
-    return X[sample_indices(len(X), min(_WEIGHT_ROWS, len(X)), generator).to(X.device)]
-
-
 @torch.no_grad()
 def support_weights(kernel: Kernel, support: Tensor, rows: Tensor, n_rows: int) -> Tensor:
     """Return the weights with which support rows represent all rows best, float64.
@@ -277,16 +247,7 @@ def support_weights(kernel: Kernel, support: Tensor, rows: Tensor, n_rows: int) 
     A control is zero in the mean for any weights W, and the smaller ``Phi' Phi - P' W P`` is, the more variance the
     control removes. The Frobenius norm of that difference is a quadratic form in W of squared covariances, ``k(x,
     z)^2`` for ``(phi(x)' S^-1 phi(z))^2``, and one linear system gives its minimum. Equal weights, n over the number of
-    support rows (the paper's), need about twice the rank.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    support : Tensor of shape (s, d)
-    rows : Tensor of shape (r, d)
-        Random rows, which stand for all.
-    n_rows : int
-        All rows.
+    support rows (the paper's), need about twice the rank. ``rows`` are random ones, which stand for all ``n_rows``.
     """
     support, rows = support.double(), rows.double()
     square = kernel.block(support, support).square()

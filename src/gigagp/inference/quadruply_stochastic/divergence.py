@@ -19,9 +19,8 @@ def square_of_mean(basis: Basis, weights: Weights) -> float:
     if not basis.has_diagonal_prior:
         index = torch.arange(basis.size, device=mean.device)
         return float((mean * (basis.prior_block(index, index) @ mean)).sum())
-    return sum(
-        float((weights.prior_diagonal(basis, index) @ mean[index].square()).sum()) for index in weights.blocks(_WIDTH)
-    )
+    blocks = basis.blocks(_WIDTH, mean.device)
+    return sum(float((weights.prior_diagonal(basis, index) @ mean[index].square()).sum()) for index in blocks)
 
 
 def of_covariance(basis: Basis, weights: Weights) -> float:
@@ -32,7 +31,7 @@ def of_covariance(basis: Basis, weights: Weights) -> float:
         S, root = basis.prior_block(index, index), weights.root()
         determinant = 2 * float(cholesky(S, "the prior precision").diagonal().log().sum())
         return 0.5 * (total + float((root * (S @ root)).sum()) - determinant)
-    for index in weights.blocks(_WIDTH):
+    for index in basis.blocks(_WIDTH, weights.mean.device):
         precision = weights.prior_diagonal(basis, index)
         squares = weights.diagonal_scales(index).double().square()
         squares += weights.root_rows(index).double().square().sum(1)
@@ -43,11 +42,7 @@ def of_covariance(basis: Basis, weights: Weights) -> float:
 def dense_divergence(S: Tensor, mean: Tensor, root: Tensor) -> Tensor:
     """Return the divergence of ``N(mu, C C')`` from ``N(0, S^-1)``, all targets, differentiable in S; O(m^3).
 
-    Parameters
-    ----------
-    S : Tensor of shape (m,) or (m, m)
-    mean : Tensor of shape (m, t)
-    root : Tensor of shape (m, m)
+    S is a matrix or its diagonal.
     """
     t, m = mean.shape[1], len(S)
     if S.ndim == 1:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,31 +20,24 @@ _NO_RESIDUAL = 1e-6
 _SAME = 1 + 1e-6
 #: Halvings of a step, and those with Newton's curvature where there is another one to try.
 _HALVINGS, _FIRST_HALVINGS = 8, 3
+#: Most steps of a search.
+_STEPS = 50
 
 
 class ExpectedFit(NamedTuple):
-    """The expected log-likelihood for ``f ~ N(latent, variance)`` at n rows with t targets, and its derivatives.
+    """The expected log-likelihood for ``f ~ N(latent, variance)`` at n rows with t targets, and its derivatives."""
 
-    Attributes
-    ----------
-    value : float
-        The sum over rows and targets.
-    slope : Tensor of shape (n, t)
-        Derivatives by the latent means.
-    bend : Tensor of shape (n, t)
-        Minus twice the derivatives by the latent variances, ``-E (log g)''``: not negative for a log-concave g. It is
-        the curvature in the latent mean.
-    secant : Tensor of shape (n, t) or None
-        Curvature of the parabola with the same slope and its top at the target, but no less than ``bend``. None for
-        likelihoods without noise, whose targets are not values of f.
-    of_noise : Tensor of shape (n,)
-        Derivatives by the noise variances; zeros where the likelihood has none.
-    """
-
+    #: the sum over rows and targets
     value: float
+    #: derivatives by the latent means, shape (n, t)
     slope: Tensor
+    #: minus twice the derivatives by the latent variances, ``-E (log g)''``, shape (n, t): the curvature in the latent
+    #: mean, which is not negative for a log-concave g
     bend: Tensor
+    #: curvature of the parabola with the same slope and its top at the target, but no less than ``bend``, shape (n, t);
+    #: None for likelihoods without noise, whose targets are not values of f
     secant: Tensor | None
+    #: derivatives by the noise variances, shape (n,); zeros where the likelihood has none
     of_noise: Tensor
 
     def curvatures(self) -> Iterator[tuple[Tensor, list[float]]]:
@@ -65,19 +58,49 @@ class ExpectedFit(NamedTuple):
             yield self.secant, shares
 
 
+class _HasValue(Protocol):
+    @property
+    def value(self) -> float: ...
+
+
+Place = TypeVar("Place", bound=_HasValue)
+#: A step from a place: the place at a share of it, the shares to try, and the gain that it promises.
+Step = tuple[Callable[[float], Place], list[float], float]
+
+
+def climb(here: Place, steps_from: Callable[[Place], Iterator[Step[Place]]], least: float) -> tuple[Place, float]:
+    """Return the place where steps gain less than ``least``, and the gain that the last step promised.
+
+    The search goes to the first place that gains ``least``. Without such a place it goes to the highest that gains at
+    all, of which each step has one.
+    """
+    promised = 0.0
+    for _ in range(_STEPS):
+        start, found = here, None
+        for at, shares, promised in steps_from(start):
+            if found is not None and promised < least:
+                break
+            for share in shares if found is None else shares[:1]:
+                there = at(share)
+                if there.value >= start.value:
+                    found = there if found is None or there.value > found.value else found
+                    break
+            if found is not None and found.value - start.value >= least:
+                break
+        if found is None:
+            break
+        here = found
+        if here.value - start.value < least:
+            break
+    return here, promised
+
+
 def expected_fit(
     likelihood: Likelihood, targets: Tensor, latent: Tensor, variance: Tensor, noise: Tensor, nodes: int
 ) -> ExpectedFit:
     """Return the expected log-likelihood and its derivatives.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-    targets, latent : Tensor of shape (n, t)
-    variance, noise : Tensor of shape (n,)
-        The same for all targets.
-    nodes : int
-        Of the quadrature.
+    All targets share the latent variances and the noise variances, each of shape (n,). ``nodes`` are the quadrature's.
     """
     total, slopes, bends, noises = 0.0, [], [], []
     size = max(1, _ENTRIES // (nodes * latent.shape[1]))

@@ -1,13 +1,11 @@
-"""The one place that chooses between the two objectives, and what each needs of the memory budget."""
+"""The choice between the two objectives, and the memory that each needs."""
 
 from __future__ import annotations
 
 import torch
 
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.quadruply_stochastic.batches import HeldBatches
-from gigagp.inference.quadruply_stochastic.options import WeightOptions
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
+from gigagp.inference.quadruply_stochastic.options import WeightOptions, WeightProblem
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.quadruply_stochastic.whole import WholeObjective
 from gigagp.model.likelihoods import Likelihood
@@ -25,22 +23,14 @@ _WHOLE_FEATURES, _WHOLE_SQUARES = 6, 6
 def make_objective(
     options: WeightOptions, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood
 ) -> WholeObjective | MinibatchObjective:
-    """Return the objective of all rows and functions where that is affordable, and otherwise that of samples.
-
-    Raises
-    ------
-    InvalidInputError
-        If the likelihood is not log-concave, or the targets are not what it describes.
-    MemoryBudgetError
-        If the weights do not fit.
-    """
+    """Return the objective of all rows and functions where that is affordable, and otherwise that of samples."""
     whole = options.for_all_at_once(table.n_rows)
     if whole is not None and whole_bytes(whole, table) <= table.budget:
         # The search is in float64. Weights of relevance vectors are large and cancel, so that the posterior is, too.
         held = table.in_float64() if whole.learns_precision else table
         return WholeObjective(WeightProblem(whole, held, likelihood, table.n_rows), draw_seed(generator))
     problem = WeightProblem(options, table, likelihood, table.n_rows)
-    objective = MinibatchObjective(problem, draw_seed(generator), HeldBatches(problem))
+    objective = MinibatchObjective(problem, draw_seed(generator))
     require_weights(options, table)
     return objective
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -12,15 +14,15 @@ from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import Trend
-from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, expected_fit
+from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, Step, climb, expected_fit
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.optimization.objective import Evaluation
 from gigagp.products.dense import cholesky, symmetric_inverse
 from gigagp.runtime.memory import require
 
-#: Most steps at one model, and the gain in nats an observation that ends them.
-_STEPS, _TOLERANCE = 50, 1e-7
+#: Gain in nats an observation that ends a search.
+_TOLERANCE = 1e-7
 #: Square arrays alive at once.
 _ARRAYS = 6
 
@@ -28,11 +30,8 @@ _ARRAYS = 6
 class Sites(NamedTuple):
     """Gaussian factors that stand for the likelihood, ``exp(pull f - bend f^2 / 2)`` for each row and target.
 
-    They stay near their best when hyperparameters change a little, which the latent values need not do.
-
-    Attributes
-    ----------
-    pull, bend : Tensor of shape (n, t)
+    They stay near their best when hyperparameters change a little, which the latent values need not do. Both have the
+    shape (n, t).
     """
 
     pull: Tensor
@@ -48,24 +47,14 @@ class Sites(NamedTuple):
 class LatentPoint(NamedTuple):
     """The bound at the mean ``f = Phi coefficients + K alpha`` and the covariance ``(K^-1 + diag(curvature))^-1``.
 
-    Attributes
-    ----------
-    alpha : Tensor of shape (n, t)
-    coefficients : Tensor of shape (p, t)
-        Of the mean's basis, Phi.
-    curvature : Tensor of shape (n,)
-        W.
-    factor : Tensor of shape (n, n)
-        Cholesky factor of ``I + W^1/2 K W^1/2``.
-    fit : ExpectedFit
-        The expected log-likelihood.
-    value : float
-        The bound.
+    Phi is the mean's basis.
     """
 
     alpha: Tensor
     coefficients: Tensor
+    #: W, shape (n,)
     curvature: Tensor
+    #: Cholesky factor of ``I + W^1/2 K W^1/2``
     factor: Tensor
     fit: ExpectedFit
     value: float
@@ -84,12 +73,10 @@ class LatentObjective(TableObjective):
     learned from samples.
 
     A step costs O(n^3). The objective finds the hyperparameters that the labels or counts of some rows prefer.
-
-    Parameters
-    ----------
-    table : TrainingTable
-    likelihood : Likelihood
     """
+
+    deterministic = True
+    is_likelihood = False  # the value is a lower bound
 
     def __init__(self, table: TrainingTable, likelihood: Likelihood, nodes: int) -> None:
         super().__init__(table)
@@ -98,15 +85,6 @@ class LatentObjective(TableObjective):
         self.likelihood, self.nodes = likelihood, nodes
         self._targets, self._basis = table.Y.double(), learned_basis(table, likelihood)
         self._last: Sites | None = None
-
-    @property
-    def deterministic(self) -> bool:
-        return True
-
-    @property
-    def is_likelihood(self) -> bool:
-        """Whether the value is the log marginal likelihood: no, it is a lower bound."""
-        return False
 
     def thin(self, rows: Tensor) -> LatentObjective:
         return LatentObjective(self.table.take_rows(rows), self.likelihood, self.nodes)
@@ -179,21 +157,8 @@ def best_latent(
 ) -> LatentPoint:
     """Return the highest bound over the mean's coefficients and the Gaussian distributions of the latent values.
 
-    Parameters
-    ----------
-    K : Tensor of shape (n, n)
-        Prior covariance of the latent values, float64.
-    basis : Tensor of shape (n, p)
-        The mean's, float64.
-    noise : Tensor of shape (n,)
-    targets : Tensor of shape (n, t)
-    likelihood : Likelihood
-    nodes : int
-        Of the quadrature.
-    start : Sites or None
-        The result at a model nearby.
-    tolerance : float
-        Gain in nats an observation that ends the search.
+    K is the prior covariance of the latent values (n, n), and ``basis`` the mean's (n, p), both float64. ``start`` is
+    the result at a model nearby. A gain of ``tolerance`` nats an observation ends the search.
     """
 
     def at(alpha: Tensor, coefficients: Tensor, curvature: Tensor, factor: Tensor | None = None) -> LatentPoint:
@@ -208,39 +173,23 @@ def best_latent(
         divergence = 0.5 * (float((alpha * known).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
         return LatentPoint(alpha, coefficients, curvature, factor, fit, fit.value - divergence)
 
-    least = tolerance * targets.numel()
+    def step(here: LatentPoint, bend: Tensor) -> Callable[[float], LatentPoint]:
+        alpha, coefficients, factor = newton_target(K, basis, here.sites(K, basis, bend))
+        curvature = bend.mean(1)
+        return lambda share: at(
+            here.alpha + share * (alpha - here.alpha),
+            here.coefficients + share * (coefficients - here.coefficients),
+            here.curvature + share * (curvature - here.curvature) if share < 1 else curvature,
+            factor if share == 1 else None,
+        )
 
-    def higher(here: LatentPoint) -> LatentPoint | None:
-        """Return the first point of the steps from one that is higher by what goes on, else the highest of any gain."""
-        found: LatentPoint | None = None
-        for bend, shares in here.fit.curvatures():
-            alpha, coefficients, factor = newton_target(K, basis, here.sites(K, basis, bend))
-            curvature = bend.mean(1)
-            for share in shares if found is None else shares[:1]:
-                there = at(
-                    here.alpha + share * (alpha - here.alpha),
-                    here.coefficients + share * (coefficients - here.coefficients),
-                    here.curvature + share * (curvature - here.curvature) if share < 1 else curvature,
-                    factor if share == 1 else None,
-                )
-                if there.value - here.value >= least:
-                    return there
-                if there.value >= here.value:
-                    found = there if found is None or there.value > found.value else found
-                    break
-        return found
+    def steps_from(here: LatentPoint) -> Iterator[Step[LatentPoint]]:
+        return ((step(here, bend), shares, math.inf) for bend, shares in here.fit.curvatures())
 
     start = start or Sites.of_likelihood(likelihood, targets, noise)
     alpha, coefficients, factor = newton_target(K, basis, start)
     here = at(alpha, coefficients, start.bend.mean(1), factor)
-    for _ in range(_STEPS):
-        there = higher(here)
-        if there is None:
-            break
-        gain, here = there.value - here.value, there
-        if gain < least:
-            break
-    return here
+    return climb(here, steps_from, tolerance * targets.numel())[0]
 
 
 def newton_target(K: Tensor, basis: Tensor, sites: Sites) -> tuple[Tensor, Tensor, Tensor | None]:

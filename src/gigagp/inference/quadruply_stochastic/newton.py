@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,64 +10,41 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence, times
-from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, expected_fit
+from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, Step, climb, expected_fit
 from gigagp.inference.quadruply_stochastic.latent import least_squares
-from gigagp.inference.quadruply_stochastic.trend import OpenTrend
+from gigagp.inference.quadruply_stochastic.rows_covariance import OpenTrend
 from gigagp.model.likelihoods import Gaussian, Likelihood
 from gigagp.operators.base import LinearOperator
 from gigagp.products.dense import cholesky, triangular_inverse
 from gigagp.solvers.krylov import Recurrence
 
-#: Most steps at one model.
-_STEPS = 50
 #: Most conjugate gradient steps for a Newton step of the mean, and the relative error in its own norm that ends them.
 _INNER, _INNER_RESIDUAL = 30, 1e-4
 
 
 class Start(NamedTuple):
-    """Where a search starts.
+    """The place at which a search starts."""
 
-    Attributes
-    ----------
-    mean : Tensor of shape (m, t)
-        Of the weights.
-    trend : Tensor of shape (p, t)
-        Coefficients of the mean's basis.
-    curvature : Tensor of shape (n,)
-        Of the log-likelihood at the rows, which decides the root.
-    """
-
+    #: of the weights, shape (m, t)
     mean: Tensor
+    #: coefficients of the mean's basis, shape (p, t)
     trend: Tensor
+    #: of the log-likelihood at the rows, shape (n,); it decides the root
     curvature: Tensor
 
 
 class Point(NamedTuple):
-    """The bound at one mean, with the best root for one curvature.
-
-    Attributes
-    ----------
-    mean, trend, curvature : Tensor
-        As in `Start`.
-    factor : Tensor of shape (m, m)
-        Cholesky factor of ``S + Phi' diag(curvature) Phi``.
-    open_trend : OpenTrend
-        What the rows leave open about ``trend``.
-    root : Tensor of shape (m, m)
-    variance : Tensor of shape (n,)
-        Of the latent values.
-    fit : ExpectedFit
-        The expected log-likelihood.
-    value : float
-        The bound.
-    """
+    """The bound at one mean, with the best root for one curvature; see `Start`."""
 
     mean: Tensor
     trend: Tensor
     curvature: Tensor
+    #: Cholesky factor of ``S + Phi' diag(curvature) Phi``
     factor: Tensor
+    #: the uncertainty that the rows leave about ``trend``
     open_trend: OpenTrend
     root: Tensor
+    #: of the latent values, shape (n,)
     variance: Tensor
     fit: ExpectedFit
     value: float
@@ -78,7 +56,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class WeightSearch:
-    """The bound of all rows and functions at one model, as a function of the weights' distribution.
+    """The bound of all rows and functions at one model, as a function of the weights' distribution; all in float64.
 
     For a Gaussian likelihood the exact posterior maximises it, and one step gets there. For the others the mean takes
     Newton steps while the root's precision follows ``S + Phi' W Phi``, ``W = -E (log g)''`` at every row: natural
@@ -86,32 +64,20 @@ class WeightSearch:
     https://arxiv.org/abs/1703.04265). Where these do not raise the bound, steps by another curvature do
     (`ExpectedFit.curvatures`). Where the root is a chevron, its columns are the best ones for the same precision.
 
-    O(n m^2 + m^3) a step.
-
-    Attributes
-    ----------
-    Phi : Tensor of shape (n, m)
-        float64, as everything here.
-    S : Tensor of shape (m,) or (m, m)
-        Prior precision; a vector is its diagonal.
-    noise : Tensor of shape (n,)
-    targets : Tensor of shape (n, t)
-    mean_basis : Tensor of shape (n, p)
-        Without columns where the mean's coefficients are held at zero.
-    likelihood : Likelihood
-    n_columns : int or None
-        Dense columns of the root; None: all.
-    nodes : int
-        Of the quadrature.
+    A step costs O(n m^2 + m^3).
     """
 
     Phi: Tensor
+    #: prior precision, shape (m, m), or its diagonal, shape (m,)
     S: Tensor
     noise: Tensor
     targets: Tensor
+    #: shape (n, p); p = 0 where the mean's coefficients are held at zero
     mean_basis: Tensor
     likelihood: Likelihood
+    #: dense columns of the root; None: all
     n_columns: int | None
+    #: of the quadrature
     nodes: int
 
     def start(self, known: Start | None) -> Start:
@@ -126,47 +92,27 @@ class WeightSearch:
     def maximise(self, start: Start, tolerance: float) -> tuple[Point, float]:
         """Return the best point, and the gain in nats that the last step promised.
 
-        A large promise means that the search has ended early.
-
-        Parameters
-        ----------
-        start : Start
-        tolerance : float
-            Gain in nats an observation that ends the search.
+        A gain of ``tolerance`` nats an observation ends the search. A large promise means that it has ended early.
         """
-        least = tolerance * self.targets.numel()
-        here, promised = self._at(start.mean, start.trend, start.curvature), 0.0
-        for _ in range(_STEPS):
-            there, promised = self._higher(here, least)
-            if there is None:
-                break
-            gain, here = there.value - here.value, there
-            if gain < least:
-                break
-        return here, promised
+        here = self._at(start.mean, start.trend, start.curvature)
+        return climb(here, self._steps_from, tolerance * self.targets.numel())
 
-    def _higher(self, here: Point, least: float) -> tuple[Point | None, float]:
-        """Return the first point of the steps from one that is higher by what goes on, else the highest of any gain.
+    def _steps_from(self, here: Point) -> Iterator[Step[Point]]:
+        def step(bend: Tensor) -> tuple[Callable[[float], Point], float]:
+            change, by_trend, promised = self._step(here, bend)
 
-        And the gain that the last step promised, by the curvature whose steps bring it.
-        """
-        found, promised = None, 0.0
-        for bend, shares in here.fit.curvatures():
-            step, by_trend, promised = self._step(here, bend)
-            if found is not None and promised < least:
-                break
-            for share in shares if found is None else shares[:1]:
+            def at(share: float) -> Point:
                 curvature = here.curvature + share * (bend.mean(1) - here.curvature)
-                there = self._at(here.mean + share * step, here.trend + share * by_trend, curvature, here)
-                if there.value - here.value >= least:
-                    return there, promised
-                if there.value >= here.value:
-                    found = there if found is None or there.value > found.value else found
-                    break
-        return found, promised
+                return self._at(here.mean + share * change, here.trend + share * by_trend, curvature, here)
+
+            return at, promised
+
+        for bend, shares in here.fit.curvatures():
+            at, promised = step(bend)
+            yield at, shares, promised
 
     def _at(self, mean: Tensor, trend: Tensor, curvature: Tensor, known: Point | None = None) -> Point:
-        """Return the bound and what the next step needs; the root of a known point serves the same curvature."""
+        """Return the point at a mean, trend and curvature; the root of a known point serves the same curvature."""
         if known is not None and torch.allclose(curvature, known.curvature, rtol=1e-10, atol=0.0):
             factor, open_trend, root, variance = known.factor, known.open_trend, known.root, known.variance
         else:
@@ -213,13 +159,7 @@ class WeightSearch:
 
 
 class _NegativeHessian(LinearOperator):
-    """Minus the second derivative of the bound by weights and trend, stacked: one matrix for each column (target).
-
-    Parameters
-    ----------
-    search : WeightSearch
-    bend : Tensor of shape (n, t)
-    """
+    """Minus the second derivative of the bound by weights and trend, stacked: one matrix for each column (target)."""
 
     def __init__(self, search: WeightSearch, bend: Tensor) -> None:
         self._search, self._bend = search, bend
@@ -234,15 +174,9 @@ class _NegativeHessian(LinearOperator):
 
 
 def chevron_of(precision: Tensor, n_columns: int) -> Tensor:
-    """Return the best root for a posterior precision: the first columns are dense, the others diagonal.
+    """Return the best root for a posterior precision ``Phi' W Phi + S``: its first columns dense, the others diagonal.
 
     The loss separates over columns. A dense column equals that of the exact root; a diagonal one is Proposition 1's.
-
-    Parameters
-    ----------
-    precision : Tensor of shape (m, m)
-        ``Phi' W Phi + S``.
-    n_columns : int
     """
     m = len(precision)
     root = torch.diag(precision.diagonal().rsqrt())

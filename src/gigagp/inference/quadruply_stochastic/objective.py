@@ -1,4 +1,4 @@
-"""What the two objectives of the weights share: the one of all rows and functions, and the one of samples."""
+"""The base class of the two objectives of the weights: that of all rows and functions, and that of samples."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.inference.contract.objective import TableObjective
-from gigagp.inference.quadruply_stochastic.bases import Basis
+from gigagp.inference.quadruply_stochastic.bases import (
+    Basis,
+    FourierBasis,
+    GridEigenfunctions,
+    InducingBasis,
+    RadialBasis,
+    ReorderedBasis,
+)
+from gigagp.inference.quadruply_stochastic.bases.inducing import random_points
+from gigagp.inference.quadruply_stochastic.bases.reordered import most_informed
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
-from gigagp.inference.quadruply_stochastic.start import make_basis
+from gigagp.inference.quadruply_stochastic.options import WeightProblem
 from gigagp.model.likelihoods import check_log_concave
 from gigagp.model.model import NOISE, Model
 
@@ -18,17 +26,12 @@ from gigagp.model.model import NOISE, Model
 class WeightObjective(TableObjective):
     """The evidence lower bound of a model whose weights of basis functions have a Gaussian posterior.
 
-    Parameters
-    ----------
-    problem : WeightProblem
-    seed : int
-        Of the basis, and of the samples of a fit.
-
-    Raises
-    ------
-    InvalidInputError
-        If the likelihood is not log-concave, or the targets are not what it describes.
+    The seed is that of the basis, and of the samples of a fit. Targets that the likelihood does not describe are
+    refused, and so is a likelihood that is not log-concave.
     """
+
+    is_likelihood = False  # the value is a lower bound
+    follows_likelihood = True  # as in the paper, hyperparameters start where a few rows' exact likelihood has them
 
     def __init__(self, problem: WeightProblem, seed: int) -> None:
         super().__init__(problem.table)
@@ -49,16 +52,6 @@ class WeightObjective(TableObjective):
     def n_observations(self) -> int:
         return self.n_rows * self.table.n_targets
 
-    @property
-    def follows_likelihood(self) -> bool:
-        """Whether hyperparameters start where the exact likelihood of a few rows has them: yes, as in the paper."""
-        return True
-
-    @property
-    def is_likelihood(self) -> bool:
-        """Whether the value is the log marginal likelihood: no, it is a lower bound."""
-        return False
-
     def draw_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """Return the indices of random held rows, sorted."""
         return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
@@ -77,7 +70,20 @@ class WeightObjective(TableObjective):
     def _new_basis(self, model: Model) -> tuple[Basis, torch.Generator]:
         """Return the basis at a model, and the generator that made it: the samples of a fit come from it next."""
         generator = torch.Generator().manual_seed(self.seed)
-        return make_basis(self.problem.options, model, self.table, generator), generator
+        options, kernel, X = self.problem.options, model.kernel, self.table.X
+        most = options.n_functions
+        basis: Basis
+        if options.learns_precision:
+            basis = RadialBasis(kernel, random_points(X, most, generator))
+        elif options.basis == "inducing":
+            basis = InducingBasis(kernel, random_points(X, most, generator))
+        elif options.basis == "grid":
+            basis = GridEigenfunctions.leading(kernel, X, most)
+        else:
+            basis = FourierBasis.fitting(kernel, most, int(torch.randint(2**62, (), generator=generator)))
+        if options.order == "information" and options.n_columns:
+            basis = ReorderedBasis(basis, most_informed(basis, X, min(options.n_columns, basis.size), generator))
+        return basis, generator
 
     def _names_with_gradient(self, model: Model, *, of_kernel: bool) -> tuple[str, ...]:
         """Return the learned hyperparameters that a bound depends on, the kernel's only where ``of_kernel``."""

@@ -1,4 +1,4 @@
-"""The fields of the settings, how they depend on each other, and the numbers that follow from them.
+"""The fields of the settings with the numbers that follow from them, and the problem of a fit.
 
 The settings that users construct are in `gigagp.inference.quadruply_stochastic.settings`. They make objectives, and
 objectives read these fields: two files keep the imports free of circles.
@@ -9,9 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
+import torch
+from torch import Tensor
+
 from gigagp.errors import InvalidInputError
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.estimators.readings import BoundForm
-from gigagp.model.likelihoods import NODES
+from gigagp.model.likelihoods import NODES, Gaussian, Likelihood
 from gigagp.settings.fields import Count, CountOrZero, Range, Settings
 
 #: Defaults where rows and functions are sampled: number of functions, rows of a step, functions of each of the two
@@ -56,18 +60,17 @@ class WeightOptions(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         owner = type(self).__name__
-        for name, value in (("basis_batch", self.basis_batch), ("n_columns", self.n_columns)):
-            if value is not None and value > self.n_functions:
-                msg = f"{name} of {owner} must be at most n_basis, {self.n_functions:,}; got {value:,}."
-                raise InvalidInputError(msg)
         if self.column_batch is not None and self.learns_precision:
             msg = f"column_batch of {owner} must be left out: a precision depends on all dense columns."
             raise InvalidInputError(msg)
-        if self.column_batch is not None and self.column_batch > (self.n_columns or 0):
-            msg = (
-                f"column_batch of {owner} must be at most n_columns, {self.n_columns or 0}; got {self.column_batch:,}."
-            )
-            raise InvalidInputError(msg)
+        for name, other, most in (
+            ("basis_batch", "n_basis", self.n_functions),
+            ("n_columns", "n_basis", self.n_functions),
+            ("column_batch", "n_columns", self.n_columns or 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and value > most:
+                raise InvalidInputError(f"{name} of {owner} must be at most {other}, {most:,}; got {value:,}.")
         if (self.prior_control or self.augment) and self.basis != "inducing":
             msg = f'prior_control and augment of {owner} are for basis="inducing"; got basis={self.basis!r}.'
             raise InvalidInputError(msg)
@@ -118,7 +121,7 @@ class WeightOptions(Settings):
 
     @property
     def sampled_rows(self) -> int:
-        """Most rows of a step."""
+        """Largest number of rows of a step."""
         return _ROW_BATCH if self.row_batch is None else self.row_batch
 
     def for_all_at_once(self, n_rows: int) -> Self | None:
@@ -127,8 +130,7 @@ class WeightOptions(Settings):
         None where a setting of a sampled fit was given, or where a step would cost too much.
         """
         sampled = self.n_support or self.linear_control or self.replacement or self.bound == "as_printed"
-        sampled = sampled or self.column_batch is not None
-        if sampled or self.row_batch is not None or self.basis_batch is not None:
+        if sampled or any(batch is not None for batch in (self.column_batch, self.row_batch, self.basis_batch)):
             return None
         if self.learns_precision and self.n_columns is not None:
             return None
@@ -140,3 +142,38 @@ class WeightOptions(Settings):
         if self.basis == "inducing" or self.learns_precision:  # functions at rows
             m = min(m, max(n_rows, 2))
         return replace(self, n_basis=m) if n_rows * m**2 + m**3 <= _WHOLE_WORK else None
+
+
+@dataclass(frozen=True, eq=False)
+class WeightProblem:
+    """The parts of a fit that do not change."""
+
+    options: WeightOptions
+    #: the rows that are held: all of them, or a sample of a larger table
+    table: TrainingTable
+    likelihood: Likelihood
+    #: all rows that are fitted, held or not
+    n_rows: int
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether the likelihood is Gaussian, so that exact solves take the place of searches."""
+        return isinstance(self.likelihood, Gaussian)
+
+    @property
+    def no_trend(self) -> Tensor:
+        """Coefficients of the mean's basis that are zero, shape (p, t)."""
+        basis = self.table.basis
+        return basis.new_zeros(basis.shape[1], self.table.n_targets, dtype=torch.float64)
+
+    @property
+    def has_trend(self) -> bool:
+        """Whether the mean's basis has coefficients to be inferred; those of labels and counts stay zero."""
+        return self.likelihood.has_noise and self.table.basis.shape[1] > 0
+
+    def centred(self, coefficients: Tensor) -> Tensor:
+        """Return the targets of the held rows less a trend with coefficients (p, t); labels and counts stay."""
+        table = self.table
+        if not self.likelihood.has_noise:
+            return table.Y
+        return (table.Y.double() - table.basis.double() @ coefficients).to(table.Y)

@@ -17,9 +17,8 @@ from gigagp.inference.contract.saved import Saved
 from gigagp.inference.quadruply_stochastic import divergence
 from gigagp.inference.quadruply_stochastic.bases import Basis, RadialBasis, basis_from_state
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
-from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
-from gigagp.inference.quadruply_stochastic.trend import OpenTrend
+from gigagp.inference.quadruply_stochastic.options import WeightProblem
+from gigagp.inference.quadruply_stochastic.rows_covariance import OpenTrend, RowsCovariance
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.model.estimate import Estimate
 from gigagp.model.likelihoods import Likelihood
@@ -60,27 +59,18 @@ class QuadruplyStochasticPosterior(Posterior):
 
     Parameters
     ----------
-    model : Model
-    basis : Basis
-        At the model's hyperparameters.
-    weights : Weights
+    model, basis, weights, likelihood
+        The basis is at the model's hyperparameters.
     coefficients : Tensor of shape (p, t)
-        Of the mean's basis.
-    open_trend : OpenTrend
-        Their uncertainty.
-    likelihood : Likelihood
+        Of the mean's basis; ``open_trend`` is their uncertainty.
     X : Tensor of shape (n, d)
         The training rows where the variance is augmented, and otherwise none: (0, d).
-    n_rows : int
-        Rows that it was fitted to.
-    budget : int
-        Bytes.
     augment : bool
         Whether the variance is augmented (Proposition 4).
     threshold : float or None
         Prior precision above which a function is left out; None: all functions count.
     covariance_of : RowsCovariance or None
-        Where the covariance comes from; None: from the weights.
+        Source of the covariance; None: the weights.
     variance_removed : dict of str to float
         Share of the variance of each estimate that its control variate removed at the end of the fit.
     from_samples : bool
@@ -167,13 +157,7 @@ class QuadruplyStochasticPosterior(Posterior):
 
     @property
     def relevance_vectors(self) -> Tensor:
-        """The training rows whose weights were kept, shape (r, d), in the units in which the model was fitted.
-
-        Raises
-        ------
-        InvalidInputError
-            If this is no relevance vector machine.
-        """
+        """The training rows whose weights a relevance vector machine has kept, (r, d), in the units of the fit."""
         if self.threshold is None or not isinstance(self.basis, RadialBasis):
             msg = "relevance_vectors are those of inference.RelevanceVectorMachine; this fit has none."
             raise InvalidInputError(msg)
@@ -182,7 +166,7 @@ class QuadruplyStochasticPosterior(Posterior):
     def _kept(self) -> Tensor:
         """Return the functions that count: all, or those with a precision below the threshold.
 
-        At least the function of the lowest precision does: without any, the posterior would be the trend with no
+        The function of the lowest precision always counts: without any, the posterior would be the trend alone, with no
         variance.
         """
         precision = self.weights.log_precision
@@ -272,14 +256,12 @@ class QuadruplyStochasticPosterior(Posterior):
         return self.trend(X) + mean.to(X), variance.to(X)
 
     def _augmentation(self, X: Tensor) -> Tensor:
-        """Return what one more function at each point adds to the variance there (Proposition 4), float64."""
+        """Return the variance that one more function at each point adds there (Proposition 4), float64."""
         kernel, own = self.model.kernel, self.model.kernel.diagonal(X).double()
         noise = self.model.noise_variance.to(own) + kernel.white(self.X).to(own)
-        squares = torch.zeros_like(own)
-        for first in range(0, len(self.X), max(1, _CPU_ENTRIES // max(len(X), 1))):
-            rows = slice(first, first + max(1, _CPU_ENTRIES // max(len(X), 1)))
-            block = kernel.block(X, self.X[rows]).double()
-            squares = squares + block.square() @ (1 / noise[rows])
+        squares, height = torch.zeros_like(own), max(1, _CPU_ENTRIES // max(len(X), 1))
+        for rows, variances in zip(self.X.split(height), noise.split(height), strict=True):
+            squares = squares + kernel.block(X, rows).double().square() @ (1 / variances)
         return own.square() / (squares + own)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
@@ -320,7 +302,7 @@ class QuadruplyStochasticPosterior(Posterior):
             return self._sample_at_rows(self.covariance_of, n_samples, generator)
         shared = standard_normal(k, t * n_samples, generator=generator).to(self.weights.mean)
         drawn = self.weights.mean.repeat_interleave(n_samples, 1)
-        for index in self.weights.blocks(2**16):
+        for index in self.basis.blocks(2**16, drawn.device):
             noise = standard_normal(len(index), t * n_samples, generator=generator).to(drawn)
             drawn[index] += self.weights.diagonal_scales(index)[:, None] * noise
             drawn[index] += self.weights.root_rows(index) @ shared
@@ -349,18 +331,10 @@ class QuadruplyStochasticPosterior(Posterior):
 
     @torch.no_grad()
     def estimate_bound(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> None:
-        """Compute the bound from all basis functions and a few rows, whose spread gives its standard error.
+        """Compute the bound from all basis functions and a few of the held rows, whose spread gives its standard error.
 
-        It stays unknown where a dense prior precision is too large for its determinant.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d)
-            The held rows.
-        targets : Tensor of shape (n, t)
-            What the likelihood describes: less the trend where that was subtracted in the fit.
-        generator : torch.Generator
-            Draws the rows.
+        ``targets`` (n, t) are less the trend where the fit has subtracted it. The bound stays unknown where a dense
+        prior precision is too large for its determinant.
         """
         rows = sample_indices(len(X), min(_BOUND_ROWS, len(X)), generator).to(X.device)
         X, y = X[rows], targets[rows]
@@ -382,17 +356,11 @@ class QuadruplyStochasticPosterior(Posterior):
         return 0.5 * divergence.square_of_mean(basis, weights) + self.n_targets * of_covariance
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
-        """Return the lower bound of the log marginal likelihood, with the standard error that sampled rows leave.
-
-        Raises
-        ------
-        InvalidInputError
-            If the prior precision is dense and too large for its determinant.
-        """
+        """Return the lower bound of the log marginal likelihood, with the standard error that sampled rows leave."""
         if self.bound is None:
             msg = (
-                f"The bound of {self.n_basis:,} inducing functions needs the determinant of a matrix of that size; it "
-                f"is computed up to {_DENSE_PRIOR:,}."
+                f"The bound of {self.n_basis:,} inducing functions is not known: it needs the determinant of a matrix "
+                f"of that size, which is computed up to {_DENSE_PRIOR:,} functions."
             )
             raise InvalidInputError(msg)
         return self.bound
@@ -400,7 +368,7 @@ class QuadruplyStochasticPosterior(Posterior):
     # Files ----------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a file needs for predictions; of the rows only those of the covariance or of its augmentation."""
+        """Return the state for a model file; of the rows it has only those of the covariance or its augmentation."""
         tensors, basis = self.basis.state()
         tensors = {f"basis.{name}": value for name, value in tensors.items()}
         tensors |= {f"weights.{name}": value for name, value in self.weights.arrays().items()}
@@ -424,19 +392,13 @@ class QuadruplyStochasticPosterior(Posterior):
         cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved
     ) -> QuadruplyStochasticPosterior:
         check_state(header, tensors, saved)
-        model = saved.model
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-        rows, trend = part("rows."), part("trend.")
-        p = len(tensors["coefficients"])
+        model, rows, trend = saved.model, part(tensors, "rows."), part(tensors, "trend.")
         return cls(
             model,
-            basis_from_state(header["basis"]["kind"], model.kernel, part("basis."), header["basis"]),
-            Weights.from_arrays(part("weights.")),
+            basis_from_state(header["basis"]["kind"], model.kernel, part(tensors, "basis."), header["basis"]),
+            Weights.from_arrays(part(tensors, "weights.")),
             tensors["coefficients"],
-            OpenTrend.from_state(model.kernel, trend) if trend else OpenTrend.known(p),
+            OpenTrend.from_state(model.kernel, trend) if trend else OpenTrend.known(len(tensors["coefficients"])),
             saved.likelihood,
             tensors["X"],
             n_rows=header["n_rows"],
@@ -450,7 +412,7 @@ class QuadruplyStochasticPosterior(Posterior):
         )
 
 
-# The state of a posterior of very many weights in a model file, checked before anything is made of it -----------------
+# The state of a posterior in a model file, checked before anything is made of it --------------------------------------
 
 
 def check_state(header: dict[str, Any], tensors: dict[str, Tensor], saved: Saved) -> None:

@@ -1,7 +1,8 @@
-"""The covariance of the exact process given some of the rows, whatever the mean has learned from the others."""
+"""The covariance of the exact process given some of the rows, and the uncertainty of the mean's coefficients."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.contract.input_gradients import recomputed
+from gigagp.inference.contract.trend import coefficient_root
 from gigagp.inference.quadruply_stochastic.latent import bent_factor, bent_solve
 from gigagp.kernels import Kernel
 from gigagp.products.dense import triangular_inverse
+from gigagp.settings.schema import part
 
 #: Entries of a block of covariances.
 _ENTRIES = 2**22
@@ -20,17 +23,11 @@ _ENTRIES = 2**22
 class RowsCovariance:
     """``k(x, z) - k(x, X) (K + W^-1)^-1 k(X, z)``: the prior covariance conditioned on some rows.
 
-    Further rows can only lower it, so it is nowhere smaller than the covariance given all rows: what is left out counts
-    as uncertainty. A factor of the weights' covariance has no such property. With independent weights of Fourier
+    Further rows can only lower it, so it is nowhere smaller than the covariance given all rows: rows that are left out
+    count as uncertainty. A factor of the weights' covariance has no such property. With independent weights of Fourier
     functions the variance is the same everywhere, between the rows and far from all of them.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound.
-    X : Tensor of shape (r, d)
-    curvature : Tensor of shape (r,)
-        Diagonal of W: one over the noise variances, or the curvatures of a log-likelihood.
+    ``curvature`` (r,) is the diagonal of W: one over the noise variances, or the curvatures of a log-likelihood.
     """
 
     def __init__(self, kernel: Kernel, X: Tensor, curvature: Tensor) -> None:
@@ -42,12 +39,12 @@ class RowsCovariance:
 
     @cached_property
     def _factor(self) -> Tensor:
-        """Cholesky factor of ``I + W^1/2 K W^1/2``, computed at its first use."""
+        """Cholesky factor of ``I + W^1/2 K W^1/2``."""
         X = self.X.double()
         return bent_factor(self.kernel.block(X, X), self._root)
 
     def _whitened(self, X: Tensor) -> Tensor:
-        """Return a matrix V, shape (r, n), for which ``V' V`` is what the rows take off the prior covariance."""
+        """Return a matrix V, shape (r, n): the rows lower the prior covariance by ``V' V``."""
         return torch.linalg.solve_triangular(
             self._factor, self._root[:, None] * self.kernel.block(self.X.double(), X.double()), upper=False
         )
@@ -96,10 +93,59 @@ class RowsCovariance:
         return bent_solve(self._factor, self._root, values.double())
 
     def state(self) -> dict[str, Tensor]:
-        """Return rows and curvatures."""
+        """Return the tensors that `from_state` takes."""
         return {"X": self.X, "curvature": self.curvature}
 
     @classmethod
     def from_state(cls, kernel: Kernel, state: dict[str, Any]) -> RowsCovariance:
         """Return the covariance that `state` described."""
         return cls(kernel, state["X"], state["curvature"])
+
+
+@dataclass(frozen=True)
+class OpenTrend:
+    """The root of the coefficients' covariance, and the prediction of the mean's basis if that were the targets."""
+
+    #: shape (p, p)
+    root: Tensor
+    #: weights of the functions where ``rows`` is None, and otherwise factors of the covariances with these rows, (q, p)
+    solutions: Tensor
+    #: rows that represent all: leaving out the others can only raise the uncertainty
+    rows: RowsCovariance | None = None
+
+    @classmethod
+    def known(cls, p: int) -> OpenTrend:
+        """Return the trend of p coefficients without uncertainty."""
+        empty = torch.zeros(p, p, dtype=torch.float64)
+        return cls(empty, empty[:0])
+
+    @classmethod
+    @torch.no_grad()
+    def at_rows(cls, rows: RowsCovariance, basis: Tensor) -> OpenTrend:
+        """Return the trend's uncertainty given some rows; ``basis`` is the mean's there, shape (r, p)."""
+        solutions = rows.update(basis).contiguous()  # a model file gives it back like this, and it must round the same
+        return cls(coefficient_root(basis.double().T @ solutions), solutions, rows)
+
+    @classmethod
+    @torch.no_grad()
+    def at_weights(cls, Phi: Tensor, curvature: Tensor, factor: Tensor, basis: Tensor) -> OpenTrend:
+        """Return the trend's uncertainty given all rows of a model with features.
+
+        It follows from ``H^-1 = W - W Phi P^-1 Phi' W`` (Woodbury) with the Cholesky factor of ``P = S + Phi' W Phi``.
+        ``curvature`` is the diagonal of W, and ``basis`` the mean's, (n, p), float64.
+        """
+        weighed = curvature[:, None] * basis
+        cross = Phi.T @ weighed
+        solutions = torch.cholesky_solve(cross, factor)
+        return cls(coefficient_root(basis.T @ weighed - cross.T @ solutions), solutions)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors that `from_state` takes."""
+        found = {"root": self.root, "solutions": self.solutions}
+        return found if self.rows is None else found | {f"rows.{k}": v for k, v in self.rows.state().items()}
+
+    @classmethod
+    def from_state(cls, kernel: Any, state: dict[str, Tensor]) -> OpenTrend:
+        """Return the trend's uncertainty from the tensors of `state`."""
+        rows = part(state, "rows.")
+        return cls(state["root"], state["solutions"], RowsCovariance.from_state(kernel, rows) if rows else None)

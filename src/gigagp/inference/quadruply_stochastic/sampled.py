@@ -1,10 +1,11 @@
-"""The lower bound estimated from samples of the rows and of the basis functions: what sparse optimizers maximise."""
+"""The lower bound estimated from samples of the rows and of the basis functions, which sparse optimizers maximise."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -12,24 +13,45 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.inference.quadruply_stochastic.anchor import Anchor, is_early, steps_between
 from gigagp.inference.quadruply_stochastic.bases import Basis
-from gigagp.inference.quadruply_stochastic.batches import Batches
 from gigagp.inference.quadruply_stochastic.controls import Controls
-from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
-from gigagp.inference.quadruply_stochastic.estimators.terms import SampledRows
-from gigagp.inference.quadruply_stochastic.objective import WeightObjective
-from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
-from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
-from gigagp.inference.quadruply_stochastic.sampled_bound import (
-    Drawn,
-    bound_of_mean,
-    gaussian_bound,
-    latent_bound,
+from gigagp.inference.quadruply_stochastic.estimators.readings import (
+    BoundForm,
+    divergence_from_parts,
+    expected_log_likelihood,
+    latent_functions,
+    latent_spread,
 )
-from gigagp.inference.quadruply_stochastic.start import start_weights, starts_known, unit_of_dependent_weights
-from gigagp.inference.quadruply_stochastic.subset_posterior import Subset, trend_subset
-from gigagp.inference.quadruply_stochastic.trend import OpenTrend
-from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN, Weights
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
+from gigagp.inference.quadruply_stochastic.estimators.terms import (
+    Origin,
+    Prior,
+    SampledRows,
+    column_terms,
+    constant_term,
+    diagonal_terms,
+    mean_term,
+    prior_term,
+)
+from gigagp.inference.quadruply_stochastic.objective import WeightObjective
+from gigagp.inference.quadruply_stochastic.options import WeightProblem
+from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
+from gigagp.inference.quadruply_stochastic.rows_covariance import OpenTrend, RowsCovariance
+from gigagp.inference.quadruply_stochastic.start import (
+    Subset,
+    start_weights,
+    starts_known,
+    trend_subset,
+    unit_of_dependent_weights,
+)
+from gigagp.inference.quadruply_stochastic.weights import (
+    COLUMNS,
+    LOG_PRECISION,
+    LOG_SCALE,
+    MEAN,
+    Weights,
+    touched_root,
+)
+from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.optimization.history import History
 from gigagp.optimization.objective import Evaluation
@@ -39,6 +61,7 @@ from gigagp.optimization.subsets import SubsetFirst
 from gigagp.optimization.trace import Trace
 from gigagp.runtime.processes import sum_of_rows
 from gigagp.runtime.progress import NoProgress
+from gigagp.settings.schema import part
 
 #: Learning rate where the weights start at zero.
 _RATE_FROM_ZERO = 0.05
@@ -46,20 +69,71 @@ _RATE_FROM_ZERO = 0.05
 _LIKELIHOOD_ROWS, _LIKELIHOOD_SQUARES = 4000, 8
 
 
+class Batches(Protocol):
+    """The rows that the steps of one ascent see."""
+
+    #: rows of a step
+    size: int
+
+    def begin(self, coefficients: Tensor, targets: Tensor) -> None:
+        """Start again, given the trend's coefficients (p, t) and the held rows' targets (n, t) less the trend."""
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """Return the places of the next rows, shape (size,), as `at` takes them."""
+
+    def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs (r, d), and targets less the trend (r, t), of rows of the last draw."""
+
+    def all_rows(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over all rows once: their places, as `Model.noise_of_rows` takes them, and their inputs."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return, as plain data, the state that the next draw depends on beside the generator."""
+
+    def restore(self, header: dict[str, Any]) -> None:
+        """Continue from a snapshot."""
+
+
+class HeldBatches(Batches):
+    """Random rows of a table that is held."""
+
+    def __init__(self, problem: WeightProblem) -> None:
+        self._X, self._n_rows = problem.table.X, problem.table.n_rows
+        self._replacement = problem.options.replacement
+        self._targets = problem.table.Y
+        self.size = min(problem.options.sampled_rows, self._n_rows)
+
+    def begin(self, coefficients: Tensor, targets: Tensor) -> None:
+        self._targets = targets
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        return sample_indices(self._n_rows, self.size, generator, replacement=self._replacement).to(self._X.device)
+
+    def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self._X[rows], self._targets[rows]
+
+    def all_rows(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield torch.arange(self._n_rows, device=self._X.device), self._X
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return nothing: the generator decides every draw."""
+        return {}
+
+    def restore(self, header: dict[str, Any]) -> None:
+        """Do nothing: the generator decides every draw."""
+
+
 class MinibatchObjective(WeightObjective):
     """The bound on minibatches of rows and functions; `gigagp.optimization.SparseAdam` maximises it.
 
-    Parameters
-    ----------
-    problem : WeightProblem
-    seed : int
-    batches : Batches
-        Where the rows of the steps come from.
+    The rows of the steps come from ``batches``; None: random rows of the held table.
     """
 
-    def __init__(self, problem: WeightProblem, seed: int, batches: Batches) -> None:
+    deterministic = False  # every step sees other rows and functions
+
+    def __init__(self, problem: WeightProblem, seed: int, batches: Batches | None = None) -> None:
         super().__init__(problem, seed)
-        self.batches = batches
+        self.batches = batches or HeldBatches(problem)
         self._state: State | None = None
 
     @property
@@ -70,15 +144,8 @@ class MinibatchObjective(WeightObjective):
             raise RuntimeError(msg)
         return self._state
 
-    # What optimizers ask before a fit --------------------------------------------------------------------------------
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether the same model gives the same numbers: no, every step sees other rows and functions."""
-        return False
-
     def own_optimizer(self) -> SubsetFirst | SparseAdam:
-        """Return what maximises it where no optimizer is given: it learns the weights alone.
+        """Return the optimizer of a fit where none is given: it learns the weights alone.
 
         The hyperparameters are those that the likelihood of some thousand rows prefers. The bound of independent
         weights prefers too much noise (on kin40k six times as much, which costs a fifth of the accuracy), and a
@@ -98,8 +165,8 @@ class MinibatchObjective(WeightObjective):
         """Refuse: one vector cannot hold so many weights."""
         msg = (
             f'optimizer of GPRegressor with inference.{type(self.problem.options).__name__} must be "auto", None, '
-            "optimization.SparseAdam, SparseAdaGrad or SparseSGD where rows and functions are sampled: for so many "
-            "of them, or because row_batch, basis_batch, n_support or replacement asks for it."
+            "optimization.SparseAdam, SparseAdaGrad or SparseSGD where rows and functions are sampled. They are "
+            "sampled because there are too many, or because row_batch, basis_batch, n_support or replacement is set."
         )
         raise InvalidInputError(msg)
 
@@ -123,12 +190,18 @@ class MinibatchObjective(WeightObjective):
         if not (moves_hyperparameters or problem.is_gaussian):
             spread = self._covariance_left(start, model)
         controls = Controls(problem, basis, weights, model, generator)
-        state = State(model, basis, weights, generator, trend, targets, start, trend_rows, spread, controls)
+        self._state = State(model, basis, weights, generator, trend, targets, start, trend_rows, spread, controls)
         if self._moves_anchor(basis) and is_early(basis, self._steps_between(basis)):
-            state.move_anchor(self.table.X, with_columns=self._column_batch(weights) is None)
-        state.restart_controls()
-        self._state = state
+            self._move_anchor()
+        self._state.restart_controls()
         return model
+
+    def _move_anchor(self) -> None:
+        """Compute the functions of the weights, of the mean alone where a step sees some columns, at the held rows."""
+        state = self.state
+        basis, with_columns = state.basis.with_kernel(state.model.kernel), self._column_batch(state.weights) is None
+        state.anchor = Anchor.at(basis, state.weights, self.table.X, with_columns=with_columns)
+        state.steps_since_anchor = 0
 
     def _basis_batch(self, basis: Basis) -> int:
         """Return the functions in each of the two samples of a step."""
@@ -260,7 +333,7 @@ class MinibatchObjective(WeightObjective):
         state.controls.moved(state.weights, evaluation.index, changes, evaluation.columns.get(COLUMNS))
         state.steps_since_anchor += 1
         if self._moves_anchor(state.basis) and state.steps_since_anchor >= self._steps_between(state.basis):
-            state.move_anchor(self.table.X, with_columns=self._column_batch(state.weights) is None)
+            self._move_anchor()
             state.restart_controls()
         state.weights.settle_precisions(evaluation.index)
 
@@ -301,7 +374,7 @@ class MinibatchObjective(WeightObjective):
         return start.covariance(self.problem, model)
 
     def _open_trend(self, model: Model) -> OpenTrend:
-        """Return what the rows of the trend leave open about the mean's coefficients."""
+        """Return the uncertainty of the mean's coefficients given the rows of the trend."""
         state = self.state
         if state.trend_rows is None:
             return OpenTrend.known(self.table.basis.shape[1])
@@ -343,7 +416,7 @@ class MinibatchObjective(WeightObjective):
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what the next step depends on; the weights are not included, as the optimizer keeps them."""
+        """Return the state that the next step depends on, without the weights, which the optimizer keeps."""
         state = self.state
         tensors, header = state.controls.snapshot()
         tensors["generator"] = state.generator.get_state()
@@ -356,64 +429,146 @@ class MinibatchObjective(WeightObjective):
         self.batches.restore(header)
         state.generator.set_state(tensors.pop("generator"))
         state.steps_since_anchor = header["steps_since"]
-        anchor = {name.removeprefix("anchor."): tensors[name] for name in tensors if name.startswith("anchor.")}
+        anchor = part(tensors, "anchor.")
         state.anchor = Anchor.from_state(state.basis, anchor, self.table.n_targets) if anchor else None
         state.restart_controls()
         state.controls.restore(tensors, header)
         state.model = model
 
 
-# What an ascent of the weights consists of between two steps ----------------------------------------------------------
-
-
 @dataclass
 class State:
-    """An ascent between two steps.
+    """An ascent between two steps."""
 
-    Attributes
-    ----------
-    model : Model
-        Where the bound was last evaluated.
-    basis : Basis
-        At the hyperparameters of the start.
-    weights : Weights
-        Moved in place.
-    generator : torch.Generator
-        Of the samples to come.
-    trend : Tensor of shape (p, t)
-        Coefficients of the mean's basis, float64.
-    targets : Tensor of shape (n, t)
-        Of the held rows, without the trend; labels and counts as they are.
-    start : Subset or None
-        Rows whose posterior the weights start from; None: they start from zero.
-    trend_rows : Subset or None
-        Rows that the trend comes from: those of the start where they are enough.
-    spread : RowsCovariance or None
-        The latent covariance that the rows of the start leave, where it takes the place of the weights' in the bound.
-    controls : Controls
-    anchor : Anchor or None
-    steps_since_anchor : int
-        Steps since the anchor was computed, or since the start.
-    """
-
+    #: at which the bound was last evaluated
     model: Model
+    #: at the hyperparameters of the start
     basis: Basis
+    #: moved in place
     weights: Weights
+    #: of the samples to come
     generator: torch.Generator
+    #: coefficients of the mean's basis, shape (p, t), float64
     trend: Tensor
+    #: of the held rows, less the trend; labels and counts as they are
     targets: Tensor
+    #: rows whose posterior the weights start from; None: they start from zero
     start: Subset | None
+    #: rows that the trend comes from: those of the start where they are enough
     trend_rows: Subset | None
+    #: the latent covariance that the rows of the start leave, where it takes the place of the weights' in the bound
     spread: RowsCovariance | None
     controls: Controls
     anchor: Anchor | None = None
+    #: steps since the anchor was computed, or since the start
     steps_since_anchor: int = 0
 
-    def move_anchor(self, X: Tensor, *, with_columns: bool) -> None:
-        """Compute the functions of the present weights, of the mean alone or of all, at the held rows ``X``."""
-        basis = self.basis.with_kernel(self.model.kernel)
-        self.anchor, self.steps_since_anchor = Anchor.at(basis, self.weights, X, with_columns=with_columns), 0
-
     def restart_controls(self) -> None:
-        """Have the control variates follow what the weights are apart from the anchor."""
+        """Have the control variates follow the difference of the weights from the anchor."""
         self.controls.restart(self.weights, self.targets, self.anchor)
+
+
+# The bound on one sample of rows and functions, which a step climbs ---------------------------------------------------
+
+
+class Drawn(NamedTuple):
+    """One sample of rows, w functions and s dense columns, with everything that the bound on it needs."""
+
+    rows: SampledRows
+    sample: BasisSample
+    basis: Basis
+    #: diagonal of the prior precision, shape (w,)
+    diagonal: Tensor
+    #: the touched entries of the weights' arrays, shapes (w, t), (w,) and (w, s); see `Weights`
+    mean: Tensor
+    log_scale: Tensor
+    columns: Tensor | None
+    #: the part of the mean, and of the columns, that the anchor knows
+    of_mean: Origin | None = None
+    of_columns: Origin | None = None
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets, t."""
+        return self.mean.shape[1]
+
+    @property
+    def root(self) -> Tensor:
+        """The touched part of the dense columns, shape (w, s), diagonal included."""
+        seen = None if self.sample.columns is None else self.sample.columns.slice
+        return touched_root(self.log_scale, self.columns, self.sample.index, seen)
+
+    @property
+    def log_scale_of_columns(self) -> Tensor:
+        """The sum of the logarithms of the dense columns' diagonal entries, or its estimate."""
+        return self.sample.sum_of_columns(self.log_scale[self.sample.places])
+
+    def prior(self, sample: BasisSample) -> Prior:
+        """Return the prior precision as the estimators take it."""
+        if self.basis.has_diagonal_prior:
+            return self.diagonal
+        # weights that differ from column to column: a function counts where any of them does
+        of_functions = (one if one.ndim == 1 else one.sum(1) for one in (sample.left, sample.right))
+        left, right = (weights.nonzero()[:, 0] for weights in of_functions)
+        block = self.basis.prior_block(sample.index[left], sample.index[right]).to(self.diagonal)
+        return lambda a, b: (a[left] * (block @ b[right])).sum(0)
+
+    def prior_of_mean(self) -> Tensor:
+        """Return the estimate of the mean's prior term, all targets."""
+        return prior_term(self.mean, self.sample, self.prior(self.sample), self.of_mean).sum()
+
+
+def gaussian_bound(drawn: Drawn, controls: Controls, model: Model, *, of_root: bool) -> Tensor:
+    """Return the estimate of eq. 2: Theorems 1 and 2 with control variates, and Proposition 2.
+
+    ``of_root`` says whether the covariance of the weights is part of the estimate.
+    """
+    rows, sample, t, k = drawn.rows, drawn.sample, drawn.n_targets, drawn.sample.n_head
+    if drawn.of_mean is not None:
+        rows = rows._replace(targets=rows.targets - drawn.of_mean.fitted)
+    of_mean = mean_term(rows, drawn.mean, sample, drawn.prior(sample), origin=drawn.of_mean)
+    total = controls.mean(of_mean, model, drawn.mean, sample, drawn.of_mean)
+    if of_root:
+        tail = SampledRows(rows.features[:, k:], *rows[1:])
+        spread = sample.linear[k:] @ diagonal_terms(tail, drawn.log_scale[k:], drawn.diagonal[k:])
+        if k:
+            root, seen = drawn.root, sample.for_columns()
+            dense = seen.sum_of_columns(column_terms(rows, root, seen, drawn.prior(seen), origin=drawn.of_columns))
+            dense = controls.columns(dense, model, root, seen, drawn.of_columns)
+            spread = spread + dense - 2 * drawn.log_scale_of_columns
+        total = total + t * spread
+    # A dense prior does not change, so its determinant is left out.
+    determinant = drawn.diagonal.log() if drawn.basis.has_diagonal_prior else None
+    return -0.5 * (total + constant_term(rows, determinant, sample, drawn.basis.size))
+
+
+def latent_bound(drawn: Drawn, likelihood: Likelihood, form: BoundForm, nodes: int) -> Tensor:
+    """Return the estimate for a likelihood that is not Gaussian: Theorem 3, and a sampled divergence from the prior."""
+    rows, sample, t, k = drawn.rows, drawn.sample, drawn.n_targets, drawn.sample.n_head
+    root, log_scale = drawn.root, drawn.log_scale
+    latent = latent_functions(rows.features, drawn.mean, sample, drawn.of_mean)
+    spread = latent_spread(rows.features, log_scale, root, sample, form, drawn.of_columns)
+    fit = expected_log_likelihood(likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)
+    weights = sample.linear[k:]
+    of_root = (weights * drawn.diagonal[k:] * (2 * log_scale[k:]).exp()).sum()
+    if k:
+        seen = sample.for_columns()
+        of_root = of_root + seen.sum_of_columns(prior_term(root, seen, drawn.prior(seen), drawn.of_columns))
+    log_determinant = 2 * (drawn.log_scale_of_columns + (weights * log_scale[k:]).sum())
+    log_precision = drawn.mean.new_zeros(())
+    if drawn.basis.has_diagonal_prior:
+        log_precision = (sample.linear * drawn.diagonal.log()).sum()
+    of_mean, m = drawn.prior_of_mean(), drawn.basis.size
+    return fit - divergence_from_parts(of_mean, t * of_root, t * log_determinant, t * log_precision, t * m)
+
+
+def bound_of_mean(drawn: Drawn, likelihood: Likelihood, spread: Tensor, of_covariance: float, nodes: int) -> Tensor:
+    """Return the estimate under a known covariance of the latent function.
+
+    ``spread`` (rows,) are the standard deviations of the latent values, and ``of_covariance`` is the covariance's part
+    of the divergence from the prior, for one target.
+    """
+    rows = drawn.rows
+    latent = latent_functions(rows.features, drawn.mean, drawn.sample, drawn.of_mean)
+    fit = expected_log_likelihood(likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)
+    return fit - 0.5 * drawn.prior_of_mean() - drawn.n_targets * of_covariance

@@ -47,9 +47,8 @@ class QuadruplyStochastic(WeightOptions, Inference):
     When to use: for classes, counts and heavy tails at any number of rows, and for many rows of a function that needs
     many basis functions, where solves with all rows are too slow or too large. In a sampled fit the mean starts at the
     posterior of some rows and converges to the exact one of the basis, slowly where the noise is small. The variance is
-    that of the exact process given these rows alone, so it is never below the variance given all rows; ``n_columns``
-    asks for a covariance of the weights instead. For a Gaussian likelihood `Exact` and, up to some 50,000 rows,
-    `Iterative` are nearer to the exact process.
+    never below that given all rows, unless ``n_columns`` asks for a covariance of the weights. For a Gaussian
+    likelihood `Exact` and, up to some 50,000 rows, `Iterative` are nearer to the exact process.
 
     Parameters
     ----------
@@ -62,30 +61,29 @@ class QuadruplyStochastic(WeightOptions, Inference):
         on a grid. See `gigagp.inference.quadruply_stochastic.bases`. In a sampled fit ``optimizer="auto"`` learns the
         weights alone, at the hyperparameters that the likelihood of some rows prefers, and
         `gigagp.optimization.SparseAdam` moves the hyperparameters of a Fourier basis along with the weights. Where all
-        functions are used at once, those of every basis but the grid are learned.
+        functions are used at once, the hyperparameters of every basis but the grid are learned.
     row_batch : int or None, default None
         Rows of a step; a smaller table is used whole. None: 128.
     basis_batch : int or None, default None
         Functions in each of the two samples of a step, at most ``n_basis``. None: 10,000, or all of up to 20,000; 1,000
         with ``basis="inducing"``, where a step needs a block of the prior precision, ``basis_batch^2`` covariances.
-        This batch should be the larger of the two. The functions that a sample leaves out make one error, the same
-        function for all rows of the step, so more rows do not average it; its variance is the squared norm of the
-        sampled weights over ``basis_batch``, whatever the number of functions.
+        This batch should be larger than ``row_batch``. The functions that a sample leaves out make one error, which all
+        rows of the step share, so more rows do not average it. Its variance is the squared norm of the sampled weights
+        over ``basis_batch``, for any number of functions.
     n_columns : int or None, default None
         Dense columns of C, a factor of the weights' covariance. They are the first columns (a chevron); 0 is
-        mean-field, n_basis a full factor (m^2 numbers). None: the covariance is not learned, but that of the exact
-        process given the ``start_rows`` rows, which is nowhere smaller than that given all rows. It comes from the
-        weights where ``start_rows=0``, ``diagonal``, ``augment`` or ``bound`` ask for that, and for labels and counts
-        where their hyperparameters are learned as well or all rows and functions are used at once: it is mean-field in
-        a sampled fit, and otherwise full.
+        mean-field, and n_basis a full factor (m^2 numbers). None: the covariance is that of the exact process given the
+        ``start_rows`` rows, which is nowhere smaller than that given all rows. It comes from the weights where
+        ``start_rows=0``, ``diagonal``, ``augment`` or ``bound`` ask for that, and for labels and counts where their
+        hyperparameters are learned as well or all rows and functions are used at once. It is then mean-field in a
+        sampled fit, and otherwise full.
     column_batch : int or None, default None
         Dense columns that a step of a sampled fit sees, at most ``n_columns``: the third sample of the paper's Theorem
         2. The columns are divided into groups of at most this many neighbours, and a step sees a random group. With 10
         of 100 columns a step takes about half of the time, and with a full covariance its time does not depend on m.
-        Each column moves only when it is seen, and anchors cover the mean alone. None: all of up to 128 columns, and 64
-        of more. To see all columns and average over them is better where they are few: the features cost as much as the
-        columns then, the reported bound is less noisy, and the columns have an anchor. A relevance vector machine
-        always sees all of them, because its precisions depend on all.
+        None: all of up to 128 columns, and 64 of more. All columns are better where they are few: the features then
+        cost as much as the columns, the reported bound is less noisy, and the columns have an anchor. A relevance
+        vector machine always sees all of them, because its precisions depend on all.
     diagonal : {"learned", "closed_form"}, default "learned"
         How the diagonal columns of C are found: by ascent, or as the optimum in closed form after the last step, in one
         pass over the rows, O(n m). The closed form is for a Gaussian likelihood.
@@ -97,15 +95,15 @@ class QuadruplyStochastic(WeightOptions, Inference):
         of the points.
     anchor : bool, default True
         Compute the function of the weights at all rows now and then, O(n m), so rarely that it costs no more than the
-        steps between. A step then samples only the difference from it, so the variance that sampled functions cause
-        nearly vanishes, and with it the gap of the bound of other likelihoods. There are no anchors for rows that are
-        not held (``fit_table`` of a large table). False: as in the paper.
+        steps between. A step then samples only the difference from it. The variance due to sampled functions nearly
+        vanishes, and with it the gap of the bound of other likelihoods. There are no anchors for rows that are not held
+        (``fit_table`` of a large table). False: as in the paper.
     n_support : int, default 0
         Rows of the control variates, which is their rank; 0: none. In a step they cost about as much as the same number
         of rows in the batch. They remove variance that the sampling of the basis causes; ``variance_removed`` of the
         posterior says how much.
     control : {"residual", "quadratic", "as_printed"}, default "residual"
-        What the control variates follow: the residuals of the support rows, or the quadratic part alone. Support rows
+        Whether the control variates follow the residuals of the support rows, or the quadratic part alone. Support rows
         have the weights that represent all rows best, and every control the multiple that removes most variance.
         "as_printed" is the paper's eq. 3: the quadratic part, equal weights, and the multiple 1, which can add variance
         where the rank is low or the lengthscale short.
@@ -148,17 +146,10 @@ class QuadruplyStochastic(WeightOptions, Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> WholeObjective | MinibatchObjective:
-        """Return the lower bound on a table; the likelihood is Gaussian where none is given."""
         return make_objective(self, table, generator, likelihood or Gaussian())
 
     def check_model(self, model: Model) -> None:
-        """Refuse a kernel without random features where the basis is made of them.
-
-        Raises
-        ------
-        InvalidInputError
-            If that is so.
-        """
+        """Refuse a kernel without random features where the basis is made of them."""
         if self.basis == "fourier" and not self.learns_precision:
             super().check_model(model)
 
@@ -167,7 +158,6 @@ class QuadruplyStochastic(WeightOptions, Inference):
         return SparseAdam(**settings)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
-        """Fit rows that are not held, by minibatches from random places; see `gigagp.inference.contract.streaming`."""
         return stream(self, job, generator)
 
     def forecast(self, subject: Subject) -> Forecast | None:
@@ -186,9 +176,8 @@ class QuadruplyStochastic(WeightOptions, Inference):
             step = "all rows and functions at once where the table is small"
         else:
             step = f"a step: {self.sampled_rows:,} rows, 2 x {self.sampled_functions:,} functions"
-        root = (
-            "" if self.n_columns is None else f", {self.n_columns} dense columns" if self.n_columns else ", mean-field"
-        )
+        k = self.n_columns
+        root = "" if k is None else f", {k} dense columns" if k else ", mean-field"
         if self.sampled_columns is not None:
             root += f" of which a step sees {self.sampled_columns}"
         return (

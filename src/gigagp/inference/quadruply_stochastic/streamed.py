@@ -14,9 +14,8 @@ from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.inference.contract.streaming import BegunFit, StreamJob
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.factory import draw_seed, make_objective, require_weights
-from gigagp.inference.quadruply_stochastic.options import WeightOptions
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
-from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
+from gigagp.inference.quadruply_stochastic.options import WeightOptions, WeightProblem
+from gigagp.inference.quadruply_stochastic.sampled import Batches, MinibatchObjective
 from gigagp.model.scaling import Scaling
 from gigagp.runtime.memory import require
 from gigagp.tables.rows.access import RowAccess
@@ -34,19 +33,11 @@ _PASS_ROWS = 1024
 _SAMPLE_PLACES = 64
 
 
-class StreamedBatches:
-    """Batches of an endless sequence of rows in random order, in the model's units.
+class StreamedBatches(Batches):
+    """Batches of ``size`` rows of an endless sequence in random order, in the model's units.
 
-    Parameters
-    ----------
-    passes : RowPasses
-    scaling : Scaling
-    sample : TrainingTable
-        The held sample of the rows, in the model's units: it decides dtype, device and the mean's basis.
-    size : int
-        Rows of a step.
-    takes_trend : bool
-        Whether the trend is subtracted from the targets.
+    The held ``sample`` of the rows decides dtype, device and the mean's basis. ``takes_trend`` says whether the trend
+    is subtracted from the targets.
     """
 
     def __init__(
@@ -64,7 +55,7 @@ class StreamedBatches:
         self._position, self._coefficients = 0, coefficients
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """Take the next rows of the sequence; return their places among them."""
+        """Take the next rows of the sequence, and return the places 0 to size - 1."""
         X, Y = self._read(self._position, self.size)
         if self._takes_trend:
             assert self._coefficients is not None, "an ascent begins first"
@@ -74,7 +65,6 @@ class StreamedBatches:
         return torch.arange(len(X), device=X.device)
 
     def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of rows of the last batch."""
         assert self._last is not None, "a batch is drawn first"
         return self._last[0][rows], self._last[1][rows]
 
@@ -86,13 +76,7 @@ class StreamedBatches:
             yield torch.arange(len(X), device=X.device), X
 
     def _read(self, position: int, size: int) -> tuple[Tensor, Tensor]:
-        """Return rows of the sequence; see `RowPasses.batch`.
-
-        Raises
-        ------
-        UnreadableRowsError
-            If a row cannot be used; the message names the file.
-        """
+        """Return rows of the sequence; see `RowPasses.batch`."""
         try:
             found = self._passes.batch(position, size)
         except InvalidInputError as error:
@@ -100,11 +84,9 @@ class StreamedBatches:
         return _scaled(*found, self._scaling, self._sample.X)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the position in the sequence."""
         return {"position": self._position}
 
     def restore(self, header: dict[str, Any]) -> None:
-        """Go on from a position."""
         self._position = header["position"]
 
 
@@ -119,13 +101,6 @@ def stream(options: WeightOptions, job: StreamJob, generator: torch.Generator) -
 
     The sample gives the basis, where functions are at rows, the support rows of control variates, the trend, and the
     final estimate of the bound. A table no larger than a window is held, and the fit is that of `GPRegressor.fit`.
-
-    Raises
-    ------
-    InvalidInputError
-        If bounds are given, or an augmented variance is asked for.
-    MemoryBudgetError
-        If a window does not fit.
     """
     if job.bounds is not None:
         msg = "bounds of fit_table are for inference.Grid; leave them out with inference.QuadruplyStochastic."
@@ -145,7 +120,7 @@ def stream(options: WeightOptions, job: StreamJob, generator: torch.Generator) -
     seed = int(torch.randint(2**62, (), generator=generator))
     size = min(SAMPLE_ROWS, window)
     X, Y = RowPasses(access, size, seed, _SAMPLE_PLACES).batch(0, size)
-    scaling = _scaling(X.numpy(), Y.numpy(), job)
+    scaling = _scaling(X, Y, job)
     passes = RowPasses(access, window, seed + 1)
     if options.augment:
         msg = (
@@ -168,21 +143,17 @@ def stream(options: WeightOptions, job: StreamJob, generator: torch.Generator) -
 def _held(options: WeightOptions, job: StreamJob, access: RowAccess, generator: torch.Generator) -> BegunFit:
     """Return the fit of a table that fits into a window, which is then held."""
     parts = [access.take(section, np.arange(section.count)) for section in access.sections]
-    X, Y = (torch.cat([getattr(part, name) for part in parts]).numpy() for name in ("X", "Y"))
+    X, Y = (torch.cat([getattr(part, name) for part in parts]) for name in ("X", "Y"))
     if len(X) < 2:
         msg = f"The source of fit_table must have at least two rows; got {len(X)}."
         raise InvalidInputError(msg)
     scaling = _scaling(X, Y, job)
-    table = TrainingTable(
-        torch.from_numpy(scaling.inputs(X)).to(job.device, job.dtype),
-        torch.from_numpy(scaling.targets(Y)).to(job.device, job.dtype),
-        job.start.mean,
-        job.budget,
-    ).require_finite()
+    like = torch.zeros(0, dtype=job.dtype, device=job.device)
+    table = TrainingTable(*_scaled(X, Y, scaling, like), job.start.mean, job.budget).require_finite()
     model = job.start.standardized(scaling.units())
     return BegunFit(make_objective(options, table, generator, job.likelihood), model, scaling, logs_steps=True)
 
 
-def _scaling(X: np.ndarray, Y: np.ndarray, job: StreamJob) -> Scaling:
-    scaling = Scaling.fit(X, Y, job.standardize)
+def _scaling(X: Tensor, Y: Tensor, job: StreamJob) -> Scaling:
+    scaling = Scaling.fit(X.numpy(), Y.numpy(), job.standardize)
     return scaling if job.likelihood.has_noise else scaling.of_inputs_only()

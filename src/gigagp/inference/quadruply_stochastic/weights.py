@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -16,16 +15,8 @@ MEAN, LOG_SCALE, COLUMNS, LOG_PRECISION = "mean", "log_scale", "columns", "log_p
 def touched_root(log_scale: Tensor, columns: Tensor | None, index: Tensor, seen: slice | None = None) -> Tensor:
     """Return the rows of dense columns of the root that a sample touches, diagonal included, shape (w, s).
 
-    Parameters
-    ----------
-    log_scale : Tensor of shape (w,)
-        Logarithms of the diagonal.
-    columns : Tensor of shape (w, s) or None
-        The entries below the diagonal; those elsewhere are ignored. None: there are no dense columns.
-    index : Tensor of shape (w,), int64
-        The touched functions, sorted; those of the columns are among them.
-    seen : slice or None
-        The columns; None: all of them, so that the first s functions are theirs.
+    Of ``columns`` (w, s) only the entries below the diagonal count. ``index`` (w,) has the touched functions, sorted,
+    and those of the columns among them. ``seen`` says which columns these are; None: all, those of the first functions.
     """
     if columns is None or not columns.shape[1]:
         return log_scale.new_zeros(len(log_scale), 0)
@@ -46,21 +37,15 @@ class Weights:
     C is lower triangular. Its first k columns are dense, and the others have only their diagonal entry: mean-field for
     k = 0, the chevron of Challis and Barber for 0 < k < m, a full Cholesky factor for k = m. Ascent moves the arrays in
     place.
-
-    Attributes
-    ----------
-    mean : Tensor of shape (m, t)
-    log_scale : Tensor of shape (m,)
-        Logarithms of C's diagonal.
-    columns : Tensor of shape (m, k) or None
-        C's first columns below the diagonal.
-    log_precision : Tensor of shape (m,) or None
-        Logarithms of the prior precisions of a relevance vector machine; None: the basis gives the precisions.
     """
 
+    #: shape (m, t)
     mean: Tensor
+    #: logarithms of C's diagonal, shape (m,)
     log_scale: Tensor
+    #: C's first columns below the diagonal, shape (m, k)
     columns: Tensor | None = None
+    #: logarithms of the prior precisions of a relevance vector machine, (m,); None: the basis gives the precisions
     log_precision: Tensor | None = None
 
     @property
@@ -124,11 +109,6 @@ class Weights:
         root = torch.diag(self.diagonal_scales(index)).double()
         root[:, : self.n_columns] += self.root_rows(index)
         return root
-
-    def blocks(self, width: int) -> Iterator[Tensor]:
-        """Iterate over all indices, ``width`` at a time."""
-        for first in range(0, self.n_basis, width):
-            yield torch.arange(first, min(first + width, self.n_basis), device=self.mean.device)
 
     def copy(self) -> Weights:
         """Return a copy with arrays of its own."""

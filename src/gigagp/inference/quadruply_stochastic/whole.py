@@ -13,7 +13,6 @@ from gigagp.inference.contract.least_noise import at_least_noise, with_least_noi
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.trend import coefficient_root
 from gigagp.inference.quadruply_stochastic.bases import Basis
-from gigagp.inference.quadruply_stochastic.batches import HeldBatches
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence
 from gigagp.inference.quadruply_stochastic.latent import (
     LatentPoint,
@@ -25,12 +24,11 @@ from gigagp.inference.quadruply_stochastic.latent import (
 )
 from gigagp.inference.quadruply_stochastic.newton import Point, Start, WeightSearch
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
+from gigagp.inference.quadruply_stochastic.options import WeightProblem
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem
-from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
+from gigagp.inference.quadruply_stochastic.rows_covariance import OpenTrend, RowsCovariance
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
-from gigagp.inference.quadruply_stochastic.subset_posterior import rows_of_covariance
-from gigagp.inference.quadruply_stochastic.trend import OpenTrend
+from gigagp.inference.quadruply_stochastic.start import rows_of_covariance
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
@@ -50,32 +48,20 @@ _SUBSET = 1000
 
 
 class WholeFit(NamedTuple):
-    """The best weights at one model.
-
-    Attributes
-    ----------
-    model : Model
-    weights : Weights
-    trend : Tensor of shape (p, t)
-        Coefficients of the mean's basis; zeros for labels and counts.
-    targets : Tensor of shape (n, t)
-        Without the trend.
-    open_trend : OpenTrend
-    curvature : Tensor of shape (n,)
-        Of the log-likelihood at the rows.
-    value : float
-        The bound.
-    promised : float
-        Gain in nats that the last Newton step promised: what a search that ended early has missed.
-    """
+    """The best weights at one model."""
 
     model: Model
     weights: Weights
+    #: coefficients of the mean's basis, shape (p, t); zeros for labels and counts
     trend: Tensor
+    #: less the trend, shape (n, t)
     targets: Tensor
     open_trend: OpenTrend
+    #: of the log-likelihood at the rows, shape (n,)
     curvature: Tensor
+    #: the bound
     value: float
+    #: gain in nats that the last Newton step promised, which a search that ended early has missed
     promised: float
 
 
@@ -84,12 +70,9 @@ class WholeObjective(WeightObjective):
 
     It is deterministic, so any optimizer can maximise it. A sparse optimizer with a number of steps takes the objective
     of samples in its place (`sampled`).
-
-    Parameters
-    ----------
-    problem : WeightProblem
-    seed : int
     """
+
+    deterministic = True
 
     def __init__(self, problem: WeightProblem, seed: int) -> None:
         super().__init__(problem, seed)
@@ -99,10 +82,6 @@ class WholeObjective(WeightObjective):
         self._fitted: WholeFit | None = None
         #: the objective that a sparse optimizer has asked for: its weights are then those of the posterior
         self._sampled: MinibatchObjective | None = None
-
-    @property
-    def deterministic(self) -> bool:
-        return True
 
     def own_optimizer(self) -> SubsetFirst | LBFGS:
         likelihood = self.problem.likelihood
@@ -116,7 +95,7 @@ class WholeObjective(WeightObjective):
         return SubsetFirst(_SUBSET, steps=40, tolerance=1e-4, then=LBFGS(5, tolerance=1e-4))
 
     def thin(self, rows: Tensor) -> TableObjective:
-        """Return an objective on a subset: the same for Laplace noise, which has to cover what the basis leaves out."""
+        """Return an objective on a subset: the same for Laplace noise, which also covers the error of the basis."""
         problem = self.problem
         if problem.is_gaussian or not problem.likelihood.has_noise:
             return super().thin(rows)
@@ -125,7 +104,7 @@ class WholeObjective(WeightObjective):
     def sampled(self) -> MinibatchObjective:
         """Return the objective of samples with the same basis; `posterior` is of its weights from now on."""
         if self._sampled is None:
-            self._sampled = MinibatchObjective(self.problem, self.seed, HeldBatches(self.problem))
+            self._sampled = MinibatchObjective(self.problem, self.seed)
         return self._sampled
 
     def ending_seconds(self) -> float:
@@ -262,7 +241,7 @@ class WholeObjective(WeightObjective):
         return None if self._fitted is None else self._posterior_of(self._fitted)
 
     def learn_remaining(self, model: Model, generator: torch.Generator) -> None:
-        """Learn what the samples' objective has not learned yet, where it was asked for."""
+        """Have the objective of samples learn its remaining weights, where a sparse optimizer has asked for it."""
         if self._sampled is not None:
             self._sampled.learn_remaining(model, generator)
 
@@ -331,35 +310,22 @@ _MOST_INFORMATION = 1e9
 
 
 class FewRowsFit(NamedTuple):
-    """The best distribution of the weights; see `WeightSearch`.
-
-    Attributes
-    ----------
-    mean : Tensor of shape (m, t)
-    trend : Tensor of shape (p, t)
-    curvature : Tensor of shape (n,)
-    root : Tensor of shape (m, m)
-        Lower factor of the covariance.
-    open_trend : OpenTrend
-    sites : Sites
-        Where a search at a model nearby starts.
-    value : float
-        The bound.
-    promised : float
-        Gain in nats that another Newton step promises.
-    """
+    """The best distribution of the weights; see `Point`, which is the same for a search among the weights."""
 
     mean: Tensor
     trend: Tensor
     curvature: Tensor
+    #: lower factor of the covariance, shape (m, m)
     root: Tensor
     open_trend: OpenTrend
+    #: the start of a search at a model nearby
     sites: Sites
     value: float
+    #: gain in nats that another Newton step promises
     promised: float
 
     def to_start(self) -> Sites:
-        """Return the point as a start."""
+        """Return the start of a search at a model nearby."""
         return self.sites
 
 
@@ -376,20 +342,8 @@ def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) ->
 
     The bound depends on the weights through the latent values alone, whose prior covariance is ``K = Phi S^-1 Phi'``.
     The weights that represent their best distribution have the mean ``S^-1 Phi' alpha`` and the precision
-    ``S + Phi' W Phi``. When to use: for a full root and a diagonal S, where n is less than m.
-
-    Parameters
-    ----------
-    search : WeightSearch
-    start : Sites or None
-        The result at a model nearby.
-    tolerance : float
-        Gain in nats an observation that ends the search.
-
-    Returns
-    -------
-    FewRowsFit or None
-        None if the rows say so much that the covariance would lose digits.
+    ``S + Phi' W Phi``. It is for a full root and a diagonal S, where n is less than m. The result is None if the rows
+    determine the weights so well that the covariance would lose digits.
     """
     scaled = search.Phi / search.S.sqrt()
     K = scaled @ scaled.T
@@ -414,8 +368,8 @@ def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) ->
 # The relevance vector machine on all rows and functions: precisions that grow until their functions leave -------------
 
 
-#: Most updates of the precisions, and the gain in nats an observation below which an update is not worth it, because
-#: what a hundred more would gain does not matter either; such a loss is what a function must be worth to stay.
+#: Most updates of the precisions; the gain in nats an observation below which an update is not worth it, because a
+#: hundred more would gain nothing that matters; and the loss in nats an observation below which a function goes.
 _UPDATES, _GAIN, _LOSS = 2000, 1e-6, 1e-4
 #: Precision, in units of the threshold, beyond which a function is taken out for good, and the lowest threshold there:
 #: a lower threshold drops more functions of the same optimum, and does not move the optimum.
@@ -425,25 +379,17 @@ _LEAST = 1e-8
 
 
 class RelevantWeights(NamedTuple):
-    """The best weights under prior precisions that are learned.
+    """The best weights under prior precisions that are learned."""
 
-    Attributes
-    ----------
-    point : Point
-        Of the functions that are kept.
-    kept : Tensor of shape (k,), int64
-    precision : Tensor of shape (m,)
-        Of all functions.
-    open_trend : OpenTrend
-        With a solution for every function: zero where it was left out.
-    promised : float
-        Gain in nats that the last Newton step promised.
-    """
-
+    #: of the functions that are kept
     point: Point
+    #: their indices
     kept: Tensor
+    #: of all functions, shape (m,)
     precision: Tensor
+    #: with a solution for every function: zero where it was left out
     open_trend: OpenTrend
+    #: gain in nats that the last Newton step promised
     promised: float
 
 
@@ -455,18 +401,10 @@ def relevant_weights(
     ``s_i = (1 - s_i Sigma_ii) / mu_i^2`` has the fixed points of ``s_i = 1 / E w_i^2`` and gets there in a tenth of the
     steps. Most precisions of functions that are not needed reach infinity in a few (Tipping 2001, eq. 16). Some creep
     there by a hundredth at a time. So where updates gain next to nothing, functions that are worth next to nothing are
-    taken out. They go one by one, because each of two that are alike is superfluous only beside the other.
+    taken out. They go one by one, because each of two similar functions is superfluous only beside the other.
 
-    Parameters
-    ----------
-    search : WeightSearch
-        With the features of all functions; its prior precision is not used.
-    prior_variance : float
-        Of the function at the start.
-    threshold : float
-        Precision above which a weight is dropped from the model.
-    tolerance : float
-        Gain in nats an observation that ends each search.
+    The search has the features of all functions; its prior precision is not used. The function starts with the variance
+    ``prior_variance``. A weight is dropped from the model at a precision above ``threshold``.
     """
     Phi, m = search.Phi, search.Phi.shape[1]
     precision = Phi.new_full((m,), float(Phi.square().sum()) / len(Phi) / prior_variance)

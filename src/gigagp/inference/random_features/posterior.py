@@ -31,17 +31,6 @@ class FeaturePosterior(RowsPosterior, GrowingPosterior):
     The variance is too small where there are not many more features than the data could resolve: rows then determine a
     share of all features, and so of the function everywhere, between the rows and far from them. A fit warns where it
     is far too small (`gigagp.estimators.fit_checks.small_variances`).
-
-    Parameters
-    ----------
-    model : Model
-        Model at the fitted hyperparameters.
-    table : TrainingTable
-        Training rows in the model's units.
-    draw : FeatureDraw
-        Frequencies of the features.
-    space : WeightSpace
-        Posterior of the weights.
     """
 
     kind = "random features"

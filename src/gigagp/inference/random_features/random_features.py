@@ -149,16 +149,8 @@ class RandomFeatures(Inference):
 class RandomFeaturesObjective(TableObjective):
     """The log marginal likelihood with random features, or an unbiased estimate of the exact one.
 
-    Parameters
-    ----------
-    settings : RandomFeatures
-        Settings of the inference method.
-    series : TruncatedSeries or None
-        Truncation with a bounded length; None for plain random features.
-    table : TrainingTable
-        Training rows in the model's units.
-    generator : torch.Generator
-        Source of frequencies and random lengths.
+    ``series`` is a truncation with a bounded length; None for plain random features. The generator is the source of
+    frequencies and random lengths.
     """
 
     def __init__(
@@ -228,16 +220,7 @@ class RandomFeaturesObjective(TableObjective):
 
         All partial sums of the series use the first frequencies of the same draw; with independent draws their
         differences would not shrink. Both terms of the likelihood share the length, and each partial sum has its own
-        optimal coefficients of the mean.
-
-        Parameters
-        ----------
-        model : Model
-            Model to evaluate.
-        draw : FeatureDraw
-            At least as many frequencies as the series needs.
-        length : int
-            Length drawn from the truncation's distribution.
+        optimal coefficients of the mean. ``draw`` has at least as many frequencies as the series needs.
         """
         assert self.series is not None
         coefficients = self.series.coefficients(length)

@@ -76,10 +76,7 @@ def sums_of_known(model: Model, table: TrainingTable) -> tuple[Tensor, Tensor]:
 def pull_back(model: Model, draw: FeatureDraw, table: TrainingTable, slope: RowSums) -> dict[str, Tensor]:
     """Return the derivatives by all hyperparameters, given those by the sums over rows; takes a second pass.
 
-    Returns
-    -------
-    dict of str to Tensor
-        Derivatives with respect to hyperparameters in natural units, float64 on the CPU.
+    They are in natural units, float64 on the CPU.
     """
     values = {name: value.detach().clone().requires_grad_() for name, value in model.parameters().items()}
     total = {name: torch.zeros_like(value) for name, value in values.items()}

@@ -24,12 +24,8 @@ _PASS, _ENDING = 2.8, 4
 class CollapsedObjective(SparseObjective):
     """The collapsed bound and its gradient, in two passes over the rows; no array has n rows and m columns."""
 
+    deterministic = True  # every step uses all rows
     _last: tuple[Model, InducingPoints, WeightSpace, float, SparseSums] | None = None
-
-    @property
-    def deterministic(self) -> bool:
-        """Always true, because every step uses all rows."""
-        return True
 
     def ending_seconds(self) -> float:
         return self.least_seconds()
@@ -107,4 +103,10 @@ class CollapsedObjective(SparseObjective):
         return posterior
 
     def thin(self, rows: Tensor) -> CollapsedObjective:
-        return CollapsedObjective(self.settings, self.table.take_rows(rows), torch.Generator().manual_seed(self._seed))
+        return collapsed_part(self, rows)
+
+
+def collapsed_part(objective: SparseObjective, rows: Tensor) -> CollapsedObjective:
+    """Return the collapsed bound on some rows of an objective's table."""
+    generator = torch.Generator().manual_seed(objective.seed)
+    return CollapsedObjective(objective.settings, objective.table.take_rows(rows), generator)

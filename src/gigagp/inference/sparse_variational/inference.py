@@ -12,9 +12,8 @@ from gigagp.inference.contract.base import Abilities, Inference
 from gigagp.inference.contract.forecast import Forecast, Subject, ratio_of_gains
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.sparse_variational.collapsed import CollapsedObjective
-from gigagp.inference.sparse_variational.objective import SparseObjective
+from gigagp.inference.sparse_variational.objective import SparseObjective, SparseSettings
 from gigagp.inference.sparse_variational.posterior import SparsePosterior
-from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.inference.sparse_variational.stochastic import StochasticObjective
 from gigagp.model.likelihoods import Likelihood
 from gigagp.runtime.machine import MULTIPLICATION
@@ -71,13 +70,28 @@ class SparseVariational(SparseSettings, Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> SparseObjective:
-        """Return the lower bound of the log marginal likelihood on a table."""
         kind = CollapsedObjective if self.batch_size is None else StochasticObjective
         return kind(self, table, generator)
 
     def forecast(self, subject: Subject) -> Forecast:
-        """Return the scores of the left-out rows from inducing points, extrapolated from subsets to all rows."""
-        return forecast(self, subject)
+        """Return the cost of inducing points for all rows, and their density from trials with up to 8,000 rows.
+
+        A trial predicts the left-out rows at the hyperparameters that neighbours have learned. Variances are then
+        multiplied by the factor that makes them right, because the noise that this method learns includes the part of
+        the function that the points cannot represent. With the same points, the gains of twice as many rows form a
+        geometric series. The points and hyperparameters are not learned, so the method itself does somewhat better.
+        """
+        table, m = subject.table, self.n_inducing
+        n = table.n_rows
+        rows = _FIRST * n if n < _THINNED else _FIRST * _THINNED / 2 + _LAST * n
+        seconds = _PRODUCTS * MULTIPLICATION * m**2 * rows
+        memory = 8.0 * (12 * m**2 + 4 * m * min(n, _TRIAL_ROWS))
+        if subject.gain < _LEAST_GAIN or seconds > subject.seconds_left:
+            return Forecast(seconds, memory)
+        tested = max(min(len(subject.left_out), n // 4), 1)
+        differences = trials(replace(self, learn_inducing_points=False, start="random"), subject, tested)
+        doublings = math.log2(n / min(_TRIAL_ROWS, n - tested))
+        return subject.with_nll(seconds, memory, subject.nll + extrapolated(differences, doublings))
 
     def describe(self) -> str:
         moved = "learned" if self.learn_inducing_points else "fixed"
@@ -88,7 +102,7 @@ class SparseVariational(SparseSettings, Inference):
         )
 
 
-# What inducing points are expected to cost and to bring, for the choice of ``inference="auto"`` -----------------------
+# The expected cost and accuracy of inducing points, for the choice of ``inference="auto"`` ----------------------------
 
 
 #: Rows of the largest trial, and the number of trials, each with half the rows of the next.
@@ -100,38 +114,10 @@ _PRODUCTS, _FIRST, _LAST, _THINNED = 3, 80, 15, 16_000
 _LEAST_GAIN = 0.002
 
 
-def forecast(settings: SparseSettings, subject: Subject) -> Forecast:
-    """Return the cost of inducing points for all rows, and their density from trials with up to 8,000 rows.
-
-    A trial predicts the left-out rows at the hyperparameters that neighbours have learned. Variances are then
-    multiplied by what makes them right, because the noise that this method learns includes what the points leave out.
-    With the same points, the gains of twice as many rows form a geometric series. The points and hyperparameters are
-    not learned, so that the method itself does somewhat better.
-    """
-    table, m = subject.table, settings.n_inducing
-    n = table.n_rows
-    rows = _FIRST * n if n < _THINNED else _FIRST * _THINNED / 2 + _LAST * n
-    seconds = _PRODUCTS * MULTIPLICATION * m**2 * rows
-    memory = 8.0 * (12 * m**2 + 4 * m * min(n, _TRIAL_ROWS))
-    if subject.gain < _LEAST_GAIN or seconds > subject.seconds_left:
-        return Forecast(seconds, memory)
-    tested = max(min(len(subject.left_out), n // 4), 1)
-    differences = trials(replace(settings, learn_inducing_points=False, start="random"), subject, tested)
-    doublings = math.log2(n / min(_TRIAL_ROWS, n - tested))
-    return subject.with_nll(seconds, memory, subject.nll + extrapolated(differences, doublings))
-
-
 def trials(settings: SparseSettings, subject: Subject, tested: int) -> list[float]:
     """Return the mean negative log density of left-out rows given more and more of the others, less that by neighbours.
 
-    Parameters
-    ----------
-    settings : SparseSettings
-        Settings of the method.
-    subject : Subject
-        Table and model.
-    tested : int
-        Number of left-out rows, of which the first are taken.
+    The first ``tested`` of the left-out rows are predicted.
     """
     table, left_out = subject.table, subject.left_out[:tested]
     drawn = torch.randperm(table.n_rows, generator=torch.Generator().manual_seed(5)).to(left_out.device)

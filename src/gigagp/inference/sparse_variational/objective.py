@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,27 +21,40 @@ from gigagp.inference.sparse_variational.posterior import (
     sums_of_points,
     zeros_of_sums,
 )
-from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.runtime.processes import sum_of_rows
+from gigagp.settings.fields import Count, Settings, ShareBelowOne
 from gigagp.solvers.preconditioners import pivoting
 
 POINTS = "inducing_points"
+#: Choice of the initial inducing points.
+StartRule = Literal["kmeans++", "greedy", "random"]
+
+
+@dataclass(frozen=True)
+class SparseSettings(Settings):
+    """The fields of `gigagp.inference.SparseVariational`, which documents them."""
+
+    n_inducing: Count = 512
+    batch_size: Count | None = None
+    start: StartRule = "kmeans++"
+    learn_inducing_points: bool = True
+    jitter: ShareBelowOne = 1e-8
+
+    @property
+    def method(self) -> str:
+        """Name of the method: ``"SGPR"`` or ``"SVGP"``."""
+        return "SGPR" if self.batch_size is None else "SVGP"
 
 
 class SparseObjective(TableObjective):
     """A lower bound of the log marginal likelihood of a table.
 
-    Parameters
-    ----------
-    settings : SparseSettings
-        Settings of the inference method.
-    table : TrainingTable
-        Training rows in the model's units.
-    generator : torch.Generator
-        Source of the initial points and of minibatches.
+    The generator is the source of the initial points and of minibatches.
     """
+
+    is_likelihood = False
 
     def __init__(self, settings: SparseSettings, table: TrainingTable, generator: torch.Generator) -> None:
         super().__init__(table)
@@ -49,18 +62,13 @@ class SparseObjective(TableObjective):
         self.count = min(settings.n_inducing, table.n_rows)
         self.batch_size = min(settings.batch_size or 1, table.n_rows)
         require_points(self.count, table, self.batch_size)
-        self._seed = int(torch.randint(2**62, (), generator=generator))
+        self.seed = int(torch.randint(2**62, (), generator=generator))
         self._fixed: Tensor | None = None
         # Subtract a least-squares trend from the targets, because a large mean would lose digits in sums of squares.
         # The difference to the optimal trend is estimated with the rest.
         basis = table.basis.double()
         self._trend = Trend.from_products(basis.T @ basis, basis.T @ table.Y.double()).coefficients
         self._targets = table.Y.double() - basis @ self._trend
-
-    @property
-    def is_likelihood(self) -> bool:
-        """Always false, because the value is a lower bound of the likelihood."""
-        return False
 
     # Rows -----------------------------------------------------------------------------------------------------------
 
@@ -82,7 +90,7 @@ class SparseObjective(TableObjective):
         """Return the model with inducing points, chosen among the rows if it has none; fixed points are stored here."""
         if POINTS in model.free or self._fixed is not None:
             return model
-        generator = torch.Generator().manual_seed(self._seed)
+        generator = torch.Generator().manual_seed(self.seed)
         points = choose_points(self.settings.start, model, self.table, self.count, generator)
         if self.settings.learn_inducing_points:
             return replace(model, free={**model.free, POINTS: points.cpu()})
@@ -143,14 +151,6 @@ class SparseObjective(TableObjective):
             sums=sums,
         )
 
-    @abstractmethod
-    def posterior(self, model: Model, generator: torch.Generator | None = None) -> SparsePosterior:
-        """Return the posterior at a model."""
-
-    @abstractmethod
-    def current_posterior(self) -> SparsePosterior | None:
-        """Return the posterior at the last evaluated model."""
-
 
 # Initial inducing points, chosen among the distinct training rows -----------------------------------------------------
 
@@ -162,34 +162,18 @@ _BYTES_PER_ENTRY = 32
 
 
 def choose_points(rule: str, model: Model, table: TrainingTable, count: int, generator: torch.Generator) -> Tensor:
-    """Return up to ``count`` distinct training rows.
+    """Return up to ``count`` distinct training rows, shape (m, d), float64: all, if the table has no more.
 
-    Parameters
-    ----------
-    rule : {"greedy", "kmeans++", "random"}
-        See `gigagp.inference.SparseVariational`.
-    model : Model
-        Model whose kernel measures distances and variances.
-    table : TrainingTable
-        Training rows in the model's units.
-    count : int
-        Largest number of points.
-    generator : torch.Generator
-        Source of random rows.
-
-    Returns
-    -------
-    Tensor of shape (m, d)
-        Points in float64; fewer than ``count`` if the table does not have as many distinct rows.
+    The rule is `gigagp.inference.SparseVariational.start`. The model's kernel measures distances and variances.
     """
     n = table.n_rows
     affordable = max(table.budget // (_BYTES_PER_ENTRY * count), count)
     wanted = min(max(_ROWS_PER_POINT * count, _LEAST_ROWS), affordable)
     looked_at = torch.randperm(n, generator=generator)[:wanted]
-    X = _distinct(table.X[looked_at.to(table.X.device)].double())
+    X = torch.unique(table.X[looked_at.to(table.X.device)].double(), dim=0)
     if len(X) < count and len(looked_at) < n:
-        X = _distinct(table.X.double())
-    # `_distinct` sorts the rows, so shuffle them again
+        X = torch.unique(table.X.double(), dim=0)
+    # `unique` sorts the rows, so shuffle them again
     X = X[torch.randperm(len(X), generator=generator).to(X.device)]
     count = min(count, len(X))
     if rule == "random" or count == len(X):
@@ -197,10 +181,6 @@ def choose_points(rule: str, model: Model, table: TrainingTable, count: int, gen
     matrix = KernelMatrix(model.kernel, X, memory_budget=table.budget, storage="tiles")
     chosen = _spread(matrix.coordinates(), count, generator) if rule == "kmeans++" else _greedy(matrix, count)
     return X[chosen].clone()
-
-
-def _distinct(X: Tensor) -> Tensor:
-    return torch.unique(X, dim=0)
 
 
 def _greedy(matrix: KernelMatrix, count: int) -> Tensor:

@@ -50,21 +50,9 @@ def row_blocks(within: slice, n_inducing: int, budget: int, device: torch.device
 
 
 class InducingPoints:
-    """Inducing points at one model, with the factor ``K(Z, Z) + jitter = L L'``. Computations are in float64.
+    """Inducing points Z at one model, with the factor ``K(Z, Z) + jitter = L L'``. Computations are in float64.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Kernel of the model.
-    points : Tensor of shape (m, d)
-        Points Z in float64.
-    jitter : float
-        Number added to the diagonal, as a share of the mean prior variance at the points.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If the factor does not exist.
+    The argument ``jitter`` is a share of the mean prior variance at the points.
     """
 
     def __init__(self, kernel: Kernel, points: Tensor, jitter: float) -> None:
@@ -111,17 +99,7 @@ class InducingPoints:
 
 
 class PointsGradient:
-    """Accumulate the derivative by every hyperparameter and, on request, by every inducing point.
-
-    Parameters
-    ----------
-    model : Model
-        Model whose hyperparameters are differentiated.
-    points : InducingPoints
-        Inducing points.
-    learn_points : bool
-        Whether to differentiate by the inducing points.
-    """
+    """Accumulate the derivative by every hyperparameter and, on request, by every inducing point."""
 
     def __init__(self, model: Model, points: InducingPoints, *, learn_points: bool) -> None:
         self.model, self.points, self.learn_points = model, points, learn_points
@@ -129,11 +107,11 @@ class PointsGradient:
         self.by_points = torch.zeros_like(points.points)
 
     def sums(self) -> list[Tensor]:
-        """Return what has been accumulated, one tensor for each hyperparameter and one for the points."""
+        """Return the accumulated sums, one tensor for each hyperparameter and one for the points."""
         return [*self.total.values(), self.by_points]
 
     def add_sums(self, found: list[Tensor]) -> None:
-        """Add what another one with the same model and points has accumulated."""
+        """Add the sums of another one with the same model and points."""
         for mine, theirs in zip(self.sums(), found, strict=True):
             mine += theirs
 

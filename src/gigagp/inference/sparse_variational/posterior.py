@@ -28,20 +28,13 @@ from gigagp.settings.schema import Field, Form, check_tensors, number, one_of, o
 
 
 class SparseTrend(NamedTuple):
-    """The learned part of the mean, with its interaction with the inducing values.
+    """The learned part of the mean, with its interaction with the inducing values."""
 
-    Attributes
-    ----------
-    coefficients : Tensor of shape (p, t)
-        Coefficients of the mean's basis.
-    root : Tensor of shape (p, p)
-        Root of the covariance of the coefficients.
-    whitened : Tensor of shape (m, p)
-        Mean of the whitened inducing values with the mean's basis functions in place of the targets.
-    """
-
+    #: coefficients of the mean's basis, shape (p, t)
     coefficients: Tensor
+    #: root of their covariance, shape (p, p)
     root: Tensor
+    #: mean of the whitened inducing values with the mean's basis functions in place of the targets, shape (m, p)
     whitened: Tensor
 
     @classmethod
@@ -57,23 +50,15 @@ class SparseTrend(NamedTuple):
 
 
 class SparseSums(NamedTuple):
-    """Sums over the rows that further rows are added to, beside those that the distribution determines.
+    """Sums over the rows that further rows are added to, beside those that the distribution determines."""
 
-    Attributes
-    ----------
-    products : Tensor of shape (t + p, t + p)
-        ``[Y - Phi b, Phi]' N^-1 [Y - Phi b, Phi]`` for the mean's basis Phi.
-    log_noise : Tensor of shape ()
-        ``log det N``.
-    shift : Tensor of shape (p, t)
-        The coefficients b, those of a least-squares fit.
-    unexplained : float
-        ``sum_i (k(x_i, x_i) - f_i' f_i) / N_i``.
-    """
-
+    #: ``[Y - Phi b, Phi]' N^-1 [Y - Phi b, Phi]`` for the mean's basis Phi, shape (t + p, t + p)
     products: Tensor
+    #: ``log det N``, a scalar
     log_noise: Tensor
+    #: the coefficients b, those of a least-squares fit, shape (p, t)
     shift: Tensor
+    #: ``sum_i (k(x_i, x_i) - f_i' f_i) / N_i``
     unexplained: float
 
 
@@ -88,13 +73,7 @@ def sums_of_points(
 ) -> list[Tensor]:
     """Return the sums over rows for features of inducing points: those of `RowSums`, and `SparseSums.unexplained`.
 
-    Parameters
-    ----------
-    model : Model
-    points : InducingPoints
-    blocks : iterable of (X, known, noise)
-        Blocks of rows with their inputs, targets and mean basis (rows, width), and noise, float64.
-    width : int
+    A block of rows has their inputs, their targets and mean basis (rows, width), and their noise, all float64.
     """
     *found, unexplained = zeros_of_sums(points, width)
     gram, cross, products, log_noise = found
@@ -116,16 +95,10 @@ class SparsePosterior(GrowingPosterior):
 
     Parameters
     ----------
-    model : Model
-        Model at the fitted hyperparameters.
-    points : InducingPoints
-        Inducing points with the factor of their covariance.
     mean : Tensor of shape (m, t)
         Mean of the whitened inducing values ``v = L^-1 u``.
     root : Tensor of shape (m, m)
         Root of their covariance ``root root'``, which is the same for all targets.
-    trend : SparseTrend
-        Learned part of the mean.
     value : float
         Lower bound of the log marginal likelihood.
     method : {"SGPR", "SVGP"}
@@ -134,8 +107,6 @@ class SparsePosterior(GrowingPosterior):
         Number of rows of the bound.
     dtype : torch.dtype
         Data type of predictions; computations are in float64.
-    budget : int
-        Memory budget in bytes.
     sums : SparseSums or None
         Further sums over rows, with which rows can be added; None for SVGP.
     """
@@ -179,7 +150,6 @@ class SparsePosterior(GrowingPosterior):
 
     @property
     def n_rows(self) -> int:
-        """Number of rows that the posterior was fitted to; the rows are not kept."""
         return self._n_rows
 
     def row_refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
@@ -233,7 +203,6 @@ class SparsePosterior(GrowingPosterior):
         return self.inducing_points.to(self.dtype)
 
     def solver_name(self) -> str:
-        """Return the method and the number of inducing points."""
         return f"{self.method}, {self.n_inducing} inducing points"
 
     def engine_name(self) -> str:
@@ -384,7 +353,7 @@ class SparsePosterior(GrowingPosterior):
             header["value"],
             method=header["method"],
             n_rows=header["n_rows"],
-            dtype={"float64": torch.float64, "float32": torch.float32}[header["dtype"]],
+            dtype=getattr(torch, header["dtype"]),
             budget=saved.budget,
             sums=SparseSums(**part(tensors, "sums."), unexplained=header["unexplained"]) if with_sums else None,
         )

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.sparse_variational.collapsed import CollapsedObjective
-from gigagp.inference.sparse_variational.objective import SparseObjective
+from gigagp.inference.sparse_variational.collapsed import CollapsedObjective, collapsed_part
+from gigagp.inference.sparse_variational.objective import SparseObjective, SparseSettings
 from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
 from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseTrend
-from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.model.model import Model
 from gigagp.optimization.objective import Evaluation
 from gigagp.products.dense import cholesky, triangular_inverse
@@ -38,20 +37,11 @@ class StochasticObjective(SparseObjective):
     coefficients of the mean function. They start at their optimum for the initial hyperparameters, which takes one pass
     over the rows. (Learning them in units of the spread at that optimum was tried: 1,000 steps of Adam ended 20 nats
     lower on 2,500 rows of kin40k and of pol, because the optimum moves far with the hyperparameters.)
-
-    Parameters
-    ----------
-    settings : SparseSettings
-        Settings of the inference method.
-    table : TrainingTable
-        Training rows in the model's units.
-    generator : torch.Generator
-        Source of the initial points and of minibatches.
     """
 
     def __init__(self, settings: SparseSettings, table: TrainingTable, generator: torch.Generator) -> None:
         super().__init__(settings, table, generator)
-        self._batches = Batches(table.n_rows, self.batch_size, self._seed)
+        self._batches = Batches(table.n_rows, self.batch_size, self.seed)
         self._last: tuple[Model, InducingPoints, InducingDistribution] | None = None
 
     @property
@@ -69,7 +59,7 @@ class StochasticObjective(SparseObjective):
         return replace(model, free={**model.free, **place})
 
     def distribution(self, model: Model) -> InducingDistribution:
-        """Return the distribution given by the model's free parameters."""
+        """Return the distribution of the model's free parameters."""
         mean, root, coefficients = (model.free[name].to(self._targets) for name in (MEAN, ROOT, COEFFICIENTS))
         return InducingDistribution(mean, root.tril(), coefficients)
 
@@ -106,24 +96,18 @@ class StochasticObjective(SparseObjective):
     def _sums(
         self, model: Model, points: InducingPoints, place: InducingDistribution, rows: Tensor, scale: float
     ) -> list[Tensor]:
-        """Return what rows add, times ``scale``.
+        """Return the sums over rows, times ``scale``, that the bound and its gradient are made of.
 
-        Returns
-        -------
-        list of Tensor
-            The expected log-likelihood; for the features F with the bound's derivative G, ``G' F``, what the rows add
-            to the derivative by the root, and ``F' e`` for the derivative e by the means; the derivative by the
-            coefficients; and those of `PointsGradient.sums`.
+        These are the expected log-likelihood; for the features F with the bound's derivative G, ``G' F``, the part of
+        the derivative by the root, and ``F' e`` for the derivative e by the means; the derivative by the coefficients;
+        and those of `PointsGradient.sums`.
         """
         t = self.table.n_targets
         X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
         tiles = points.tiles(X)
         features = points.whiten(points.covariances(tiles))
-        spread = features @ place.root
-        error = known[:, :t] - known[:, t:] @ place.coefficients - features @ place.mean
-        latent = model.kernel.diagonal(X) - features.square().sum(1) + spread.square().sum(1)
-        squared = error.square().sum(1) + t * latent
-        fit = -0.5 * scale * (t * (noise.log() + math.log(2 * math.pi)) + squared / noise).sum()
+        error, spread, squared = self._deviations(model, X, known, features, place)
+        fit = -0.5 * scale * self._deviance(squared, noise)
 
         # Derivatives by the means, variances and noise of the rows, and then by the features that they depend on.
         by_mean = scale * error / noise[:, None]
@@ -141,6 +125,19 @@ class StochasticObjective(SparseObjective):
         of_root = 2 * features.T @ weighted
         return [fit, by_products, of_root, features.T @ by_mean, known[:, t:].T @ by_mean, *gradient.sums()]
 
+    def _deviations(
+        self, model: Model, X: Tensor, known: Tensor, features: Tensor, place: InducingDistribution
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the errors of the means (rows, t), ``F root``, and the expected squares of the errors (rows,)."""
+        t, spread = self.table.n_targets, features @ place.root
+        error = known[:, :t] - known[:, t:] @ place.coefficients - features @ place.mean
+        latent = model.kernel.diagonal(X) - features.square().sum(1) + spread.square().sum(1)
+        return error, spread, error.square().sum(1) + t * latent
+
+    def _deviance(self, squared: Tensor, noise: Tensor) -> Tensor:
+        """Return minus twice the expected log-likelihood."""
+        return (self.table.n_targets * (noise.log() + math.log(2 * math.pi)) + squared / noise).sum()
+
     def _divergence(self, place: InducingDistribution) -> float:
         """Return the divergence of the inducing values from their prior, summed over targets."""
         t = self.table.n_targets
@@ -152,17 +149,13 @@ class StochasticObjective(SparseObjective):
     @torch.no_grad()
     def _bound(self, model: Model, points: InducingPoints, place: InducingDistribution) -> float:
         """Return the bound on all rows."""
-        t = self.table.n_targets
 
         def sums_of(within: slice) -> list[Tensor]:
             total = self._targets.new_zeros(())
             for rows in self._blocks(within):
                 X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
-                features = points.features(X)
-                error = known[:, :t] - known[:, t:] @ place.coefficients - features @ place.mean
-                latent = model.kernel.diagonal(X) - features.square().sum(1) + (features @ place.root).square().sum(1)
-                squared = error.square().sum(1) + t * latent
-                total -= 0.5 * (t * (noise.log() + math.log(2 * math.pi)) + squared / noise).sum()
+                _, _, squared = self._deviations(model, X, known, points.features(X), place)
+                total -= 0.5 * self._deviance(squared, noise)
             return [total]
 
         like, n = [self._targets.new_zeros(())], self.table.n_rows
@@ -181,7 +174,7 @@ class StochasticObjective(SparseObjective):
         return self._posterior(model, points, place.mean, place.root, trend, float("nan"))
 
     def thin(self, rows: Tensor) -> CollapsedObjective:
-        return CollapsedObjective(self.settings, self.table.take_rows(rows), torch.Generator().manual_seed(self._seed))
+        return collapsed_part(self, rows)
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> SparsePosterior:
         """Return the posterior at a model, with the bound on all rows."""
@@ -217,13 +210,6 @@ class Batches:
     """Endless minibatches: each epoch is a new random partition into batches whose sizes differ by at most one.
 
     Each batch is a uniformly random set of its size, so a sum over it times ``n_rows / size`` is unbiased.
-
-    Parameters
-    ----------
-    n_rows, batch_size : int
-        Number of rows, and largest size of a batch.
-    seed : int
-        Seed of the partitions.
     """
 
     def __init__(self, n_rows: int, batch_size: int, seed: int) -> None:
@@ -235,8 +221,7 @@ class Batches:
 
     def _shuffle(self) -> None:
         self.epoch_state = self._generator.get_state()
-        rows = torch.randperm(self.n_rows, generator=self._generator)
-        self._batches = rows.tensor_split(self.count)
+        self._batches = torch.randperm(self.n_rows, generator=self._generator).tensor_split(self.count)
 
     def next(self) -> Tensor:
         """Return the rows of the next batch."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
@@ -66,13 +65,7 @@ class Actions(ABC):
 
     @abstractmethod
     def kernel_gradient(self, matrix: KernelMatrix, left: Tensor) -> dict[str, Tensor]:
-        """Return ``sum_ij (left @ S')_ij dK_ij / d parameter`` for every hyperparameter of the kernel.
-
-        Parameters
-        ----------
-        matrix : KernelMatrix
-        left : Tensor of shape (n, i)
-        """
+        """Return ``sum_ij (left @ S')_ij dK_ij / d parameter`` for every hyperparameter, for left of shape (n, i)."""
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
@@ -87,10 +80,6 @@ class LearnableActions(Actions):
     """
 
     values: Tensor
-
-    @abstractmethod
-    def replace(self, values: Tensor) -> LearnableActions:
-        """Return actions with the same pattern and new entries."""
 
     @abstractmethod
     def outer_at(self, left: Tensor, right: Tensor) -> Tensor:
@@ -119,9 +108,8 @@ def row_blocks(n: int, width: int) -> list[slice]:
     return [slice(first, min(first + size, n)) for first in range(0, n, size)]
 
 
-def check_rows(vectors: Tensor, n: int, what: str) -> Tensor:
-    """Return vectors as float64 after checking that they have one row for each row of S."""
+def check_rows(vectors: Tensor, n: int) -> None:
+    """Raise `InvalidInputError` unless vectors have one row for each row of S."""
     if vectors.ndim != 2 or vectors.shape[0] != n:
-        msg = f"{what} must have shape ({n}, s), a row for each row of the actions; got {tuple(vectors.shape)}."
+        msg = f"vectors must have shape ({n}, s), a row for each row of the actions; got {tuple(vectors.shape)}."
         raise InvalidInputError(msg)
-    return vectors.to(torch.float64)

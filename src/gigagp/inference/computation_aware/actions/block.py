@@ -61,9 +61,9 @@ class BlockActions(LearnableActions):
         sizes = torch.tensor(bounds).diff()
         self.block_of = torch.repeat_interleave(torch.arange(self.count), sizes).to(values.device)
         squares = self.gram(torch.ones_like(self.values)).diagonal()
-        if not bool((squares > 0).all() & torch.isfinite(squares).all()):
-            bad = int((~((squares > 0) & torch.isfinite(squares))).nonzero()[0])
-            msg = f"values of BlockActions must be finite and not all zero in a block; those of block {bad} are not."
+        bad = (~((squares > 0) & torch.isfinite(squares))).nonzero()[:, 0].tolist()
+        if bad:
+            msg = f"values of BlockActions must be finite and not all zero in a block; those of block {bad[0]} are not."
             raise InvalidInputError(msg)
 
     def describe(self) -> str:
@@ -91,8 +91,7 @@ class BlockActions(LearnableActions):
         return self.values[rows, None] * coefficients.to(torch.float64)[self.block_of[rows]]
 
     def project(self, vectors: Tensor) -> Tensor:
-        if vectors.ndim != 2 or vectors.shape[0] != self.n:
-            check_rows(vectors, self.n, "vectors")
+        check_rows(vectors, self.n)
         # Proceed group by group, so that vectors of the size of K @ S are not converted to float64 as a whole.
         return torch.cat([part.T @ vectors[rows].to(torch.float64) for rows, _, part in self._groups])
 
@@ -130,9 +129,6 @@ class BlockActions(LearnableActions):
 
     def state(self) -> dict[str, Tensor]:
         return {"values": self.values, "bounds": torch.tensor(self.bounds)}
-
-    def replace(self, values: Tensor) -> BlockActions:
-        return BlockActions(values, self.bounds)
 
     def outer_at(self, left: Tensor, right: Tensor) -> Tensor:
         """Return, for each row, the entry of ``left @ right'`` at the row's block."""

@@ -22,24 +22,6 @@ from gigagp.products import LowRankWeights, cross_covariance, cross_product, sel
 _DEPENDENT = 1e-13
 
 
-def check_independent(matrix: Tensor, owner: str) -> None:
-    """Raise `InvalidInputError` if a column of S is zero or a linear combination of the previous ones."""
-    n, count = matrix.shape
-    norms = matrix.norm(dim=0)
-    if bool((norms == 0).any()):
-        msg = f"actions of {owner} must not be zero; column {int((norms == 0).nonzero()[0])} is."
-        raise InvalidInputError(msg)
-    triangle = torch.linalg.qr(matrix / norms, mode="r").R if count else matrix.new_zeros(0, 0)
-    remaining = triangle.diagonal().abs()
-    if bool((remaining < _DEPENDENT * n).any()):
-        column = int((remaining < _DEPENDENT * n).nonzero()[0])
-        msg = (
-            f"actions of {owner} must be linearly independent; column {column} is a combination of those before it. "
-            "Leave it out: it would add nothing."
-        )
-        raise InvalidInputError(msg)
-
-
 class DenseActions(LearnableActions):
     """Actions given by an arbitrary matrix.
 
@@ -68,7 +50,19 @@ class DenseActions(LearnableActions):
             raise InvalidInputError(msg)
         self.values = matrix.to(torch.float64).contiguous()
         self.n, self.count = matrix.shape
-        check_independent(self.values, "DenseActions")
+        norms = self.values.norm(dim=0)
+        zero = (norms == 0).nonzero()[:, 0].tolist()
+        if zero:
+            msg = f"actions of DenseActions must not be zero; column {zero[0]} is."
+            raise InvalidInputError(msg)
+        triangle = torch.linalg.qr(self.values / norms, mode="r").R if self.count else self.values
+        dependent = (triangle.diagonal().abs() < _DEPENDENT * self.n).nonzero()[:, 0].tolist()
+        if dependent:
+            msg = (
+                f"actions of DenseActions must be linearly independent; column {dependent[0]} is a combination of "
+                "those before it. Leave it out: it would add nothing."
+            )
+            raise InvalidInputError(msg)
 
     @classmethod
     def trusted(cls, matrix: Tensor) -> Self:
@@ -88,7 +82,8 @@ class DenseActions(LearnableActions):
         return self.values[rows] @ coefficients.to(torch.float64)
 
     def project(self, vectors: Tensor) -> Tensor:
-        return self.values.T @ check_rows(vectors, self.n, "vectors")
+        check_rows(vectors, self.n)
+        return self.values.T @ vectors.to(torch.float64)
 
     def gram(self, weights: Tensor) -> Tensor:
         return self.values.T @ (weights.to(torch.float64)[:, None] * self.values)
@@ -109,9 +104,6 @@ class DenseActions(LearnableActions):
 
     def state(self) -> dict[str, Tensor]:
         return {"matrix": self.values}
-
-    def replace(self, values: Tensor) -> Self:
-        return type(self)(values)
 
     def outer_at(self, left: Tensor, right: Tensor) -> Tensor:
         return left.to(torch.float64) @ right.to(torch.float64).T
@@ -163,7 +155,8 @@ class RowActions(Actions):
         return combined
 
     def project(self, vectors: Tensor) -> Tensor:
-        return check_rows(vectors, self.n, "vectors")[self.rows]
+        check_rows(vectors, self.n)
+        return vectors[self.rows].to(torch.float64)
 
     def gram(self, weights: Tensor) -> Tensor:
         return torch.diag(weights.to(torch.float64)[self.rows])

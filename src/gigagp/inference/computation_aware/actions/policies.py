@@ -203,7 +203,7 @@ class PseudoInputs(Policy):
         return Choice(DenseActions.trusted(basis), None, note)
 
 
-#: Relative residuals below this many units of rounding contain no meaningful direction.
+#: Relative residuals below this many units of rounding are rounding.
 _ROUNDING = 10
 
 

@@ -1,11 +1,16 @@
 """Bases: a Gaussian process as a linear model, any block of whose columns can be computed without the others."""
 
+from typing import Any
+
+from torch import Tensor
+
+from gigagp.errors import ModelFileError
 from gigagp.inference.quadruply_stochastic.bases.base import Basis
 from gigagp.inference.quadruply_stochastic.bases.fourier import FourierBasis
 from gigagp.inference.quadruply_stochastic.bases.grid_eigenfunctions import GridEigenfunctions
 from gigagp.inference.quadruply_stochastic.bases.inducing import InducingBasis, RadialBasis
 from gigagp.inference.quadruply_stochastic.bases.reordered import ReorderedBasis
-from gigagp.inference.quadruply_stochastic.bases.stored import basis_from_state
+from gigagp.kernels import Kernel
 
 __all__ = [
     "Basis",
@@ -16,3 +21,22 @@ __all__ = [
     "ReorderedBasis",
     "basis_from_state",
 ]
+
+_BY_KIND: dict[str, Any] = {one.kind: one for one in (FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis)}
+
+
+def basis_from_state(kind: str, kernel: Kernel, tensors: dict[str, Tensor], header: dict[str, Any]) -> Basis:
+    """Return the basis of a class's `Basis.kind`, from a bound kernel and the result of `Basis.state`.
+
+    Raises
+    ------
+    ModelFileError
+        If there is no basis of that kind.
+    """
+    if kind == ReorderedBasis.kind:
+        return ReorderedBasis(basis_from_state(header["below"], kernel, tensors, header), tensors["head"])
+    if kind not in _BY_KIND:
+        msg = f"the model file names a basis that this version does not know: {kind!r}."
+        raise ModelFileError(msg)
+    found: Basis = _BY_KIND[kind].from_state(kernel, tensors, header)
+    return found

@@ -69,7 +69,6 @@ class InducingBasis(_AtPoints):
         return self.kernel.diagonal(self.points[index].double()) * (1 + self.jitter)
 
     def prior_block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return ``k(z_i, z_j)`` with the jitter where i = j."""
         block = self.kernel.block(self.points[rows].double(), self.points[columns].double())
         same = (rows[:, None] == columns[None, :]).double()
         return block + same * (self.jitter * self.kernel.diagonal(self.points[rows].double()))[:, None]

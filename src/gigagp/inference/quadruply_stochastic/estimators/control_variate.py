@@ -18,17 +18,12 @@ from gigagp.inference.quadruply_stochastic.estimators.terms import both_products
 
 
 class QuadraticControl:
-    """``-u(left) . u(right) + u . u`` with ``u(weights) = P (weights v) - r``, for several vectors v at once.
+    """``-u(left) . u(right) + u . u`` with ``u(weights) = P (weights v) - r``, for q vectors v at once.
 
-    Parameters
-    ----------
-    features : callable
-        From an index set to P at these functions, shape (support, w). The functions must not change: where the
-        hyperparameters move, these stay at the start's (F.3).
-    offset : Tensor of shape (support, q)
-        r. Zeros give eq. 3. With the targets of the support rows u is a residual, and the control follows the whole
-        term of the mean. Its quadratic part alone, which eq. 3 follows, has noise that nearly cancels against the
-        noise of the linear part in a good fit.
+    ``features`` returns P at an index set, shape (support, w). These functions must not change: where the
+    hyperparameters move they stay at the start's (F.3). ``offset`` is r, shape (support, q). Zeros give eq. 3. With the
+    targets of the support rows u is a residual, and the control follows the whole term of the mean. Its quadratic part
+    alone, which eq. 3 follows, has noise that nearly cancels against the noise of the linear part in a good fit.
     """
 
     def __init__(self, features: Callable[[Tensor], Tensor], offset: Tensor) -> None:
@@ -52,17 +47,8 @@ class QuadraticControl:
     ) -> Tensor:
         """Return the control, zero in the mean, shape (q,), with an unbiased sparse gradient.
 
-        Parameters
-        ----------
-        features : Tensor of shape (support, w)
-            Of the sample's index.
-        vectors : Tensor of shape (w, q)
-            The touched part of v; derivatives go through it.
-        sample : BasisSample
-        weights : Tensor of shape (support,)
-            Of the support rows; derivatives go through them too.
-        which : slice or None
-            The vectors that are given; None: all.
+        It is differentiable in ``vectors`` (w, q), the touched part of v, and in the ``weights`` of the support rows.
+        ``which`` says which of the vectors are given; None: all.
         """
         offset, running = (one[:, which or slice(None)] for one in (self.offset, self.running))
         first, second = both_products(features, vectors, sample)
@@ -78,12 +64,8 @@ class LinearControl:
     """``2 b . (left v) - 2 b . v`` for a term ``-2 b . v`` with known b: the targets' term, ``b = Phi' N^-1 y`` (F2c).
 
     It removes the noise that sampled functions add to the value. The gradient stays as it is: a sparse unbiased
-    gradient of the known term has the same entries as that of the sampled term, with the same weights.
-
-    Parameters
-    ----------
-    slope : Tensor of shape (m, q)
-        b, for all functions.
+    gradient of the known term has the same entries as that of the sampled term, with the same weights. ``slope`` is b
+    for all functions, shape (m, q).
     """
 
     def __init__(self, slope: Tensor) -> None:
@@ -96,18 +78,9 @@ class LinearControl:
         self.running += (self.slope[index].double() * change.double()).sum()
 
     def value(self, index: Tensor, vectors: Tensor, weights: Tensor, linear: Tensor) -> Tensor:
-        """Return the control, a scalar that is zero in the mean.
+        """Return the control, a scalar that is zero in the mean and differentiable in the touched part of v.
 
-        Parameters
-        ----------
-        index : Tensor of shape (w,), int64
-            The touched functions.
-        vectors : Tensor of shape (w, q)
-            The touched part of v; derivatives go through it.
-        weights : Tensor of shape (w,)
-            Those of the sampled term.
-        linear : Tensor of shape (w,)
-            Those of an unbiased sum, for the derivatives.
+        ``weights`` are those of the sampled term, and ``linear`` those of an unbiased sum, for the derivatives.
         """
         slope = self.slope[index]
         sampled = (slope * (weights[:, None] * vectors)).sum()
@@ -121,24 +94,18 @@ class Coefficient:
 
     A multiple that earlier draws have chosen leaves the mean unbiased. With the multiple 1 a control of low rank, or at
     a short lengthscale, adds variance (up to 200-fold). The fitted multiple adds none beyond the error of its fit.
-
-    Attributes
-    ----------
-    memory : float
-        Weight of the earlier steps in the running moments.
-    warm_up : int
-        Steps before the control is used, if its multiple is learned.
-    fixed : float or None
-        A multiple to use instead, from the first step; None: the learned one.
     """
 
+    #: weight of the earlier steps in the running moments
     memory: float = 0.99
+    #: steps before the control is used, if its multiple is learned
     warm_up: int = 20
     steps: int = 0
     centre: float = 0.0
     covariance: float = 0.0
     control_variance: float = 0.0
     variance: float = 0.0
+    #: a multiple to use instead, from the first step; None: the learned one
     fixed: float | None = None
 
     @property
@@ -168,11 +135,3 @@ class Coefficient:
             self.control_variance += share * (control**2 - self.control_variance)
             self.variance += share * (deviation**2 - self.variance)
         self.steps += 1
-
-
-def fit_coefficient(estimates: Tensor, controls: Tensor) -> float:
-    """Return the best multiple of a control from pilot draws of both, each of shape (draws,)."""
-    spread = controls.var()
-    if float(spread) <= 0:
-        return 0.0
-    return float(-((estimates - estimates.mean()) * (controls - controls.mean())).sum() / (len(controls) - 1) / spread)

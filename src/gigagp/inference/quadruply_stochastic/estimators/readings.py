@@ -47,17 +47,8 @@ def latent_spread(
 ) -> Tensor:
     """Return the factor of the standard normal variable in the latent value, shape (rows,).
 
-    Parameters
-    ----------
-    features : Tensor of shape (rows, w)
-    log_scale : Tensor of shape (w,)
-        Logarithms of the diagonal of the root.
-    columns : Tensor of shape (w, k)
-        The touched part of the dense columns of the root that the step sees, diagonal included.
-    sample : BasisSample
-    form : {"sqrt", "linear", "as_printed"}
-    origin : Origin or None
-        Dense columns whose functions are known.
+    ``log_scale`` (w,) has the logarithms of the root's diagonal, and ``columns`` (w, k) the touched part of the dense
+    columns that the step sees, diagonal included. ``origin`` has dense columns whose functions are known.
     """
     k, weights = sample.n_head, sample.linear[sample.n_head :]
     dense = latent_functions(features, columns, sample.for_columns(), origin)
@@ -86,15 +77,7 @@ def expected_log_likelihood(
 ) -> Tensor:
     """Return the estimate of the expected log-likelihood of all rows, a scalar.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-    targets, latent : Tensor of shape (rows, t)
-    spread, noise : Tensor of shape (rows,)
-    factor : float
-        All rows over the sampled ones.
-    nodes : int
-        Of the quadrature, where there is no closed form.
+    ``spread`` and ``noise`` have the shape (rows,). ``factor`` is the number of all rows over that of the sampled ones.
     """
     found = likelihood.expected_log_density(targets, latent, spread[:, None], noise[:, None], nodes)
     return factor * found.sum()

@@ -11,20 +11,10 @@ from gigagp.errors import InvalidInputError
 
 
 def sample_indices(n: int, size: int, generator: torch.Generator, *, replacement: bool = False) -> Tensor:
-    """Return a uniformly random index sample of 0 .. n - 1.
+    """Return a uniformly random index sample of 0 .. n - 1, shape (size,), int64.
 
-    Parameters
-    ----------
-    n : int
-    size : int
-        At most n without replacement.
-    generator : torch.Generator
-    replacement : bool
-        True: independent draws, in the order drawn. False: a uniformly random set, sorted; O(size) time and memory.
-
-    Returns
-    -------
-    Tensor of shape (size,), int64
+    With replacement it is independent draws, in the order drawn. Without, it is a uniformly random set, sorted, in
+    O(size) time and memory.
     """
     if replacement:
         return torch.randint(n, (size,), generator=generator)
@@ -53,16 +43,11 @@ class ColumnSample:
     Every column is then as likely as in a sample of single columns, so sums stay unbiased. But the entries of a row
     that a step reads lie side by side: single columns would take several times as long to fetch from the memory of a
     million rows.
-
-    Attributes
-    ----------
-    first, last : int
-    weight : float
-        Of each of these columns in a sum over all: the number of groups.
     """
 
     first: int
     last: int
+    #: of each of these columns in a sum over all: the number of groups
     weight: float
 
     @property
@@ -95,24 +80,16 @@ class BasisSample:
     independent, and each has mean one for every function: ``m / size`` times the number of times that the function was
     drawn (Evans and Nair 2020, Theorem 1). A weighted sum over the union estimates a sum over all functions; a product
     of two sums needs both sets of weights. A third sample, independent of both, is that of the dense columns.
-
-    Attributes
-    ----------
-    index : Tensor of shape (w,), int64
-        The functions in either sample, and those of the sampled columns, sorted and distinct.
-    left, right : Tensor of shape (w,)
-        Weights of the two samples. Those of `for_columns` may have the shape (w, s), different for every column.
-    n_head : int
-        Number of these functions that have a dense column: ``index[:n_head]``. All of them, where no columns are
-        sampled.
-    columns : ColumnSample or None
-        None: every step sees all dense columns.
     """
 
+    #: the functions in either sample, and those of the sampled columns, sorted and distinct, shape (w,), int64
     index: Tensor
+    #: weights of the two samples, shape (w,); those of `for_columns` may have the shape (w, s), one for every column
     left: Tensor
     right: Tensor
+    #: number of these functions that have a dense column, ``index[:n_head]``: all, where no columns are sampled
     n_head: int = 0
+    #: None: every step sees all dense columns
     columns: ColumnSample | None = None
 
     @property
@@ -128,10 +105,10 @@ class BasisSample:
         return torch.searchsorted(self.index, self.columns.index.to(self.index))
 
     def for_columns(self) -> BasisSample:
-        """Return the same sample with weight 1 for what the dense columns have at every draw.
+        """Return the same sample with weight 1 for the functions that the dense columns have at every draw.
 
         These are all functions of the head where all columns are seen. A sampled column always has its own function,
-        the one on the diagonal, which is the largest part of it; whether the others are there is random.
+        the one on the diagonal, which is the largest part of it. The others are there at random.
         """
         if not self.n_head:
             return self
@@ -148,7 +125,7 @@ class BasisSample:
         return replace(self, left=left, right=right)
 
     def sum_of_columns(self, values: Tensor) -> Tensor:
-        """Return the sum over all dense columns of something that is known for those that the step sees, shape (s,)."""
+        """Return the sum over all dense columns, given the values of those that the step sees, shape (s,)."""
         return values.sum() if self.columns is None else self.columns.weight * values.sum()
 
     @classmethod
@@ -162,24 +139,10 @@ class BasisSample:
         columns: ColumnSample | None = None,
         dtype: torch.dtype = torch.float64,
     ) -> BasisSample:
-        """Return the sample of index sets, in any order, repeats allowed.
+        """Return the sample of two index sets, in any order, repeats allowed.
 
-        Parameters
-        ----------
-        left, right : Tensor of int64
-        n_basis : int
-            m.
-        n_head : int
-            Number of dense columns, which are those of the first functions.
-        columns : ColumnSample or None
-            The dense columns that the step sees; None: all.
-        dtype : torch.dtype
-            Of the weights.
-
-        Raises
-        ------
-        InvalidInputError
-            If a set is empty or an index is out of range.
+        The first ``n_head`` functions have dense columns, of which the step sees ``columns`` (None: all). ``dtype`` is
+        that of the weights.
         """
         for name, index in (("left", left), ("right", right)):
             if index.ndim != 1 or not len(index) or int(index.min()) < 0 or int(index.max()) >= n_basis:

@@ -22,47 +22,31 @@ Prior = Tensor | Callable[[Tensor, Tensor], Tensor]
 
 
 class Origin(NamedTuple):
-    """Vectors of weights whose functions are known at the rows, so that only the difference from them is sampled.
+    """Vectors of weights whose functions are known at the rows, so that only the difference from them is sampled."""
 
-    Attributes
-    ----------
-    vectors : Tensor of shape (w, q)
-        The touched part of the weights.
-    fitted : Tensor of shape (rows, q)
-        Their functions at the rows.
-    features : Tensor of shape (rows, w) or None
-        The touched basis functions at the hyperparameters that ``fitted`` was computed with. None: the hyperparameters
-        have not changed since, and no derivative by them is taken.
-    images : Tensor of shape (w, q) or None
-        With a dense prior precision S, the touched part of its product with the vectors.
-    squares : Tensor of shape (q,) or None
-        ``v' S v`` of every vector.
-    """
-
+    #: the touched part of the weights, shape (w, q)
     vectors: Tensor
+    #: their functions at the rows, shape (rows, q)
     fitted: Tensor
+    #: the touched basis functions at the hyperparameters that ``fitted`` was computed with, shape (rows, w); None: the
+    #: hyperparameters have not changed since, and no derivative by them is taken
     features: Tensor | None = None
+    #: with a dense prior precision S, the touched part of its product with the vectors, shape (w, q)
     images: Tensor | None = None
+    #: ``v' S v`` of every vector
     squares: Tensor | None = None
 
 
 class SampledRows(NamedTuple):
-    """What a step knows of the sampled rows.
+    """The rows that a step has sampled."""
 
-    Attributes
-    ----------
-    features : Tensor of shape (rows, w)
-        The touched functions at the rows.
-    targets : Tensor of shape (rows, t)
-    noise : Tensor of shape (rows,)
-        Noise variances.
-    factor : float
-        All rows over the sampled ones.
-    """
-
+    #: the touched functions at the rows, shape (rows, w)
     features: Tensor
+    #: shape (rows, t)
     targets: Tensor
+    #: noise variances
     noise: Tensor
+    #: all rows over the sampled ones
     factor: float
 
     @property
@@ -131,19 +115,8 @@ def mean_term(
     """Return an unbiased estimate of ``L_mu`` (Theorem 1), summed over targets.
 
     With an origin, the targets of ``rows`` must be the residuals of its function, here and in `constant_term`.
-
-    Parameters
-    ----------
-    rows : SampledRows
-    mean : Tensor of shape (w, t)
-        The touched part of the variational mean.
-    sample : BasisSample
-    prior : Tensor of shape (w,) or callable
-    origin : Origin or None
-        Weights whose residuals the targets are.
-    symmetric : bool
-        False: the linear part comes from the first sample alone, as printed. True: it comes from both, which has less
-        variance, because together with the squared targets it makes a product of two independent residuals.
+    ``symmetric=False`` takes the linear part from the first sample alone, as printed. From both samples it has less
+    variance, because together with the squared targets it makes a product of two independent residuals.
     """
     first, second = both_products(rows.features, mean, sample, origin)
     linear = 0.5 * (first + second) if symmetric else first
@@ -156,21 +129,8 @@ def column_terms(
 ) -> Tensor:
     """Return, for each column c of the root, an estimate of ``c' (Phi' N^-1 Phi + S) c`` (Theorem 2 without logarithm).
 
-    Parameters
-    ----------
-    rows : SampledRows
-    columns : Tensor of shape (w, k)
-        The touched part of k columns of the root C.
-    sample : BasisSample
-        As the columns see it (`BasisSample.for_columns`).
-    prior : Tensor or callable
-    origin : Origin or None
-        Columns whose functions are known.
-
-    Returns
-    -------
-    Tensor of shape (k,)
-        The caller subtracts ``2 log c_rr`` and sums over the columns with `BasisSample.sum_of_columns`.
+    ``sample`` is as the columns see it (`BasisSample.for_columns`). The caller subtracts ``2 log c_rr`` and sums over
+    the columns with `BasisSample.sum_of_columns`.
     """
     first, second = both_products(rows.features, columns, sample, origin)
     if origin is not None:
@@ -179,20 +139,9 @@ def column_terms(
 
 
 def diagonal_terms(rows: SampledRows, log_scale: Tensor, prior_diagonal: Tensor) -> Tensor:
-    """Return the same for columns with a single entry c, on the diagonal: these need no sample of the basis.
+    """Return ``c^2 (phi' N^-1 phi + s) - 2 log c`` for columns with a single entry c, on the diagonal, shape (w,).
 
-    Parameters
-    ----------
-    rows : SampledRows
-        With the features of the functions of these columns.
-    log_scale : Tensor of shape (w,)
-        log c.
-    prior_diagonal : Tensor of shape (w,)
-
-    Returns
-    -------
-    Tensor of shape (w,)
-        ``c^2 (phi' N^-1 phi + s) - 2 log c``.
+    These need no sample of the basis. ``rows`` has the features of the functions of these columns alone.
     """
     gram = rows.weights @ rows.features.square()
     return (2 * log_scale).exp() * (gram + prior_diagonal) - 2 * log_scale
@@ -201,13 +150,8 @@ def diagonal_terms(rows: SampledRows, log_scale: Tensor, prior_diagonal: Tensor)
 def constant_term(rows: SampledRows, log_precision: Tensor | None, sample: BasisSample, n_basis: int) -> Tensor:
     """Return an unbiased estimate of ``L_const`` (Proposition 2), for all targets.
 
-    Parameters
-    ----------
-    rows : SampledRows
-    log_precision : Tensor of shape (w,) or None
-        Logarithms of the diagonal of S. None: a dense S, which does not change, so that its determinant is left out.
-    sample : BasisSample
-    n_basis : int
+    ``log_precision`` (w,) has the logarithms of the diagonal of S. None stands for a dense S, which does not change, so
+    that its determinant is left out.
     """
     t = rows.targets.shape[1]
     per_row = t * (2 * math.pi * rows.noise).log() + rows.targets.square().sum(1) / rows.noise
