@@ -146,23 +146,21 @@ _CUT_SHORT = (Status.STAGNATED, Status.TIME_SPENT)
 class Problem:
     """Right-hand sides scaled to unit norm, with a solution and a residual that a solver's loop updates in place.
 
-    Lin et al. 2024, App. B: ``H v~ = b / ||b||``, and the initial guess is scaled with its right-hand side.
-    A zero column stays zero. Norms are those of the operator's own inner product.
+    Lin et al. 2024, App. B: ``H v~ = b / ||b||``, and the initial guess is scaled with its right-hand side. A zero
+    column stays zero. Norms are those of the operator's own inner product.
 
     Attributes
     ----------
     operator : LinearOperator
         What is solved with: true residuals come from its products.
     working : LinearOperator
-        What the loop multiplies with: ``operator.fast``, until `take_exact`.
+        What the loop multiplies with: ``operator.fast``, until `take_exact` sets ``widened``.
     scale : Tensor of shape (s,)
         Factors by which the right-hand sides were divided.
     right_hand_sides, value, residual : Tensor of shape (n, s)
         In scaled units.
     setup_epochs : float
         Epochs spent outside the loop's own steps.
-    widened : bool
-        Whether `take_exact` was called.
     drift : Tensor of shape (s,)
         Bound on the distance between ``residual`` and the true residual that rounding may have caused.
     companion_product : Tensor or None
@@ -270,13 +268,7 @@ class Problem:
 
         For products with ``H + E``, ``|E v| |v| / v'Hv`` is about the norm of E in units of the eigenvalues that v is
         made of. Up to 0.1, conjugate gradients took at most a fifth more iterations; from 0.6 on they found nothing.
-
-        Parameters
-        ----------
-        gap : Tensor of shape (n, s)
-            ``E v``: what the operator's own product changes in the residual.
-        residual : Tensor of shape (n, s)
-            The true residual.
+        ``gap`` is ``E v``: what the operator's own product changes in the residual.
         """
         if not self.corrects:
             return False

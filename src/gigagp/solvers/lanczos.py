@@ -33,16 +33,8 @@ class Quadrature:
 
     Conjugate gradients on ``H x = z`` produces tridiagonal matrices T. Their eigenvalues are the nodes, and the squared
     first components of their eigenvectors are the weights. For each z the values decrease with the number of steps
-    towards the limit (Potapczynski et al. 2021, Theorem 1).
-
-    Parameters
-    ----------
-    operator : LinearOperator
-        The matrix H.
-    starts : Tensor of shape (n, s)
-        The directions z; not modified.
-    preconditioner : Preconditioner or None
-        The matrix P; None stands for the identity.
+    towards the limit (Potapczynski et al. 2021, Theorem 1). The directions z are the columns of ``starts``, shape (n,
+    s); without a preconditioner P is the identity.
     """
 
     def __init__(
@@ -65,13 +57,7 @@ class Quadrature:
         return not bool((self._run.gamma > self._finest).any())
 
     def step(self) -> None:
-        """Take one step, which costs one product.
-
-        Raises
-        ------
-        NonFiniteError
-            If the product is not finite, or a direction has no positive curvature.
-        """
+        """Take one step, which costs one product; raise `NonFiniteError` at NaN and without positive curvature."""
         run = self._run
         alive = run.gamma > self._finest  # below, residual and coefficients are rounding
         coefficients, _ = run.step()
@@ -225,12 +211,7 @@ def _truncated(quadrature: Quadrature, series: TruncatedSeries, lengths: list[in
 class Tridiagonal:
     """The result of the Lanczos process: ``H Q = Q T`` except for the last column.
 
-    Attributes
-    ----------
-    vectors : Tensor of shape (n, k)
-        ``Q``, orthonormal in the operator's inner product.
-    diagonal, off_diagonal : Tensor of shape (k,) and (k - 1,)
-        Diagonals of ``T``.
+    ``vectors`` is Q, shape (n, k), orthonormal in the operator's inner product. The other two are the diagonals of T.
     """
 
     vectors: torch.Tensor
@@ -251,31 +232,14 @@ def lanczos(
 ) -> Tridiagonal:
     """Run Lanczos with full reorthogonalisation, in the operator's own inner product.
 
-    For a `gigagp.operators.KernelMatrix` this is Algorithm 5 of Yadav et al. (2021), and for a
-    `gigagp.operators.grid.GridOperator` Algorithm 7. A step takes one product.
+    For a `gigagp.operators.KernelMatrix` this is Algorithm 5 of Yadav et al. (2021, appendix B.3, arXiv:2101.11751,
+    with the misprints of its pseudo-code corrected), and for a `gigagp.operators.grid.GridOperator` Algorithm 7. A step
+    takes one product. All columns are orthogonal to those of ``apart_from``, which are orthonormal.
 
-    Parameters
-    ----------
-    operator : LinearOperator
-    start : Tensor of shape (n, 1)
-        The first direction, of any nonzero length.
-    steps : int
-        Largest number of columns.
-    breakdown : float, default 1e-8
-        Stop if a new direction is shorter than this share of the largest diagonal entry, because what remains of the
-        Krylov space is rounding.
-    apart_from : Tensor of shape (n, l), optional
-        Orthonormal vectors, to which all columns are made orthogonal. There are no columns if the start is a
-        combination of these.
-
-    Notes
-    -----
-    It also stops where rounding makes inner products asymmetric. The two parts of a vector of a `GridOperator` drift
-    apart by a factor per step if no eigenvalue of the Krylov space is near the noise variance.
-
-    References
-    ----------
-    Yadav, Sheldon and Musco (2021), appendix B.3, arXiv:2101.11751 (with the misprints of its pseudo-code corrected).
+    The process ends early where a new direction is shorter than ``breakdown`` times the largest diagonal entry, because
+    what remains of the Krylov space is rounding. It also ends where rounding makes inner products asymmetric: the two
+    parts of a vector of a `GridOperator` drift apart by a factor per step if no eigenvalue of the Krylov space is near
+    the noise variance.
     """
     first = 0 if apart_from is None else apart_from.shape[1]
     vectors = start.new_empty(first + steps, len(start)).T  # column-major, so that its first columns are contiguous

@@ -264,16 +264,7 @@ _SAMPLED_BLOCKS = 4
 def automatic_step(
     matrix: SymmetricMatrix, batch_size: int, momentum: float, generator: torch.Generator
 ) -> tuple[float, float]:
-    """Return a safe ``step`` and the number of epochs spent to find it.
-
-    Parameters
-    ----------
-    matrix : SymmetricMatrix
-    batch_size : int
-        Rows of a batch, at most n.
-    momentum : float
-    generator : torch.Generator
-    """
+    """Return a safe ``step`` and the number of epochs spent to find it."""
     n, share = matrix.n, batch_size / matrix.n
     n_blocks = 1 if batch_size == n else _SAMPLED_BLOCKS
     spectra = []

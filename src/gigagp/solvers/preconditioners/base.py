@@ -39,16 +39,9 @@ class Parts:
 
 @dataclass(frozen=True)
 class Choice:
-    """The recipe that a trial chose, and for which hyperparameters.
+    """The recipe that a trial chose, the hyperparameters it was for, and the expected cost of a solve in products.
 
-    Attributes
-    ----------
-    recipe : PreconditionerRecipe
-    kernel : Kernel
-    noise : float
-        Mean variance.
-    products : float
-        Expected cost of a solve in products with the matrix; infinite if no trial ended.
+    The cost is infinite if no trial converged; ``noise`` is the mean noise variance.
     """
 
     recipe: PreconditionerRecipe
