@@ -337,17 +337,10 @@ def _scaled(diagonal: Tensor, vectors: Tensor) -> Tensor:
 
 
 class RoundedMatrix(SymmetricMatrix):
-    """``H`` with products of its smooth part in float32 and everything else in float64.
+    """``H`` with products of its smooth part, without noise, in float32 and everything else in float64.
 
     A solver's loop multiplies with this matrix if its residuals come from the exact one. The error of a product is
     about 1e-6 of its size, and it does not persist in a solution whose residual was computed exactly.
-
-    Parameters
-    ----------
-    exact : KernelMatrix
-        The matrix in float64, which supplies entries, diagonal and noise.
-    smooth : KernelMatrix
-        The smooth part of the same matrix (without noise) in float32.
     """
 
     def __init__(self, exact: KernelMatrix, smooth: KernelMatrix) -> None:

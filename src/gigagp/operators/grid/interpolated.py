@@ -14,25 +14,9 @@ from gigagp.operators.grid.statistics.rows_gram import transposed
 class InterpolatedKernelMatrix(LinearOperator):
     """``W K_G W' + noise`` on vectors of n rows: structured kernel interpolation (SKI, KISS-GP).
 
-    When to use: as the baseline of `GridOperator`, which has the same spectrum and the same iterates, or if the grid
-    has more nodes than there are rows. Every product reads all rows and costs O(n 4^d + m log m).
-
-    Parameters
-    ----------
-    kernel : GridKernel
-    X : Tensor of shape (n, d)
-        Inputs; the grid must accept every row.
-    noise : float
-        Noise variance; positive.
-
-    Attributes
-    ----------
-    grid_products, weight_products : int
-        Number of products with ``K_G``, and with ``W`` or ``W'``, so far.
-
-    References
-    ----------
-    Wilson and Nickisch (2015), arXiv:1503.01057; Yadav et al. (2021), Definition 1, arXiv:2101.11751.
+    It is the baseline of `GridOperator`, which has the same spectrum and the same iterates. Every product reads all
+    rows and costs O(n 4^d + m log m). See Wilson and Nickisch (2015), arXiv:1503.01057, and Yadav et al. (2021),
+    Definition 1, arXiv:2101.11751.
     """
 
     def __init__(self, kernel: GridKernel, X: Tensor, noise: float) -> None:

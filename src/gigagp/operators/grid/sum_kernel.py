@@ -25,28 +25,12 @@ _FEATURES = 4000
 class SumKernel:
     """The prior covariance between the nodes of any grid: ``K_G`` of each component, and slopes.
 
-    On a `GridSum` each component of the kernel has its own grid, and different grids are independent. A linear term
-    of the kernel adds ``F F'``, where the columns of F are linear functions on the nodes, one for each slope.
-    Interpolation reproduces them exactly.
+    On a `GridSum` each component of the kernel (`gigagp.kernels.additive.components`) has its own grid, and different
+    grids are independent. A linear term of the kernel adds ``F F'``, where the columns of F are linear functions on the
+    nodes, one for each slope. Interpolation reproduces them exactly.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Kernel of all inputs, bound.
-    grid : RegularGrid or GridSum
-        For an additive kernel the `GridSum` with a grid for each of `gigagp.kernels.additive.components`.
-    tori : sequence of Torus, optional
-        Torus of each grid for samples; see `GridKernel`.
-
-    Attributes
-    ----------
-    parts : list of (slice, GridKernel, Component)
-        Components with their places in a vector. Some grids may have none, and serve slopes and the mean only.
-
-    Raises
-    ------
-    InvalidInputError
-        If a component is not stationary.
+    ``parts`` holds the components with their places in a vector. Some grids may have none; they serve slopes and the
+    mean only. ``tori`` has the torus of each grid for samples; see `GridKernel`.
     """
 
     def __init__(self, kernel: Kernel, grid: RegularGrid | GridSum, tori: Sequence[Torus] | None = None) -> None:

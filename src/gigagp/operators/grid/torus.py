@@ -22,18 +22,12 @@ class Torus:
 
     With at least ``2 * shape - 1`` nodes, no distance on the grid is shorter the other way around, and a stationary
     covariance on the torus equals that on the grid. Fewer nodes suffice for a covariance that is negligible beyond the
-    added nodes (`GridKernel.root_error`).
+    added nodes (`GridKernel.root_error`). ``lengths`` are the numbers of nodes of the torus; each exceeds that of the
+    grid.
 
     Vectors on the torus are stored as *packed* Fourier coefficients: real and imaginary parts of the half spectrum of
     the real transform, scaled so that the plain dot product of two packed vectors equals that of the vectors. Sums, and
     products with functions of the frequency, then need no transform.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Number of grid nodes for each input.
-    lengths : tuple of int
-        Number of torus nodes for each input; each must exceed its entry of ``shape``.
     """
 
     shape: tuple[int, ...]
@@ -140,16 +134,7 @@ class Torus:
         return column_major(parts, math.prod(self.shape))
 
     def convolve_within(self, packed: Tensor, outer: Tensor, mask: Tensor, inner: Tensor) -> Tensor:
-        """Return ``F M G M F`` times packed vectors: F and G multiply spectra, M multiplies values on the torus.
-
-        Parameters
-        ----------
-        packed : Tensor of shape (n_packed, s)
-        outer, inner : Tensor of shape ``spectrum_shape``
-            F and G.
-        mask : Tensor of shape ``lengths``
-            M.
-        """
+        """Return ``F M G M F`` times packed vectors: F and G multiply spectra, M multiplies values on the torus."""
         parts = []
         for c in self.batches(packed.shape[1], arrays=2):
             values = self._backward(self.unpack(packed[:, c], outer)).mul_(mask)

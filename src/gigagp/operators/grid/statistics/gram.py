@@ -30,13 +30,8 @@ GROUP = 16
 class PackedGram(NamedTuple):
     """The entries of a `StencilGram` in the order in which its products read them, without groups of zeros.
 
-    Attributes
-    ----------
-    entries : array of shape (p, GROUP)
-    starts : array of shape (groups + 1,)
-        Row of ``entries`` at which each group of nodes begins.
-    which : array of shape (p,)
-        Number of the offset of each row of ``entries``.
+    ``entries`` has a row of `GROUP` nodes for each nonzero group and offset. ``starts`` has the first row of each group
+    of nodes, and ``which`` the number of each row's offset.
     """
 
     entries: np.ndarray

@@ -413,13 +413,7 @@ def load_kind(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor
 
 
 def warn_if_repeated(sample: RowSample) -> None:
-    """Warn (`GigaGPWarning`) if copies of rows bias the random signs that are made of the rows' contents.
-
-    Parameters
-    ----------
-    sample : RowSample
-        A sample of the rows.
-    """
+    """Warn (`GigaGPWarning`) if copies of rows bias the random signs that are made of the rows' contents."""
     if sample.repeated > max(_REPEATED, 4 * sample.size**-0.5):  # four standard errors of the estimate
         message = (
             f"About {sample.repeated:.0%} of the rows are exact copies of others, inputs and targets. Equal rows share "
