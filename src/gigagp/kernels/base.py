@@ -94,13 +94,7 @@ class Kernel(ABC):
         return self.multiplied(self.unit_factors(units))
 
     def multiplied(self, factors: Mapping[str, Tensor]) -> Kernel:
-        """Return this kernel with some hyperparameters and their bounds multiplied by factors, for other units.
-
-        Parameters
-        ----------
-        factors : mapping of str to Tensor
-            Positive, of the shape of the hyperparameter or of shape ().
-        """
+        """Return this kernel with some hyperparameters and their bounds times positive factors, for other units."""
         return self.replace({name: self.parameters()[name] * factor for name, factor in factors.items()})
 
     @abstractmethod

@@ -22,12 +22,9 @@ from gigagp.kernels.units import Units
 
 
 class Composite(Kernel):
-    """A kernel made of parts. Parts of the same kind are flattened: ``(a + b) + c`` has three parts.
+    """A kernel made of parts; those of the same kind are flattened, so that ``(a + b) + c`` has three parts.
 
-    Parameters
-    ----------
-    *parts : Kernel or float
-        A number stands for a fixed `Constant`.
+    A number as a part stands for a fixed `Constant`.
     """
 
     symbol: ClassVar[str]

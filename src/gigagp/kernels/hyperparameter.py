@@ -11,13 +11,7 @@ if TYPE_CHECKING:
 
 
 class Hyperparameter:
-    """Attribute of a `Leaf` that reads the hyperparameter of the same name: a tensor, None while it is not settled.
-
-    Parameters
-    ----------
-    description : str
-        The attribute's docstring.
-    """
+    """Attribute of a `Leaf` that reads the hyperparameter of the same name: a tensor, None while it is not settled."""
 
     def __init__(self, description: str) -> None:
         self.__doc__ = description

@@ -15,17 +15,7 @@ from gigagp.kernels.arguments import checked_groups
 
 
 class OfInputs(ABC):
-    """What `gigagp.kernels.Leaf` knows of its inputs.
-
-    Attributes
-    ----------
-    columns : tuple of int or None
-        The input columns that the kernel depends on; None for all.
-    ard : bool
-        Whether hyperparameters that belong to inputs have one value each, or one for all.
-    groups : tuple of int or None
-        Number of the value that each active input has, where several inputs share one.
-    """
+    """What `gigagp.kernels.Leaf` knows of its inputs."""
 
     _columns: tuple[int, ...] | None
     _ard: bool
@@ -57,13 +47,7 @@ class OfInputs(ABC):
 
     @property
     def n_active(self) -> int:
-        """Number of inputs that the kernel depends on.
-
-        Raises
-        ------
-        InvalidInputError
-            If the kernel is not bound to data and ``columns`` was not given.
-        """
+        """Number of inputs that the kernel depends on, which an unbound kernel knows from its ``columns`` alone."""
         if self._columns is not None:
             return len(self._columns)
         if self._n_inputs is None:
@@ -121,13 +105,8 @@ class OfInputs(ABC):
     def with_groups(self, groups: Sequence[int], columns: Sequence[int] | None = None) -> Self:
         """Return this unbound kernel with one value of its hyperparameters of inputs for each group of inputs.
 
-        Parameters
-        ----------
-        groups : sequence of int
-            Number of the group of each active input, from 0, in the order in which groups first occur. The inputs of
-            a group must have the same unit.
-        columns : sequence of int, optional
-            New active columns; None: as they are.
+        ``groups`` has the number of the group of each active input, from 0, in the order in which groups first occur.
+        The inputs of a group must have the same unit. ``columns`` replaces the active columns.
         """
         other = copy.copy(self)
         other._groups = checked_groups(groups, type(self).__name__)

@@ -305,22 +305,15 @@ class Leaf(OfInputs, Kernel):
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return the base randomness of ``n_frequencies`` frequencies, which does not depend on hyperparameters.
 
-        Raises
-        ------
-        InvalidInputError
-            Here: a kernel with a spectrum (``has_spectrum = True``) has to write this and `amplitude_and_phase`.
+        A kernel with a spectrum (``has_spectrum = True``) has to write this and `amplitude_and_phase`.
         """
         raise self._without_spectrum()
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
         """Return the base randomness of some frequencies by their index, drawn from the spectral density itself.
 
-        This is what `draw_frequencies` returns with ``law="joint"``, for a few of very many frequencies.
-
-        Raises
-        ------
-        InvalidInputError
-            Here: a kernel with a spectrum has to write this for inference that stores no frequencies.
+        This is what `draw_frequencies` returns with ``law="joint"``, for a few of very many frequencies. A kernel with
+        a spectrum has to write it for inference that stores no frequencies.
         """
         raise self._without_spectrum()
 

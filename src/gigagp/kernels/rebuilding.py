@@ -37,19 +37,7 @@ def arguments_of(kernel: Kernel) -> dict[str, Any]:
 
 
 def rebuilt(kernel: Kernel, changes: Mapping[str, Any]) -> Kernel:
-    """Return a kernel made of the same arguments as another, except for the given ones.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    changes : mapping
-        New values, by the names of `arguments_of`.
-
-    Raises
-    ------
-    InvalidInputError
-        If a value is not allowed.
-    """
+    """Return a kernel made of the same arguments as another, except for changes by the names of `arguments_of`."""
     constructor: Any = type(kernel)
     if isinstance(kernel, Composite):
         whole: Kernel = constructor(*(changes.get(name, part) for name, part in arguments_of(kernel).items()))

@@ -17,13 +17,7 @@ _MOST_TERMS = 10_000
 
 
 def describe(kernel: Kernel) -> dict[str, Any]:
-    """Return ``kernel.to_dict()`` with marks on classes that are not the package's, and on subclasses of the package's.
-
-    Raises
-    ------
-    InvalidInputError
-        If such a class has no name.
-    """
+    """Return ``kernel.to_dict()`` with marks on classes that are not the package's, also where they derive from it."""
     if isinstance(kernel, Composite):
         description = {"kernel": type(kernel).__name__, "parts": [describe(part) for part in kernel.parts]}
     else:

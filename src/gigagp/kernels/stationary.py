@@ -175,10 +175,7 @@ class StationaryKernel(Leaf):
     def coordinates(self, X: Tensor) -> Tensor:
         """Return the coordinates whose distances count: the active inputs, or what the metric makes of them.
 
-        Raises
-        ------
-        InvalidInputError
-            If rows in the data's own units are not in the range of the metric.
+        Rows in the data's own units have to be in the range of the metric.
         """
         if self._input_weights is None:
             self.require_taken(X)
@@ -223,13 +220,7 @@ class StationaryKernel(Leaf):
         return self._geometry.origin(units.centre[self._active_columns(len(units.scale))])
 
     def lengths(self, name: str = "lengthscale") -> Tensor:
-        """Return one lengthscale for each active input; see `OfInputs.lengths`.
-
-        Raises
-        ------
-        InvalidInputError
-            If the metric has no lengthscale along each input.
-        """
+        """Return one lengthscale for each active input; refuse a metric without lengthscales along the inputs."""
         if self.metric != "euclidean":
             msg = (
                 f"kernel of a grid over the inputs must have lengthscales along them; got {self!r} with "
@@ -322,14 +313,9 @@ class StationaryKernel(Leaf):
         return {"normal": numbers.normal(self.n_coordinates), "tail": numbers.uniform(1), "weight": weight}
 
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
-        """Return frequencies at unit lengthscales, (number of frequencies, active inputs).
+        """Return frequencies at unit lengthscales, (number of frequencies, active inputs); random features need them.
 
         With the draw's weights they follow the spectral density; a small ``tail`` is a high frequency.
-
-        Raises
-        ------
-        InvalidInputError
-            Here: a kernel with random features has to write this.
         """
         raise self._without_spectrum()
 
@@ -340,13 +326,7 @@ class StationaryKernel(Leaf):
 
 
 def require_taken(kernel: Kernel, X: Tensor | np.ndarray, names: Sequence[str] | None = None) -> None:
-    """Refuse rows (n, d) in the data's own units that a metric of the kernel does not take, such as latitudes above 90.
-
-    Raises
-    ------
-    InvalidInputError
-        Naming the column and the row.
-    """
+    """Refuse rows (n, d) in the data's own units that a metric does not take, such as latitudes above 90."""
     if _has_ranges(kernel):
         rows = X if isinstance(X, Tensor) else torch.from_numpy(np.ascontiguousarray(X))
         for leaf in kernel.bind(rows.shape[1]).leaves():
