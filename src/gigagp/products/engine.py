@@ -16,13 +16,7 @@ Weights = Callable[[slice, slice], Tensor]
 
 @dataclass(frozen=True)
 class LowRankWeights:
-    """Weights ``A = left @ right.T``. Fused engines never form a tile of them outside of their cache.
-
-    Parameters
-    ----------
-    left : Tensor of shape (n, s)
-    right : Tensor of shape (m, s)
-    """
+    """Weights ``A = left @ right.T``, whose tiles fused engines never form outside of their cache."""
 
     left: Tensor
     right: Tensor

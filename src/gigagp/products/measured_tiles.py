@@ -44,14 +44,9 @@ TOLERANCE, OWN_NUMBERS = {torch.float32: 1e-4, torch.float64: 1e-9}, 100.0
 class Findings:
     """What a process has found out about Triton.
 
-    Attributes
-    ----------
-    failures : dict of str to str
-        For a device on which Triton is no longer used, what it did, in words that follow "Triton".
-    tested : set
-        Devices, dtypes and structures of programs that have passed the self-test.
-    speedups : dict of tuple to dict
-        For the same, and then for each class of jobs: the time of torch tiles over that of Triton.
+    ``failures`` says in words that follow "Triton" what it did on a device where it is no longer used. ``tested`` has
+    the devices, dtypes and structures of programs that have passed the self-test. ``speedups`` has for each of these,
+    and then for each class of jobs, the time of torch tiles over that of Triton.
     """
 
     failures: dict[str, str] = field(default_factory=dict)
@@ -82,9 +77,7 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
 class MeasuredTiles:
     """`TritonTiles` where they pass a self-test and are quicker than `TorchTiles`, else `TorchTiles`.
 
-    When to use: `select` takes it by itself on CUDA for kernels that Triton can run.
-
-    The first job of a kind is preceded by two checks:
+    `select` takes it on CUDA for kernels that Triton can run. The first job of a kind is preceded by two checks:
 
     1. Products, entries and gradients of the kernel's program on a small problem have to agree with torch tiles. So
        does a part of the job itself, on its own points.
@@ -97,23 +90,8 @@ class MeasuredTiles:
     Triton is no longer used on a device once it has disagreed, or has failed in its compiler or at run time. One
     warning says so, and `name` from then on.
 
-    Notes
-    -----
-    Two runs may choose differently, because times vary, and the engines differ by rounding errors. For the same bits
-    in every run pass an engine to `operators.KernelMatrix`.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound. Its structure counts, not its hyperparameters.
-    device : torch.device or str
-    dtype : torch.dtype
-    triton : Engine, optional
-        In place of `TritonTiles`, for tests.
-    findings : Findings, optional
-        In place of those of the process, for tests.
-    clock : callable, optional
-        In place of `seconds`, for tests.
+    Two runs may choose differently, because times vary, and the engines differ by rounding errors. For the same bits in
+    every run pass an engine to `operators.KernelMatrix`. Tests pass their own ``triton``, ``findings`` and ``clock``.
     """
 
     def __init__(

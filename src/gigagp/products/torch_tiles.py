@@ -32,11 +32,8 @@ TILES_EACH, TILES_SHARED = 8, 4
 class TorchTiles:
     """Products tile by tile with torch operations.
 
-    Parameters
-    ----------
-    tile_bytes : int, optional
-        Bytes of a tile. Default: 1 MiB for each thread on a CPU, which fits its cache, at most 8 MiB; 256 MiB on a GPU.
-        The memory budget may make tiles smaller.
+    By default a tile has 1 MiB for each thread on a CPU, which fits its cache, and at most 8 MiB; on a GPU 256 MiB. The
+    memory budget may make tiles smaller.
     """
 
     tile_bytes: int | None = None
