@@ -109,12 +109,9 @@ def derivatives(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Te
 def diagonal_directions(kernel: Kernel, X: Tensor, *, white: bool = True) -> tuple[Tensor, Tensor]:
     """Return what the noise and, if ``white``, the kernel's white parts change on the diagonal.
 
-    Returns
-    -------
-    diagonals : Tensor of shape (n, k)
-        Derivatives of the diagonal: ones for the noise, then one column for each number of a white part.
-    by_parameter : Tensor of shape (p + 1, k)
-        Which of them belongs to which hyperparameter, in the order of `Kernel.parameters`, then the noise.
+    ``diagonals``, shape (n, k), has the derivatives of the diagonal: ones for the noise, then one column for each
+    number of a white part. ``by_parameter``, shape (p + 1, k), tells which of them belongs to which hyperparameter, in
+    the order of `Kernel.parameters`, then the noise.
     """
     parameters = kernel.parameters()
     sizes = [value.numel() for value in parameters.values()]
@@ -141,20 +138,11 @@ def diagonal_directions(kernel: Kernel, X: Tensor, *, white: bool = True) -> tup
 
 
 class _Problem:
-    """A batch of local problems.
+    """A batch of b local problems.
 
-    Attributes
-    ----------
-    index : Tensor of shape (b, m + 1)
-        Rows of the pool: the neighbours, and last the row itself. Empty places repeat the row.
-    points : Tensor of shape (b, m + 1, d)
-    factor : Tensor of shape (b, m + 1, m + 1)
-        Lower Cholesky factors.
-    kept : Tensor of shape (b, m + 1)
-        Places that are neither empty nor determined by nearer ones.
-    u : Tensor of shape (b, m + 1)
-        ``L^-T e_m``.
-    raised : int
+    ``index``, shape (b, m + 1), has rows of the pool: the neighbours, and last the row itself; empty places repeat the
+    row. ``factor`` has their lower Cholesky factors. ``kept`` marks the places that are neither empty nor determined by
+    nearer ones. ``u`` is ``L^-T e_m``.
     """
 
     def __init__(self, pool: LocalPool, targets: Tensor, neighbours: Tensor, kernel: Kernel) -> None:
@@ -181,11 +169,7 @@ class _Problem:
 def neighbour_factors(pool: LocalPool, targets: Tensor, neighbours: Tensor) -> tuple[Tensor, Tensor]:
     """Return what `conditionals` solves with: lower Cholesky factors, and which neighbours are neither empty nor lost.
 
-    Returns
-    -------
-    factor : Tensor of shape (q, m, m)
-        Of the covariances among the neighbours of a row.
-    kept : Tensor of shape (q, m)
+    The factors, shape (q, m, m), are those of the covariances among the neighbours of each row.
     """
     batches = _batches(pool, targets, neighbours)
     parts = [_Problem(pool, targets[rows], neighbours[rows], pool.kernel) for rows in batches]
@@ -234,19 +218,9 @@ def _sound_places(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def blocks(kernel: Kernel, points: Tensor, others: Tensor | None = None) -> Tensor:
-    """Return the covariances of the continuous part within batches of points.
+    """Return the covariances of the continuous part within batches of points, shape (b, k, l).
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound.
-    points : Tensor of shape (b, k, d)
-    others : Tensor of shape (b, l, d), optional
-        Points on the other side; by default the same.
-
-    Returns
-    -------
-    Tensor of shape (b, k, l)
+    Points have the shape (b, k, d), and those on the other side, by default the same, (b, l, d).
     """
     try:
         if others is None:
