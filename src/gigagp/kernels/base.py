@@ -211,7 +211,6 @@ class Kernel(ABC):
         return Sum(self, other) if isinstance(other, Kernel | Real) else NotImplemented
 
     def __radd__(self, other: float) -> Kernel:
-        """Return the sum; a number stands for a fixed `Constant`."""
         from gigagp.kernels.composite import Sum
 
         return Sum(other, self) if isinstance(other, Real) else NotImplemented
@@ -223,7 +222,6 @@ class Kernel(ABC):
         return Product(self, other) if isinstance(other, Kernel | Real) else NotImplemented
 
     def __rmul__(self, other: float) -> Kernel:
-        """Return the product; a number stands for a fixed `Constant`."""
         from gigagp.kernels.composite import Product
 
         return Product(other, self) if isinstance(other, Real) else NotImplemented

@@ -151,7 +151,6 @@ class Linear(Leaf):
         return {"normal": numbers.normal(self.n_active)}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the values of random linear functions."""
         return self.scale(X) @ draw["normal"].to(dtype=X.dtype, device=X.device).T, None
 
 

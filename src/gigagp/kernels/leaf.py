@@ -221,7 +221,6 @@ class Leaf(OfInputs, Kernel):
         return other
 
     def multiplied(self, factors: Mapping[str, Tensor]) -> Self:
-        """Return this kernel in other units: values and their bounds times factors; see `Kernel.multiplied`."""
         other = self.replace({name: self.value(name) * factor for name, factor in factors.items()})
         other._bounds = {
             name: pair.multiplied(factors[name]) if name in factors else pair for name, pair in self._bounds.items()

@@ -94,7 +94,6 @@ class Periodic(Leaf):
         return {"normal": numbers.normal(2 * self.n_active)}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the square root of the variance, and points on the circles times frequencies."""
         points = self.embed(X.to(torch.float64)).to(X.dtype)  # float64 first: angles can be many turns
         return self.value("variance", X).sqrt(), points @ draw["normal"].to(dtype=X.dtype, device=X.device).T
 
@@ -167,5 +166,4 @@ class Cosine(Leaf):
         return {"sign": numbers.normal(self.n_active).sign()}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the square root of the variance, and the waves' phases."""
         return self.value("variance", X).sqrt(), self.angles(X).to(X.dtype) @ draw["sign"].to(X).T

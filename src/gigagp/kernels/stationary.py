@@ -320,7 +320,6 @@ class StationaryKernel(Leaf):
         raise self._without_spectrum()
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the root of variance times weights, and inputs times frequencies."""
         omega = self.frequencies(draw).to(dtype=X.dtype, device=X.device)
         return (self.value("variance", X) * draw["weight"].T.to(X)).sqrt(), self.scale(X) @ omega.T
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,46 +13,15 @@ from gigagp.kernels import Kernel
 from gigagp.neighbours.local import LOST, Conditionals, Derivatives, gram, total
 from gigagp.runtime import interruption
 
+if TYPE_CHECKING:
+    from gigagp.neighbours.conditionals import Pool
+
 #: Arrays of (m + 1)^2 numbers for each problem at the peak of a batch.
 _ARRAYS = 8
 
 
-class LocalPool(Protocol):
-    """The rows of `gigagp.neighbours.conditionals.Pool`."""
-
-    @property
-    def kernel(self) -> Kernel:
-        """Kernel of the continuous part."""
-        ...
-
-    @property
-    def X(self) -> Tensor:
-        """The rows."""
-        ...
-
-    @property
-    def noise(self) -> Tensor:
-        """Noise variance of each row."""
-        ...
-
-    @property
-    def low(self) -> Tensor | None:
-        """Columns whose covariance is subtracted."""
-        ...
-
-    @property
-    def budget(self) -> int:
-        """Bytes for a batch."""
-        ...
-
-    @property
-    def latent(self) -> bool:
-        """Whether the white part of the kernel is no part of the noise."""
-        ...
-
-
 def conditionals(
-    pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor | None, *, weights: bool
+    pool: Pool, targets: Tensor, neighbours: Tensor, values: Tensor | None, *, weights: bool
 ) -> Conditionals:
     """Return the conditional distributions of some rows; see `gigagp.neighbours.conditionals.Pool.conditionals`."""
     none = torch.zeros(0, dtype=torch.float64, device=pool.X.device)
@@ -78,7 +47,7 @@ def conditionals(
     )
 
 
-def derivatives(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
+def derivatives(pool: Pool, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
     """Return the log density with its gradient and information; see `Pool.derivatives`."""
     t = values.shape[1]
     parameters = pool.kernel.parameters()
@@ -145,7 +114,7 @@ class _Problem:
     nearer ones. ``u`` is ``L^-T e_m``.
     """
 
-    def __init__(self, pool: LocalPool, targets: Tensor, neighbours: Tensor, kernel: Kernel) -> None:
+    def __init__(self, pool: Pool, targets: Tensor, neighbours: Tensor, kernel: Kernel) -> None:
         targets, neighbours = targets.to(pool.X.device).long(), neighbours.to(pool.X.device).long()
         present = torch.cat([neighbours >= 0, torch.ones_like(targets, dtype=torch.bool)[:, None]], 1)
         self.index = torch.cat([torch.where(neighbours >= 0, neighbours, targets[:, None]), targets[:, None]], 1)
@@ -166,7 +135,7 @@ class _Problem:
 
 
 @torch.no_grad()
-def neighbour_factors(pool: LocalPool, targets: Tensor, neighbours: Tensor) -> tuple[Tensor, Tensor]:
+def neighbour_factors(pool: Pool, targets: Tensor, neighbours: Tensor) -> tuple[Tensor, Tensor]:
     """Return what `conditionals` solves with: lower Cholesky factors, and which neighbours are neither empty nor lost.
 
     The factors, shape (q, m, m), are those of the covariances among the neighbours of each row.
@@ -245,7 +214,7 @@ def _moved(kernel: Kernel, problem: _Problem, name: str) -> Tensor:
     return torch.stack([jvp(product, value, unit)[1] for unit in units], -1)
 
 
-def _batches(pool: LocalPool, targets: Tensor, neighbours: Tensor, directions: int = 0) -> Iterator[slice]:
+def _batches(pool: Pool, targets: Tensor, neighbours: Tensor, directions: int = 0) -> Iterator[slice]:
     """Iterate over ranges of rows whose problems keep to the memory budget."""
     side = neighbours.shape[1] + 1
     bytes_each = 8 * side * (_ARRAYS * side + directions + (0 if pool.low is None else pool.low.shape[1]))

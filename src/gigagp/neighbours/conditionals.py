@@ -98,7 +98,6 @@ class Pool:
         return self._conditionals(targets, neighbours, values, weights)
 
     def _conditionals(self, targets: Tensor, neighbours: Tensor, values: Tensor | None, weights: bool) -> Conditionals:
-        """Return what `conditionals` does, in this process."""
         if not self.is_native:
             return batched.conditionals(self, targets, neighbours, values, weights=weights)
         found = self._run(self._program, targets, neighbours, values, weights=weights, derivatives=False)
@@ -123,7 +122,6 @@ class Pool:
         return self._derivatives(targets, neighbours, values)
 
     def _derivatives(self, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
-        """Return what `derivatives` does, in this process."""
         if not self.is_native:
             return batched.derivatives(self, targets, neighbours, values)
         program, diagonals, jacobian = self._slopes

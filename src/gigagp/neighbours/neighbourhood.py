@@ -229,7 +229,6 @@ class NeighbourGraph:
         return self.kernel, self.n_neighbours, self._X
 
     def __setstate__(self, state: tuple[Kernel, int, Tensor]) -> None:
-        """Restore the state of a copy."""
         self.kernel, self.n_neighbours, self._X = state
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
-from gigagp.products.engine import Engine, LowRankWeights
+from gigagp.products.engine import Engine, LowRankWeights, weights_of
 from gigagp.products.selection import select
 from gigagp.products.torch_tiles import TorchTiles
 
@@ -44,11 +44,7 @@ class _Cross(torch.autograd.Function):
 
             (again,) = torch.func.vjp(dense, X)[1](slope)
             return again, None, None, None, None, None
-
-        def tile(rows: slice, columns: slice) -> Tensor:
-            return slope[rows, columns]
-
-        weights = tile if V is None else LowRankWeights(slope, V)
+        weights = weights_of(slope) if V is None else LowRankWeights(slope, V)
         found = TorchTiles().points_gradient(ctx.kernel, X, Z, weights, budget=ctx.budget)
         return found.to(X), None, None, None, None, None
 

@@ -1,7 +1,7 @@
 """The engine on a CUDA device: Triton's where it agrees with torch tiles and is quicker, which the first use finds out.
 
-Nothing here has run on a GPU yet. The tests run it on the CPU: with Triton's interpreter, and with engines that
-simulate a mismatch, a compiler's error and a slow Triton.
+The tests run it on the CPU: with Triton's interpreter, and with engines that simulate a mismatch, a compiler's error
+and a slow Triton.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from gigagp.errors import GigaGPError, GigaGPWarning, warn
 from gigagp.kernels import Kernel
 from gigagp.products.arguments import check_points, check_vectors, check_weights
-from gigagp.products.engine import Engine, LowRankWeights, Weights
+from gigagp.products.engine import Engine, LowRankWeights, Weights, weights_of
 from gigagp.products.program import compile_kernel
 from gigagp.products.torch_tiles import TorchTiles
 from gigagp.products.triton_tiles import TritonTiles
@@ -131,29 +131,29 @@ class MeasuredTiles:
         check_points(self.name, kernel, X, Z)
         check_vectors(self.name, V, Z)
         left, right = _part(X, Z, budget)
-
-        def part(engine: Engine) -> Tensor:
-            positive = V[: len(right)].abs()  # without signs the sums do not cancel
-            return engine.product(kernel, left, right, positive, budget=budget)
-
-        def whole(engine: Engine) -> Tensor:
-            return engine.product(kernel, X, Z, V, budget=budget)
-
-        return self._run(kernel, X, Z, ("product", Z is X, V.shape[1].bit_length()), part, whole)
+        return self._run(
+            kernel,
+            X,
+            Z,
+            ("product", Z is X, V.shape[1].bit_length()),
+            # without signs the sums do not cancel
+            lambda engine: engine.product(kernel, left, right, V[: len(right)].abs(), budget=budget),
+            lambda engine: engine.product(kernel, X, Z, V, budget=budget),
+        )
 
     def dense(self, kernel: Kernel, X: Tensor, Z: Tensor | None = None, *, budget: int) -> Tensor:
         """Return the whole matrix; see `Engine.dense`."""
         columns = X if Z is None else Z
         check_points(self.name, kernel, X, columns)
         left, right = _part(X, columns, budget)
-
-        def part(engine: Engine) -> Tensor:
-            return engine.dense(kernel, left, None if Z is None else right, budget=budget)
-
-        def whole(engine: Engine) -> Tensor:
-            return engine.dense(kernel, X, Z, budget=budget)
-
-        return self._run(kernel, X, columns, ("dense", Z is None), part, whole)
+        return self._run(
+            kernel,
+            X,
+            columns,
+            ("dense", Z is None),
+            lambda engine: engine.dense(kernel, left, None if Z is None else right, budget=budget),
+            lambda engine: engine.dense(kernel, X, Z, budget=budget),
+        )
 
     def gradient(
         self, kernel: Kernel, X: Tensor, Z: Tensor, weights: Weights, *, symmetric: bool, budget: int
@@ -222,7 +222,7 @@ class MeasuredTiles:
             lambda engine: engine.dense(kernel, X, budget=budget),
             lambda engine: engine.gradient(kernel, X, X, LowRankWeights(few, few), symmetric=True, budget=budget),
             lambda engine: engine.gradient(kernel, X, Z, LowRankWeights(other, many), symmetric=False, budget=budget),
-            lambda engine: engine.gradient(kernel, X, Z, _Matrix(matrix), symmetric=False, budget=budget),
+            lambda engine: engine.gradient(kernel, X, Z, weights_of(matrix), symmetric=False, budget=budget),
         ]
         for job in jobs:
             _require_agreement(job(self._triton), job(self._torch), TOLERANCE[like.dtype])
@@ -250,16 +250,6 @@ class MeasuredTiles:
         )
 
 
-@dataclass(frozen=True)
-class _Matrix:
-    """Weights from a whole matrix."""
-
-    matrix: Tensor
-
-    def __call__(self, rows: slice, columns: slice) -> Tensor:
-        return self.matrix[rows, columns]
-
-
 def _structure(kernel: Kernel) -> tuple[Any, ...]:
     """Return what Triton compiles a kernel by: the steps of its program, and profile and inputs of its terms."""
     nothing = torch.empty(0, kernel.n_inputs or 1, dtype=torch.float64)
@@ -279,7 +269,7 @@ def _positive(weights: Weights, n: int, m: int) -> Weights:
     """Return the absolute weights of the first n rows and m columns: without signs the sums do not cancel."""
     if isinstance(weights, LowRankWeights):
         return LowRankWeights(weights.left[:n].abs(), weights.right[:m].abs())
-    return _Matrix(weights(slice(0, n), slice(0, m)).abs())
+    return weights_of(weights(slice(0, n), slice(0, m)).abs())
 
 
 def _moderate(name: str, value: Tensor, d: int) -> Tensor:

@@ -12,7 +12,7 @@ from gigagp.kernels import Kernel
 from gigagp.products.arguments import check_points, check_vectors, check_weights, read_weights
 from gigagp.products.blocks import ranges
 from gigagp.products.dense import tall_product
-from gigagp.products.engine import LowRankWeights, Weights
+from gigagp.products.engine import LowRankWeights, Weights, weights_of
 from gigagp.products.tiles import tiles_of
 from gigagp.runtime.memory import require
 
@@ -137,9 +137,5 @@ def gradient_apart(
 
     The weights are ``left @ right.T``, or ``left`` itself, shape (n, m), where ``right`` is None.
     """
-
-    def whole(rows: slice, columns: slice) -> Tensor:
-        return left[rows, columns]
-
-    weights: Weights = whole if right is None else LowRankWeights(left, right)
+    weights = weights_of(left) if right is None else LowRankWeights(left, right)
     return TorchTiles().gradient(kernel, X, Z, weights, symmetric=symmetric, budget=_HANDED_OVER)

@@ -11,6 +11,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
+from gigagp.products.arguments import check_finite
 from gigagp.runtime.run import Run
 from gigagp.settings.fields import Settings
 from gigagp.solvers.prepared import Prepared
@@ -80,7 +81,6 @@ class PreparingSolver(Solver):
     """Base of solvers whose solves with one matrix share a `Prepared`."""
 
     def prepare(self, operator: LinearOperator, previous: object = None, run: Run | None = None) -> Prepared:
-        """Return the matrix with what solves share; see `Solver.prepare`."""
         return Prepared(operator, previous, run=run)
 
     def solve(
@@ -92,7 +92,6 @@ class PreparingSolver(Solver):
         *,
         n_targets: int | None = None,
     ) -> Solution:
-        """Solve for every column; see `Solver.solve`."""
         state = operator if isinstance(operator, Prepared) else self.prepare(operator)
         return self._solve(state, right_hand_sides, initial, own_generator(generator), n_targets)
 
@@ -393,10 +392,7 @@ def _as_columns(operator: LinearOperator, vectors: torch.Tensor, name: str) -> t
         msg = f"{name} of solve must have shape ({operator.n},) or ({operator.n}, s); got {tuple(vectors.shape)}."
         raise InvalidInputError(msg)
     columns = vectors.detach().reshape(operator.n, -1).to(dtype=operator.dtype, device=operator.device)
-    if not bool(torch.isfinite(columns).all()):
-        row, column = torch.nonzero(~torch.isfinite(columns))[0].tolist()
-        msg = f"{name} of solve must be finite; got {float(columns[row, column])} in row {row}, column {column}."
-        raise InvalidInputError(msg)
+    check_finite(f"{name} of solve", columns)
     return columns
 
 

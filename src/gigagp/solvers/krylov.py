@@ -108,7 +108,12 @@ class Recurrence:
             if weight:
                 total.value.addcmul_(self.direction, alpha, value=weight)
                 total.residual.addcmul_(product, alpha, value=-weight)
-        beta = self._turn(moving)
+        preconditioned = self._preconditioned()
+        gamma = self.operator.inner(self.residual, preconditioned)
+        beta = torch.where(moving, gamma / torch.where(moving, self.gamma, 1.0), 0.0)
+        self.gamma = gamma
+        self.direction.mul_(beta).add_(preconditioned)
+        self.finite = bool(torch.isfinite(gamma).all())
         return Coefficients(alpha, beta), alpha * lengths
 
     @property
@@ -142,12 +147,3 @@ class Recurrence:
 
     def _preconditioned(self) -> torch.Tensor:
         return self.residual if self._precondition is None else self._precondition(self.residual)
-
-    def _turn(self, moving: torch.Tensor) -> torch.Tensor:
-        preconditioned = self._preconditioned()
-        gamma = self.operator.inner(self.residual, preconditioned)
-        beta = torch.where(moving, gamma / torch.where(moving, self.gamma, 1.0), 0.0)
-        self.gamma = gamma
-        self.direction.mul_(beta).add_(preconditioned)
-        self.finite = bool(torch.isfinite(gamma).all())
-        return beta

@@ -101,50 +101,21 @@ def log_determinant(
     truncation: TruncationChoice | None = None,
     starts: torch.Tensor | None = None,
 ) -> Estimate:
-    """Estimate ``log det H``.
+    """Estimate ``log det H``, with its standard error over the probes (NaN for one probe).
 
     ``log det H = log det P + tr log(P^-1/2 H P^-1/2)``. The trace is estimated by the mean over random directions of a
     quadrature, whose nodes and weights come from the tridiagonal matrix that conjugate gradients produces. A better
-    preconditioner makes the trace smaller and with it the standard error; with ``P = H`` the result is exact.
+    preconditioner makes the trace smaller and with it the standard error; with ``P = H`` the result is exact. See
+    Ubaru, Chen & Saad (2017), doi:10.1137/16M1104974; Gardner et al. (2018), arXiv:1809.11165, section 4; and Wenger et
+    al. (2022), arXiv:2107.00243.
 
-    Parameters
-    ----------
-    operator : LinearOperator
-        Self-adjoint and positive definite in its inner product.
-    preconditioner : "auto", recipe, Preconditioner or None, default "auto"
-        As for `gigagp.solvers.ConjugateGradients`.
-    n_probes : int, default 16
-        Number of random directions. The standard error falls with the root of this number.
-    max_steps : int, optional
-        Largest number of products with the operator. None stands for 200, or with a truncation for the number of rows.
-        Without a truncation the quadrature ends earlier if its error is far below the standard error.
-    generator : torch.Generator, optional
-        Source of the random directions. None stands for a fixed seed.
-    truncation : Distribution, RussianRoulette or SingleSample, optional
-        Cut the quadrature of each direction at its own random length and reweight it, which removes the bias of a small
-        number of steps. It requires small eigenvalue problems for every length up to the longest and is therefore
-        expensive; it is meant for analysis, as gradients do not need it.
-    starts : Tensor of shape (n, s), optional
-        The directions, drawn from N(0, P). None: they are drawn here.
+    The preconditioner is chosen as in `gigagp.solvers.ConjugateGradients`. ``starts``, shape (n, s), are the
+    directions, drawn from N(0, P); without them ``n_probes`` are drawn here. The quadrature ends once its error is far
+    below the standard error, or after ``max_steps`` products, by default 200.
 
-    Returns
-    -------
-    Estimate
-        The log-determinant and its standard error over the probes, which is NaN with one probe.
-
-    Raises
-    ------
-    InvalidInputError
-        If a count is not positive, a recipe is given for an operator whose entries cannot be read, or a truncation
-        requires more steps than are available.
-    NonFiniteError
-        If products are NaN, or the matrix is not positive definite in its precision.
-
-    References
-    ----------
-    Ubaru, Chen & Saad (2017), doi:10.1137/16M1104974. Gardner et al. (2018), arXiv:1809.11165, section 4.
-    Potapczynski et al. (2021), arXiv:2102.06695, eq. S12 (truncation).
-    Wenger et al. (2022), "Preconditioning for scalable Gaussian process hyperparameter optimization", arXiv:2107.00243.
+    With a truncation, the quadrature of each direction is cut at its own random length and reweighted, which removes
+    the bias of a small number of steps (Potapczynski et al. 2021, arXiv:2102.06695, eq. S12). It requires small
+    eigenvalue problems for every length up to the longest; it is meant for analysis, as gradients do not need it.
     """
     generator = own_generator(generator)
     series = None if truncation is None else _bounded(truncation, operator.dimension, max_steps)

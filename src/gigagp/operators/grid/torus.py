@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.products.blocks import ranges
 
 #: Largest number of bytes for the transforms of one batch of columns.
 _BATCH_BYTES = 2**28
@@ -98,12 +98,10 @@ class Torus:
         # Integral of the slope 1 - (3 s^2 - 2 s^3).
         return torch.where(step <= inside, step, inside + (half - inside) * (s - s**3 + s**4 / 2))
 
-    # Transforms -------------------------------------------------------------------------------------------------------
-
     def batches(self, n_columns: int, arrays: int = 1) -> list[slice]:
         """Return slices of columns whose transforms, with ``arrays`` arrays each, fit into a fixed number of bytes."""
         step = max(1, _BATCH_BYTES // (32 * self.size * arrays))
-        return [slice(a, b) for a, b in pairwise([*range(0, n_columns, step), n_columns])]
+        return list(ranges(n_columns, step))
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Return the orthonormal half spectra, (s, *spectrum_shape), of grid vectors (m, s) padded with zeros."""

@@ -196,11 +196,9 @@ class StencilGram(Gram):
         return StencilGram(grid or self.grid, values)
 
     def __add__(self, other: StencilGram) -> StencilGram:
-        """Return the matrix of both sets of rows."""
         return StencilGram(self.grid, self.values + self._same_grid(other).values)
 
     def __sub__(self, other: StencilGram) -> StencilGram:
-        """Return the matrix without the rows of ``other``."""
         return StencilGram(self.grid, self.values - self._same_grid(other).values)
 
     def _same_grid(self, other: StencilGram) -> StencilGram:

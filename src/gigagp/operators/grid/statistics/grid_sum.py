@@ -13,6 +13,7 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.operators.grid.statistics.arguments import outside_error
 from gigagp.operators.grid.statistics.geometry import RegularGrid
+from gigagp.products.blocks import ranges
 
 #: Number of elements of a block of stencils.
 _BLOCK = 2**22
@@ -177,8 +178,7 @@ class GridSum:
     def blocks(self, n: int) -> list[slice]:
         """Return slices of n points whose products of weights fit a block."""
         width = sum(grid.scheme.width**grid.n_inputs for grid in self.grids)
-        rows = max(1, _BLOCK // width**2)
-        return [slice(a, b) for a, b in pairwise([*range(0, n, rows), n])]
+        return list(ranges(n, max(1, _BLOCK // width**2)))
 
     # Changing ---------------------------------------------------------------------------------------------------------
 

@@ -93,7 +93,6 @@ class RowsGram(Gram):
         return squares.index_add_(0, self._matrix.col_indices(), values.flatten())
 
     def __add__(self, other: RowsGram) -> RowsGram:
-        """Return the matrix of both sets of rows."""
         if other.grid != self.grid or not isinstance(other, RowsGram):
             msg = "Only matrices of rows that are held, on the same grid, can be added."
             raise InvalidInputError(msg)

@@ -298,7 +298,6 @@ class GridStatistics:
         )
 
     def __add__(self, other: GridStatistics) -> GridStatistics:
-        """Return the statistics of both sets of rows."""
         self._check_same(other)
         return self._with(
             self.n_rows + other.n_rows,

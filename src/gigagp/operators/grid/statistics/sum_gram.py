@@ -77,11 +77,9 @@ class SumGram(Gram):
         return SumGram(grid or self.grid, values)
 
     def __add__(self, other: SumGram) -> SumGram:
-        """Return the matrix of both sets of rows."""
         return SumGram(self.grid, self.values + other.values)
 
     def __sub__(self, other: SumGram) -> SumGram:
-        """Return the matrix without the rows of ``other``."""
         return SumGram(self.grid, self.values - other.values)
 
     @property
