@@ -10,8 +10,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
-from gigagp.kernels.hyperparameter import Hyperparameter
-from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.units import Unit, Units
 from gigagp.settings.indexed_random import IndexedDraws
 from gigagp.settings.random import standard_normal

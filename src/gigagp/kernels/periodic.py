@@ -11,8 +11,7 @@ from torch import Tensor
 
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
 from gigagp.kernels.distances import squared_distances
-from gigagp.kernels.hyperparameter import Hyperparameter
-from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.units import Unit
 from gigagp.settings.indexed_random import IndexedDraws
 from gigagp.settings.random import standard_normal

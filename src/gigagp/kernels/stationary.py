@@ -18,8 +18,7 @@ from gigagp.kernels.base import Kernel
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.fused import Profile
 from gigagp.kernels.geometry import MetricName, geometry_of
-from gigagp.kernels.hyperparameter import Hyperparameter
-from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.spectral import tail_probabilities
 from gigagp.kernels.units import Unit, Units
 from gigagp.settings.fields import checked
