@@ -228,13 +228,7 @@ class KernelMatrix(SymmetricMatrix):
         return add_matching(block, rows, columns, self._noise)
 
     def to_dense(self) -> Tensor:
-        """Return the whole H as a new tensor.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the matrix does not fit into the budget.
-        """
+        """Return the whole H as a new tensor, if it fits into the memory budget."""
         everything = slice(None)
         return self.block(everything, everything)
 

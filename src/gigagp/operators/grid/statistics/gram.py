@@ -88,13 +88,11 @@ class Gram(ABC):
 
 
 class StencilGram(Gram):
-    """The matrix ``W'W`` of interpolation weights, m by m, symmetric.
+    """The matrix ``W'W`` of interpolation weights, m by m, symmetric, as `gigagp.grids.GridStatistics.gram` has it.
 
     Only nodes at most three steps apart in every dimension (cubic; one step for linear) share rows. So the matrix is a
     fixed stencil of offsets, with one number for each offset and node; by symmetry half of them are stored (Yadav et
     al. 2021, Claim 2).
-
-    When to use: as `gigagp.grids.GridStatistics.gram`, which is made from data.
 
     Parameters
     ----------

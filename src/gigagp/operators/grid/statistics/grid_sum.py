@@ -121,10 +121,7 @@ class GridSum:
     def extended(self, functions: Callable[[Tensor], Tensor]) -> Tensor:
         """Return values on the nodes of functions that are sums of functions of one input each, shape (m, p).
 
-        Parameters
-        ----------
-        functions : callable
-            Takes points (k, d) and returns values (k, p), such as the basis of a mean.
+        The functions take points (k, d) and return values (k, p), such as the basis of a mean.
         """
         origin = torch.zeros(1, self.n_inputs, dtype=torch.float64)
         at_origin, parts = functions(origin), []

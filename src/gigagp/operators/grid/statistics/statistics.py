@@ -183,7 +183,7 @@ class GridStatistics:
 
     def _of(self, X: Any, Y: Any, noise: Any) -> GridStatistics:
         if (noise is None) != (self.noise is None):
-            msg = "noise of GridStatistics must be given for these rows exactly if it was for the earlier ones."
+            msg = "noise of GridStatistics must be given for these rows if and only if it was for the earlier ones."
             raise InvalidInputError(msg)
         if isinstance(self.gram, RowsGram):
             from gigagp.operators.grid.statistics.accumulator import statistics_of_rows
@@ -211,7 +211,8 @@ class GridStatistics:
     @property
     def _formed(self) -> StencilGram | SumGram:
         if isinstance(self.gram, RowsGram):
-            raise InvalidInputError("Statistics without W'W cannot be moved or sent: make them of other rows.")
+            msg = "Statistics that hold the rows in place of W'W cannot be moved or sent. Use GridStatistics.from_rows."
+            raise InvalidInputError(msg)
         return self.gram
 
     @property

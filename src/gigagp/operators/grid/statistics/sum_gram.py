@@ -15,15 +15,9 @@ from gigagp.operators.grid.statistics.moments import signs
 
 
 class SumGram(Gram):
-    """The matrix ``W'W`` for the weights on all grids of a `GridSum`, m by m, symmetric.
+    """The matrix ``W'W`` for the weights on all grids of a `GridSum`, m by m, symmetric, stored whole in float64.
 
     The block of grids a and b is ``W_a'W_b``. Blocks on the diagonal are stencils, the others are dense.
-
-    Parameters
-    ----------
-    grid : GridSum
-    values : Tensor of shape (m, m)
-        float64.
     """
 
     grid: GridSum
