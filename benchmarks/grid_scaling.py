@@ -35,14 +35,14 @@ from gigagp.errors import SolverWarning
 from gigagp.inference.grid.iterative import iterative_system
 from gigagp.inference.grid.posterior import LowRankCovariance
 from gigagp.inference.grid.system import SolveSettings
-from gigagp.operators.grid import GridKernel, GridOperator, InterpolatedKernelMatrix, RowsGram, Starts
+from gigagp.operators.grid import GridKernel, GridOperator, RowsGram, Starts
 from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.lanczos import log_determinant
 
 sys.path.insert(0, str(Path(__file__).parent))
 from grid_maps import peak, read
-from grid_problems import SETS, Problem, at_most, problem_of, rows_of, sine, timed
+from grid_problems import SETS, InterpolatedKernelMatrix, Problem, at_most, problem_of, rows_of, sine, timed
 
 #: Number of steps in a timed run of conjugate gradients.
 STEPS = 20

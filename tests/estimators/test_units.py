@@ -9,8 +9,7 @@ import torch
 import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError
-from gigagp.kernels.hyperparameter import Hyperparameter
-from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.leaf import Hyperparameter, Leaf
 
 RNG = np.random.default_rng(0)
 X = np.stack([2000 + 5 * RNG.standard_normal(50), 1e-3 * RNG.standard_normal(50)], 1)

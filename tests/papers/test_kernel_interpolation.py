@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
+from benchmarks.grid_problems import InterpolatedKernelMatrix
 from torch import Tensor
 
 import grid_golden as gold
 import kernel_interpolation_reference as paper
 from gigagp.kernels import RBF, Matern
-from gigagp.operators.grid import GridKernel, GridOperator, InterpolatedKernelMatrix, RowsGram, Starts
+from gigagp.operators.grid import GridKernel, GridOperator, RowsGram, Starts
 from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.krylov import Recurrence

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-import gigagp.kernels.features  # noqa: F401 (registers what `Kernel.draw_features` and `Kernel.features` call)
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.categorical import Categorical
 from gigagp.kernels.composite import Product, Sum

@@ -17,17 +17,10 @@ from gigagp.kernels.leaf import Leaf
 
 @dataclass(frozen=True)
 class Component:
-    """The terms of a kernel that depend on the same inputs, as a kernel of those inputs alone.
+    """The terms of a kernel that depend on the same inputs, as a bound kernel of those inputs alone.
 
-    Attributes
-    ----------
-    columns : tuple of int
-        Inputs, ascending.
-    kernel : Kernel
-        Kernel of ``len(columns)`` inputs, bound.
-    names : tuple of str
-        Names, in the whole kernel, of the hyperparameters in ``kernel.parameters()``, in their order. A name occurs
-        more than once if terms share a hyperparameter.
+    ``names`` has the names, in the whole kernel, of the hyperparameters in ``kernel.parameters()``, in their order. A
+    name occurs more than once if terms share a hyperparameter.
     """
 
     columns: tuple[int, ...]
@@ -44,14 +37,7 @@ class Component:
 class Slopes:
     """A linear term, alone or times constants: random slopes of some inputs.
 
-    Attributes
-    ----------
-    leaves : tuple of Leaf
-        One `Linear`, and constants.
-    names : tuple of tuple of str
-        Names of the hyperparameters of each leaf in the whole kernel.
-    columns : tuple of int
-        Inputs that have a slope.
+    ``names`` has the names of each leaf's hyperparameters in the whole kernel, and ``columns`` the inputs with a slope.
     """
 
     leaves: tuple[Leaf, ...]
@@ -92,15 +78,8 @@ def _by_slope(leaf: Leaf, n_slopes: int) -> Tensor:
 def components(kernel: Kernel, whole: Sequence[int] | None = None) -> tuple[list[Component], list[Slopes]]:
     """Return the components of a bound kernel without its white terms, and its linear terms.
 
-    Constant terms go to the first component.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound.
-    whole : sequence of int, optional
-        All inputs: everything that is not linear becomes one component of these. None: one component for each
-        set of inputs that terms depend on together.
+    Constant terms go to the first component. There is one component for each set of inputs that terms depend on
+    together. With ``whole``, all inputs, everything that is not linear becomes one component of these.
     """
     assert kernel.n_inputs is not None, "the kernel is bound"
     kernel = kernel.replace(kernel.parameters())  # leaves are told apart as objects, and one object may stand twice

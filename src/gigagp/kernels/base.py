@@ -94,13 +94,7 @@ class Kernel(ABC):
         return self.multiplied(self.unit_factors(units))
 
     def multiplied(self, factors: Mapping[str, Tensor]) -> Kernel:
-        """Return this kernel with some hyperparameters and their bounds multiplied by factors, for other units.
-
-        Parameters
-        ----------
-        factors : mapping of str to Tensor
-            Positive, of the shape of the hyperparameter or of shape ().
-        """
+        """Return this kernel with some hyperparameters and their bounds times positive factors, for other units."""
         return self.replace({name: self.parameters()[name] * factor for name, factor in factors.items()})
 
     @abstractmethod
@@ -217,7 +211,6 @@ class Kernel(ABC):
         return Sum(self, other) if isinstance(other, Kernel | Real) else NotImplemented
 
     def __radd__(self, other: float) -> Kernel:
-        """Return the sum; a number stands for a fixed `Constant`."""
         from gigagp.kernels.composite import Sum
 
         return Sum(other, self) if isinstance(other, Real) else NotImplemented
@@ -229,7 +222,6 @@ class Kernel(ABC):
         return Product(self, other) if isinstance(other, Kernel | Real) else NotImplemented
 
     def __rmul__(self, other: float) -> Kernel:
-        """Return the product; a number stands for a fixed `Constant`."""
         from gigagp.kernels.composite import Product
 
         return Product(other, self) if isinstance(other, Real) else NotImplemented

@@ -15,12 +15,9 @@ from gigagp.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Bounds:
-    """Smallest and largest value of one hyperparameter, in the units of that hyperparameter.
+    """Smallest and largest value of one hyperparameter, in its units; 0 and infinity where there is no bound.
 
-    Attributes
-    ----------
-    lower, upper : Tensor
-        Of shape () or of the hyperparameter's; 0 and infinity where there is no bound.
+    Both sides have the shape () or that of the hyperparameter.
     """
 
     lower: Tensor
@@ -54,21 +51,10 @@ def _to_plain(side: Tensor) -> Any:
 
 
 def checked_bounds(given: object, shapes: Mapping[str, bool], owner: str) -> dict[str, Bounds]:
-    """Return the bounds that a constructor was given.
+    """Return the bounds that a kernel's constructor was given, as a mapping of names to pairs, or None.
 
-    Parameters
-    ----------
-    given : object
-        A mapping of names to pairs, or None.
-    shapes : mapping of str to bool
-        `Leaf.shapes`: whether a hyperparameter has one value for each input.
-    owner : str
-        Name of the kernel, for errors.
-
-    Raises
-    ------
-    InvalidInputError
-        For anything else.
+    ``shapes`` is `Leaf.shapes`: whether a hyperparameter has one value for each input. Errors name the kernel
+    ``owner``.
     """
     if given is None:
         return {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,14 +20,13 @@ from gigagp.kernels.elementary import Constant
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.units import Units
 
+Value = TypeVar("Value")
+
 
 class Composite(Kernel):
-    """A kernel made of parts. Parts of the same kind are flattened: ``(a + b) + c`` has three parts.
+    """A kernel made of parts; those of the same kind are flattened, so that ``(a + b) + c`` has three parts.
 
-    Parameters
-    ----------
-    *parts : Kernel or float
-        A number stands for a fixed `Constant`.
+    A number as a part stands for a fixed `Constant`.
     """
 
     symbol: ClassVar[str]
@@ -63,44 +62,28 @@ class Composite(Kernel):
         return other
 
     def bind(self, n_inputs: int) -> Self:
-        return (
-            self if self.n_inputs == n_inputs else self.with_parts(tuple(part.bind(n_inputs) for part in self._parts))
-        )
+        if self.n_inputs == n_inputs:
+            return self
+        return self.with_parts(tuple(part.bind(n_inputs) for part in self._parts))
 
     def parameters(self) -> dict[str, Tensor]:
-        return {
-            f"{position}.{name}": value
-            for position, part in enumerate(self._parts)
-            for name, value in part.parameters().items()
-        }
+        return _numbered(part.parameters() for part in self._parts)
 
     def fixed_parameters(self) -> frozenset[str]:
-        return frozenset(
-            f"{position}.{name}" for position, part in enumerate(self._parts) for name in part.fixed_parameters()
-        )
+        return frozenset(_numbered(dict.fromkeys(part.fixed_parameters()) for part in self._parts))
 
     def given_parameters(self) -> frozenset[str]:
-        return frozenset(
-            f"{position}.{name}" for position, part in enumerate(self._parts) for name in part.given_parameters()
-        )
+        return frozenset(_numbered(dict.fromkeys(part.given_parameters()) for part in self._parts))
 
     def bounds(self) -> dict[str, Bounds]:
-        return {
-            f"{position}.{name}": pair
-            for position, part in enumerate(self._parts)
-            for name, pair in part.bounds().items()
-        }
+        return _numbered(part.bounds() for part in self._parts)
 
     def _units_of_parts(self, units: Units) -> Iterator[tuple[Kernel, Units]]:
         """Iterate over the parts, each with its units."""
         return zip(self._parts, itertools.repeat(units))
 
     def unit_factors(self, units: Units) -> dict[str, Tensor]:
-        return {
-            f"{position}.{name}": factor
-            for position, (part, own) in enumerate(self._units_of_parts(units))
-            for name, factor in part.unit_factors(own).items()
-        }
+        return _numbered(part.unit_factors(own) for part, own in self._units_of_parts(units))
 
     def standardized(self, units: Units) -> Self:
         return self.with_parts(tuple(part.standardized(own) for part, own in self._units_of_parts(units)))
@@ -148,7 +131,6 @@ class Composite(Kernel):
         """Return the text of a part, in brackets if it needs them."""
 
     def __repr__(self) -> str:
-        """Return the expression."""
         if len(self._parts) == 1:
             return f"{type(self).__name__}({self._parts[0]!r})"
         return self.symbol.join(self._text(part) for part in self._parts)
@@ -201,6 +183,11 @@ class Product(Composite):
 
     def _text(self, part: Kernel) -> str:
         return f"({part!r})" if isinstance(part, Sum) and len(part.parts) > 1 else repr(part)
+
+
+def _numbered(found: Iterable[Mapping[str, Value]]) -> dict[str, Value]:
+    """Return what each part has by name, with the part's position in front of the name."""
+    return {f"{position}.{name}": value for position, part in enumerate(found) for name, value in part.items()}
 
 
 def _has_variance(kernel: Kernel, *, learned: bool = False) -> bool:

@@ -19,24 +19,12 @@ _OFFSET = 4.0
 
 
 def squared_distances(A: Tensor, B: Tensor, *, kink: bool = False) -> Tensor:
-    """Return the squared distances of all pairs of rows.
+    """Return the squared distances of all pairs of rows, in units of the lengthscale; differentiable.
 
     This is one matrix product, ``|a|^2 + |b|^2 - 2 a'b``, where its rounding error stays below `ROUNDING_ERROR`. For
-    points far apart, and for profiles with a kink, which would take the root of a rounding error at zero, it is a sum
-    of squared differences, with d passes over the result.
-
-    Parameters
-    ----------
-    A : Tensor of shape (n, d)
-    B : Tensor of shape (m, d)
-        Both in units of the lengthscale.
-    kink : bool
-        Whether the profile has infinite slope at zero.
-
-    Returns
-    -------
-    Tensor of shape (n, m)
-        Never negative, at most `FARTHEST`; differentiable.
+    points far apart it is a sum of squared differences, with d passes over the result. So it is for profiles with a
+    ``kink``, an infinite slope at zero, which would take the root of a rounding error there. Distances are never
+    negative and at most `FARTHEST`.
     """
     if not (len(A) and len(B)):
         return A.new_zeros(len(A), len(B))

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
-from gigagp.kernels.hyperparameter import Hyperparameter
-from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.units import Unit, Units
 from gigagp.settings.indexed_random import IndexedDraws
 from gigagp.settings.random import standard_normal
@@ -151,7 +150,6 @@ class Linear(Leaf):
         return {"normal": numbers.normal(self.n_active)}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the values of random linear functions."""
         return self.scale(X) @ draw["normal"].to(dtype=X.dtype, device=X.device).T, None
 
 

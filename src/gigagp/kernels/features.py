@@ -60,18 +60,6 @@ def feature_product(kernel: Kernel, X: Tensor, draw: FeatureDraw, weights: Tenso
 
     One column needs one wave for each frequency instead of two, since ``a sin p + b cos p = |(a, b)| sin(p + q)`` with
     the angle q of (a, b).
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound.
-    X : Tensor of shape (n, d)
-    draw : FeatureDraw
-    weights : Tensor of shape (n_columns, s)
-
-    Returns
-    -------
-    Tensor of shape (n, s)
     """
     total, start, m = X.new_zeros(X.shape[0], weights.shape[1]), 0, draw.n_features // 2
     for term, drawn in _drawn_terms(kernel, draw):
@@ -100,23 +88,8 @@ def nested_columns(kernel: Kernel, draw: FeatureDraw, n_frequencies: int) -> tup
     """Return which columns of `features` belong to the first frequencies, and by which factors their scale differs.
 
     ``features(kernel, X, draw)[:, columns] * factors`` is ``features(kernel, X, draw.first(n_frequencies))``. So one
-    table of features, and one matrix of their inner products, is enough for every smaller number of frequencies.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound.
-    draw : FeatureDraw
-    n_frequencies : int
-        At most the number drawn.
-
-    Returns
-    -------
-    columns : Tensor of shape (n_columns,)
-        Indices.
-    factors : Tensor of shape (n_columns,)
-        Square roots of the number drawn over ``n_frequencies``; 1 for constant and linear terms, which are exact.
-        float64.
+    table of features, and one matrix of their inner products, is enough for every smaller number of frequencies. The
+    factors of constant and linear terms, which are exact, are 1.
     """
     total = draw.n_features // 2
     row = torch.zeros(1, kernel.n_inputs or 1, dtype=torch.float64)

@@ -173,13 +173,7 @@ _GEOMETRIES: dict[str, Geometry] = {one.name: one for one in (Geometry(), Sphere
 
 
 def geometry_of(metric: str, owner: str, *, ard: bool, angle: Any) -> Geometry:
-    """Return the geometry of a metric; ``angle`` is what a constructor was given for that of a rotation.
-
-    Raises
-    ------
-    InvalidInputError
-        If a kernel with these arguments has no such metric.
-    """
+    """Return the geometry of a metric, or refuse it for these arguments of the constructor of the kernel ``owner``."""
     if angle is not None and metric != "rotated":
         msg = f'angle of {owner} needs metric="rotated"; got angle={angle!r} with metric={metric!r}.'
         raise InvalidInputError(msg)

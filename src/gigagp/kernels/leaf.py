@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self, overload
 
 import numpy as np
 import torch
@@ -16,11 +16,11 @@ from gigagp.kernels.arguments import (
     ParameterLike,
     checked_columns,
     checked_fixed,
+    checked_groups,
     checked_value,
 )
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds, checked_bounds
-from gigagp.kernels.inputs import OfInputs
 from gigagp.kernels.units import Unit, Units
 from gigagp.settings.brief import short
 from gigagp.settings.fields import checked
@@ -31,7 +31,7 @@ _COVARIANCE = frozenset({"block", "profile"})
 _FEATURES = frozenset({"has_spectrum", "draw_frequencies", "draw_at", "frequencies", "amplitude_and_phase"})
 
 
-class Leaf(OfInputs, Kernel):
+class Leaf(Kernel):
     """Base of the elementary kernels, and of kernels of your own.
 
     A subclass names its hyperparameters in `shapes`, passes their values to ``__init__`` and writes `block` and
@@ -95,10 +95,13 @@ class Leaf(OfInputs, Kernel):
         self._bounds = checked_bounds(bounds, self.shapes, owner)
         for name in self._bounds:
             self._require_within(name, self._values[name])
-        self._n_inputs = None
-        self._input_weights = None
-        self._input_origin = None
-        self._groups = None
+        self._n_inputs: int | None = None
+        #: Number of the value that each active input has, where several inputs share one; None: one each.
+        self._groups: tuple[int, ...] | None = None
+        #: Factors of the inputs where one lengthscale serves all of them and standardizing gave them different units,
+        #: and what is added after the factors; None: nothing.
+        self._input_weights: Tensor | None = None
+        self._input_origin: Tensor | None = None
 
     # Construction ---------------------------------------------------------------------------------------------------
 
@@ -221,7 +224,6 @@ class Leaf(OfInputs, Kernel):
         return other
 
     def multiplied(self, factors: Mapping[str, Tensor]) -> Self:
-        """Return this kernel in other units: values and their bounds times factors; see `Kernel.multiplied`."""
         other = self.replace({name: self.value(name) * factor for name, factor in factors.items()})
         other._bounds = {
             name: pair.multiplied(factors[name]) if name in factors else pair for name, pair in self._bounds.items()
@@ -300,27 +302,114 @@ class Leaf(OfInputs, Kernel):
     def leaves(self) -> Iterator[Leaf]:
         yield self
 
+    # Inputs ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> tuple[int, ...] | None:
+        """The input columns that the kernel depends on; None for all."""
+        return self._columns
+
+    @property
+    def active_columns(self) -> list[int]:
+        """The input columns that this bound kernel depends on."""
+        assert self._n_inputs is not None, "the kernel is bound"
+        return self._active_columns(self._n_inputs)
+
+    def _active_columns(self, n_inputs: int) -> list[int]:
+        return list(range(n_inputs) if self._columns is None else self._columns)
+
+    @property
+    def n_active(self) -> int:
+        """Number of inputs that the kernel depends on, which an unbound kernel knows from its ``columns`` alone."""
+        if self._columns is not None:
+            return len(self._columns)
+        if self._n_inputs is None:
+            msg = f"{type(self).__name__} is not bound to data yet; call bind(n_inputs) first."
+            raise InvalidInputError(msg)
+        return self._n_inputs
+
+    @property
+    def ard(self) -> bool:
+        """Whether hyperparameters that belong to inputs have one value each."""
+        return self._ard
+
+    @property
+    def groups(self) -> tuple[int, ...] | None:
+        """Number of the value that each active input has; None: one value for each input."""
+        return self._groups
+
+    def active(self, X: Tensor) -> Tensor:
+        """Return the columns that the kernel depends on, shape (n, number of active inputs)."""
+        chosen = X if self._columns is None else X[:, list(self._columns)]
+        if self._input_weights is None:
+            return chosen
+        weighted = chosen * self._input_weights.to(chosen)
+        return weighted if self._input_origin is None else weighted + self._input_origin.to(chosen)
+
+    def shared_values(self) -> tuple[int, ...] | None:
+        """Return the number of the value that each coordinate of a point has; None: each input has its own."""
+        return self._groups
+
+    def by_input(self, name: str, like: Tensor | None = None) -> Tensor:
+        """Return the values of a hyperparameter of inputs, one for each active input, shape (n_active,).
+
+        With a metric of its own a kernel has coordinates in place of active inputs, here and in `by_value`.
+        """
+        value, shared = self.value(name, like), self.shared_values()
+        if shared is not None and self._ard:
+            return value[list(shared)]
+        return value.expand(self.n_active)
+
+    def lengths(self, name: str = "lengthscale") -> Tensor:
+        """Return one lengthscale or period for each active input, in the units that the kernel sees, (n_active,)."""
+        value = self.by_input(name)
+        return value if self._input_weights is None else value / self._input_weights
+
+    def by_value(self, by_input: Tensor) -> Tensor:
+        """Return numbers of the active inputs, shape (n_active, ...), summed over the inputs that share a value."""
+        if not self._ard:
+            return by_input.sum(0, keepdim=True)
+        shared = self.shared_values()
+        if shared is None:
+            return by_input
+        members = torch.tensor(shared, device=by_input.device)
+        return torch.stack([by_input[members == group].sum(0) for group in range(max(shared) + 1)])
+
+    def with_groups(self, groups: Sequence[int], columns: Sequence[int] | None = None) -> Self:
+        """Return this unbound kernel with one value of its hyperparameters of inputs for each group of inputs.
+
+        ``groups`` has the number of the group of each active input, from 0, in the order in which groups first occur.
+        The inputs of a group must have the same unit. ``columns`` replaces the active columns.
+        """
+        other = copy.copy(self)
+        other._groups = checked_groups(groups, type(self).__name__)
+        if max(other._groups) + 1 == len(other._groups):  # one input each
+            other._groups = None
+        other._columns = self._columns if columns is None else tuple(columns)
+        return other
+
+    def on_columns(self, columns: Sequence[int]) -> Self:
+        """Return this bound kernel for tables with only these columns, which include all that it depends on."""
+        other = copy.copy(self)
+        other._n_inputs = len(columns)
+        if self._columns is not None:
+            other._columns = tuple(columns.index(column) for column in self._columns)
+        return other
+
     # Random features: amplitude(x) amplitude(z) cos(phase(x) - phase(z)) has the expectation k(x, z) ----------------
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return the base randomness of ``n_frequencies`` frequencies, which does not depend on hyperparameters.
 
-        Raises
-        ------
-        InvalidInputError
-            Here: a kernel with a spectrum (``has_spectrum = True``) has to write this and `amplitude_and_phase`.
+        A kernel with a spectrum (``has_spectrum = True``) has to write this and `amplitude_and_phase`.
         """
         raise self._without_spectrum()
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
         """Return the base randomness of some frequencies by their index, drawn from the spectral density itself.
 
-        This is what `draw_frequencies` returns with ``law="joint"``, for a few of very many frequencies.
-
-        Raises
-        ------
-        InvalidInputError
-            Here: a kernel with a spectrum has to write this for inference that stores no frequencies.
+        This is what `draw_frequencies` returns with ``law="joint"``, for a few of very many frequencies. A kernel with
+        a spectrum has to write it for inference that stores no frequencies.
         """
         raise self._without_spectrum()
 
@@ -385,3 +474,27 @@ class Leaf(OfInputs, Kernel):
         shapes = {k: v.shape for k, v in values.items() if v is not None and state["_n_inputs"] is not None}
         bounds = {k: pair.expand(shapes[k]) if k in shapes else pair for k, pair in bounds.items()}
         self.__dict__.update({"_values": values, "_bounds": bounds})
+
+
+class Hyperparameter:
+    """Attribute of a `Leaf` that reads the hyperparameter of the same name: a tensor, None while it is not settled."""
+
+    def __init__(self, description: str) -> None:
+        self.__doc__ = description
+
+    def __set_name__(self, owner: type[Leaf], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type[Leaf]) -> Self: ...
+
+    @overload
+    def __get__(self, instance: Leaf, owner: type[Leaf]) -> Tensor | None: ...
+
+    def __get__(self, instance: Leaf | None, owner: type[Leaf]) -> Self | Tensor | None:
+        return self if instance is None else instance._values[self._name]
+
+    def __set__(self, instance: Leaf, value: object) -> NoReturn:
+        """Refuse: kernels do not change; `Leaf.replace` returns another."""
+        msg = f"{self._name} of {type(instance).__name__} cannot be set: kernels do not change. Use replace()."
+        raise AttributeError(msg)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
 from gigagp.kernels.distances import squared_distances
-from gigagp.kernels.hyperparameter import Hyperparameter
-from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.units import Unit
 from gigagp.settings.indexed_random import IndexedDraws
 from gigagp.settings.random import standard_normal
@@ -94,7 +93,6 @@ class Periodic(Leaf):
         return {"normal": numbers.normal(2 * self.n_active)}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the square root of the variance, and points on the circles times frequencies."""
         points = self.embed(X.to(torch.float64)).to(X.dtype)  # float64 first: angles can be many turns
         return self.value("variance", X).sqrt(), points @ draw["normal"].to(dtype=X.dtype, device=X.device).T
 
@@ -167,5 +165,4 @@ class Cosine(Leaf):
         return {"sign": numbers.normal(self.n_active).sign()}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the square root of the variance, and the waves' phases."""
         return self.value("variance", X).sqrt(), self.angles(X).to(X.dtype) @ draw["sign"].to(X).T

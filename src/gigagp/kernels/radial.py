@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.kernels.arguments import ParameterLike, StationaryOptions
 from gigagp.kernels.fused import Profile
-from gigagp.kernels.hyperparameter import Hyperparameter
+from gigagp.kernels.leaf import Hyperparameter
 from gigagp.kernels.spectral import lower_gamma_quantile, upper_gamma_quantile
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.kernels.units import Unit

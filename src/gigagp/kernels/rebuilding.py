@@ -11,9 +11,8 @@ from gigagp.kernels.arguments import StationaryOptions
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.serialization import assembled
 
-#: What a description has besides arguments of the constructor.
-_OF_DATA = ("kernel", "n_inputs", "groups", "input_weights", "input_origin")
 _DEFAULTS: dict[str, Any] = {
     "ard": True,
     "columns": None,
@@ -37,34 +36,14 @@ def arguments_of(kernel: Kernel) -> dict[str, Any]:
 
 
 def rebuilt(kernel: Kernel, changes: Mapping[str, Any]) -> Kernel:
-    """Return a kernel made of the same arguments as another, except for the given ones.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    changes : mapping
-        New values, by the names of `arguments_of`.
-
-    Raises
-    ------
-    InvalidInputError
-        If a value is not allowed.
-    """
-    constructor: Any = type(kernel)
+    """Return a kernel made of the same arguments as another, except for changes by the names of `arguments_of`."""
+    found: Kernel
     if isinstance(kernel, Composite):
-        whole: Kernel = constructor(*(changes.get(name, part) for name, part in arguments_of(kernel).items()))
-        return whole
-    described = kernel.to_dict()
-    given = {name: value for name, value in described.items() if name not in _OF_DATA}
-    made: Kernel = constructor(**{**given, **changes})
-    if not isinstance(kernel, Leaf) or not isinstance(made, Leaf):
-        return made
-    leaf = made if kernel.groups is None else made.with_groups(kernel.groups)
-    if kernel.n_inputs is not None:
-        leaf = leaf.bind(kernel.n_inputs)
-    if "input_weights" not in described:
-        return leaf
-    return leaf.with_input_weights(described["input_weights"], described.get("input_origin"))
+        found = type(kernel)(*(changes.get(name, part) for name, part in arguments_of(kernel).items()))
+    else:
+        described = {name: value for name, value in kernel.to_dict().items() if name not in ("kernel", "n_inputs")}
+        found = assembled(type(kernel), {**described, **changes}, kernel.n_inputs if isinstance(kernel, Leaf) else None)
+    return found
 
 
 @cache

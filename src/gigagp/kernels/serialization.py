@@ -17,13 +17,7 @@ _MOST_TERMS = 10_000
 
 
 def describe(kernel: Kernel) -> dict[str, Any]:
-    """Return ``kernel.to_dict()`` with marks on classes that are not the package's, and on subclasses of the package's.
-
-    Raises
-    ------
-    InvalidInputError
-        If such a class has no name.
-    """
+    """Return ``kernel.to_dict()`` with marks on classes that are not the package's, also where they derive from it."""
     if isinstance(kernel, Composite):
         description = {"kernel": type(kernel).__name__, "parts": [describe(part) for part in kernel.parts]}
     else:
@@ -87,16 +81,21 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs
             _check_terms(parts, multiplied=issubclass(cls, Product))
             kernel: Kernel = cls(*parts, **values)
         else:
-            weights, groups = values.pop("input_weights", None), values.pop("groups", None)
-            origin = values.pop("input_origin", None)
-            leaf = cls(**values)
-            leaf = leaf if groups is None else leaf.with_groups(groups)
-            leaf = leaf if bound_to is None else leaf.bind(bound_to)
-            kernel = leaf if weights is None else leaf.with_input_weights(weights, origin)
+            kernel = assembled(cls, values, bound_to)
     except TypeError as error:
         msg = f"The description of {name} has arguments that it does not take: {error}."
         raise InvalidInputError(msg) from error
     return kernel if bound_to is None else kernel.bind(bound_to)
+
+
+def assembled(cls: Any, described: Mapping[str, Any], n_inputs: int | None) -> Any:
+    """Return an elementary kernel from arguments of its constructor and what the data have added to them."""
+    arguments = dict(described)
+    groups, weights, origin = (arguments.pop(name, None) for name in ("groups", "input_weights", "input_origin"))
+    leaf = cls(**arguments)
+    leaf = leaf if groups is None else leaf.with_groups(groups)
+    leaf = leaf if n_inputs is None else leaf.bind(n_inputs)
+    return leaf if weights is None else leaf.with_input_weights(weights, origin)
 
 
 def _check_terms(parts: list[Kernel], *, multiplied: bool) -> None:

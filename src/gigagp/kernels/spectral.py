@@ -31,12 +31,7 @@ _HALF = 38 * _NODES_A_UNIT
 def tail_probabilities(n: int, generator: torch.Generator, *, balanced: bool) -> tuple[Tensor, Tensor]:
     """Return tail probabilities and importance weights, each of shape (n, 1).
 
-    Parameters
-    ----------
-    n : int
-    generator : torch.Generator
-    balanced : bool
-        False: uniform on (0, 1) with weights 1, which is drawing from the spectral density itself.
+    Without ``balanced`` they are uniform with weights 1, which is drawing from the spectral density itself.
     """
     uniform = torch.rand(n, 1, generator=generator, dtype=torch.float64)
     if not balanced:
@@ -57,19 +52,8 @@ def tail_probabilities(n: int, generator: torch.Generator, *, balanced: bool) ->
 def lower_gamma_quantile(probability: Tensor, shape: Tensor) -> Tensor:
     """Return x with P(gamma of rate 1 < x) = probability, to a relative error of 1e-12; not differentiable.
 
-    It is interpolated: SciPy's inverse would take most of the time of a step that draws new frequencies.
-
-    Parameters
-    ----------
-    probability : Tensor
-        Between 0 and 1, float64.
-    shape : Tensor of shape ()
-        1/2 or more.
-
-    Raises
-    ------
-    InvalidInputError
-        If ``shape`` requires a gradient, which this function cannot give.
+    It is interpolated, because SciPy's inverse would take most of the time of a step that draws new frequencies. The
+    shape is 1/2 or more.
     """
     if shape.requires_grad:
         msg = "lower_gamma_quantile is not differentiable in its shape; pass shape.detach()."

@@ -18,8 +18,7 @@ from gigagp.kernels.base import Kernel
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.fused import Profile
 from gigagp.kernels.geometry import MetricName, geometry_of
-from gigagp.kernels.hyperparameter import Hyperparameter
-from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.spectral import tail_probabilities
 from gigagp.kernels.units import Unit, Units
 from gigagp.settings.fields import checked
@@ -175,10 +174,7 @@ class StationaryKernel(Leaf):
     def coordinates(self, X: Tensor) -> Tensor:
         """Return the coordinates whose distances count: the active inputs, or what the metric makes of them.
 
-        Raises
-        ------
-        InvalidInputError
-            If rows in the data's own units are not in the range of the metric.
+        Rows in the data's own units have to be in the range of the metric.
         """
         if self._input_weights is None:
             self.require_taken(X)
@@ -223,13 +219,7 @@ class StationaryKernel(Leaf):
         return self._geometry.origin(units.centre[self._active_columns(len(units.scale))])
 
     def lengths(self, name: str = "lengthscale") -> Tensor:
-        """Return one lengthscale for each active input; see `OfInputs.lengths`.
-
-        Raises
-        ------
-        InvalidInputError
-            If the metric has no lengthscale along each input.
-        """
+        """Return one lengthscale for each active input; refuse a metric without lengthscales along the inputs."""
         if self.metric != "euclidean":
             msg = (
                 f"kernel of a grid over the inputs must have lengthscales along them; got {self!r} with "
@@ -322,31 +312,19 @@ class StationaryKernel(Leaf):
         return {"normal": numbers.normal(self.n_coordinates), "tail": numbers.uniform(1), "weight": weight}
 
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
-        """Return frequencies at unit lengthscales, (number of frequencies, active inputs).
+        """Return frequencies at unit lengthscales, (number of frequencies, active inputs); random features need them.
 
         With the draw's weights they follow the spectral density; a small ``tail`` is a high frequency.
-
-        Raises
-        ------
-        InvalidInputError
-            Here: a kernel with random features has to write this.
         """
         raise self._without_spectrum()
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the root of variance times weights, and inputs times frequencies."""
         omega = self.frequencies(draw).to(dtype=X.dtype, device=X.device)
         return (self.value("variance", X) * draw["weight"].T.to(X)).sqrt(), self.scale(X) @ omega.T
 
 
 def require_taken(kernel: Kernel, X: Tensor | np.ndarray, names: Sequence[str] | None = None) -> None:
-    """Refuse rows (n, d) in the data's own units that a metric of the kernel does not take, such as latitudes above 90.
-
-    Raises
-    ------
-    InvalidInputError
-        Naming the column and the row.
-    """
+    """Refuse rows (n, d) in the data's own units that a metric does not take, such as latitudes above 90."""
     if _has_ranges(kernel):
         rows = X if isinstance(X, Tensor) else torch.from_numpy(np.ascontiguousarray(X))
         for leaf in kernel.bind(rows.shape[1]).leaves():

@@ -17,12 +17,8 @@ Unit = Literal["input", "target", "slope", "none"]
 class Units:
     """The standardized problem: inputs ``(x - centre) / scale``, covariances over ``variance``.
 
-    Attributes
-    ----------
-    centre, scale : Tensor of shape (d,)
-        float64; in units of the inputs.
-    variance : float
-        In squared units of the target. 1 for several targets: each has its own scale, and variances are shares of it.
+    ``centre`` and ``scale``, shape (d,), are in the units of the inputs, and ``variance`` in squared units of the
+    target. It is 1 for several targets: each has its own scale, and variances are shares of it.
     """
 
     centre: Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,46 +13,15 @@ from gigagp.kernels import Kernel
 from gigagp.neighbours.local import LOST, Conditionals, Derivatives, gram, total
 from gigagp.runtime import interruption
 
+if TYPE_CHECKING:
+    from gigagp.neighbours.conditionals import Pool
+
 #: Arrays of (m + 1)^2 numbers for each problem at the peak of a batch.
 _ARRAYS = 8
 
 
-class LocalPool(Protocol):
-    """The rows of `gigagp.neighbours.conditionals.Pool`."""
-
-    @property
-    def kernel(self) -> Kernel:
-        """Kernel of the continuous part."""
-        ...
-
-    @property
-    def X(self) -> Tensor:
-        """The rows."""
-        ...
-
-    @property
-    def noise(self) -> Tensor:
-        """Noise variance of each row."""
-        ...
-
-    @property
-    def low(self) -> Tensor | None:
-        """Columns whose covariance is subtracted."""
-        ...
-
-    @property
-    def budget(self) -> int:
-        """Bytes for a batch."""
-        ...
-
-    @property
-    def latent(self) -> bool:
-        """Whether the white part of the kernel is no part of the noise."""
-        ...
-
-
 def conditionals(
-    pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor | None, *, weights: bool
+    pool: Pool, targets: Tensor, neighbours: Tensor, values: Tensor | None, *, weights: bool
 ) -> Conditionals:
     """Return the conditional distributions of some rows; see `gigagp.neighbours.conditionals.Pool.conditionals`."""
     none = torch.zeros(0, dtype=torch.float64, device=pool.X.device)
@@ -78,7 +47,7 @@ def conditionals(
     )
 
 
-def derivatives(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
+def derivatives(pool: Pool, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
     """Return the log density with its gradient and information; see `Pool.derivatives`."""
     t = values.shape[1]
     parameters = pool.kernel.parameters()
@@ -109,12 +78,9 @@ def derivatives(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Te
 def diagonal_directions(kernel: Kernel, X: Tensor, *, white: bool = True) -> tuple[Tensor, Tensor]:
     """Return what the noise and, if ``white``, the kernel's white parts change on the diagonal.
 
-    Returns
-    -------
-    diagonals : Tensor of shape (n, k)
-        Derivatives of the diagonal: ones for the noise, then one column for each number of a white part.
-    by_parameter : Tensor of shape (p + 1, k)
-        Which of them belongs to which hyperparameter, in the order of `Kernel.parameters`, then the noise.
+    ``diagonals``, shape (n, k), has the derivatives of the diagonal: ones for the noise, then one column for each
+    number of a white part. ``by_parameter``, shape (p + 1, k), tells which of them belongs to which hyperparameter, in
+    the order of `Kernel.parameters`, then the noise.
     """
     parameters = kernel.parameters()
     sizes = [value.numel() for value in parameters.values()]
@@ -141,23 +107,14 @@ def diagonal_directions(kernel: Kernel, X: Tensor, *, white: bool = True) -> tup
 
 
 class _Problem:
-    """A batch of local problems.
+    """A batch of b local problems.
 
-    Attributes
-    ----------
-    index : Tensor of shape (b, m + 1)
-        Rows of the pool: the neighbours, and last the row itself. Empty places repeat the row.
-    points : Tensor of shape (b, m + 1, d)
-    factor : Tensor of shape (b, m + 1, m + 1)
-        Lower Cholesky factors.
-    kept : Tensor of shape (b, m + 1)
-        Places that are neither empty nor determined by nearer ones.
-    u : Tensor of shape (b, m + 1)
-        ``L^-T e_m``.
-    raised : int
+    ``index``, shape (b, m + 1), has rows of the pool: the neighbours, and last the row itself; empty places repeat the
+    row. ``factor`` has their lower Cholesky factors. ``kept`` marks the places that are neither empty nor determined by
+    nearer ones. ``u`` is ``L^-T e_m``.
     """
 
-    def __init__(self, pool: LocalPool, targets: Tensor, neighbours: Tensor, kernel: Kernel) -> None:
+    def __init__(self, pool: Pool, targets: Tensor, neighbours: Tensor, kernel: Kernel) -> None:
         targets, neighbours = targets.to(pool.X.device).long(), neighbours.to(pool.X.device).long()
         present = torch.cat([neighbours >= 0, torch.ones_like(targets, dtype=torch.bool)[:, None]], 1)
         self.index = torch.cat([torch.where(neighbours >= 0, neighbours, targets[:, None]), targets[:, None]], 1)
@@ -178,14 +135,10 @@ class _Problem:
 
 
 @torch.no_grad()
-def neighbour_factors(pool: LocalPool, targets: Tensor, neighbours: Tensor) -> tuple[Tensor, Tensor]:
+def neighbour_factors(pool: Pool, targets: Tensor, neighbours: Tensor) -> tuple[Tensor, Tensor]:
     """Return what `conditionals` solves with: lower Cholesky factors, and which neighbours are neither empty nor lost.
 
-    Returns
-    -------
-    factor : Tensor of shape (q, m, m)
-        Of the covariances among the neighbours of a row.
-    kept : Tensor of shape (q, m)
+    The factors, shape (q, m, m), are those of the covariances among the neighbours of each row.
     """
     batches = _batches(pool, targets, neighbours)
     parts = [_Problem(pool, targets[rows], neighbours[rows], pool.kernel) for rows in batches]
@@ -234,19 +187,9 @@ def _sound_places(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def blocks(kernel: Kernel, points: Tensor, others: Tensor | None = None) -> Tensor:
-    """Return the covariances of the continuous part within batches of points.
+    """Return the covariances of the continuous part within batches of points, shape (b, k, l).
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound.
-    points : Tensor of shape (b, k, d)
-    others : Tensor of shape (b, l, d), optional
-        Points on the other side; by default the same.
-
-    Returns
-    -------
-    Tensor of shape (b, k, l)
+    Points have the shape (b, k, d), and those on the other side, by default the same, (b, l, d).
     """
     try:
         if others is None:
@@ -271,7 +214,7 @@ def _moved(kernel: Kernel, problem: _Problem, name: str) -> Tensor:
     return torch.stack([jvp(product, value, unit)[1] for unit in units], -1)
 
 
-def _batches(pool: LocalPool, targets: Tensor, neighbours: Tensor, directions: int = 0) -> Iterator[slice]:
+def _batches(pool: Pool, targets: Tensor, neighbours: Tensor, directions: int = 0) -> Iterator[slice]:
     """Iterate over ranges of rows whose problems keep to the memory budget."""
     side = neighbours.shape[1] + 1
     bytes_each = 8 * side * (_ARRAYS * side + directions + (0 if pool.low is None else pool.low.shape[1]))

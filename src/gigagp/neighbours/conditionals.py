@@ -87,21 +87,9 @@ class Pool:
     ) -> Conditionals:
         """Return the conditional distributions of some rows.
 
-        Parameters
-        ----------
-        targets : Tensor of shape (q,)
-            The rows, int64.
-        neighbours : Tensor of shape (q, m)
-            The rows that each is conditioned on, int32, the nearest first; -1 where there are fewer.
-        values : Tensor of shape (n, t), optional
-            Values of the rows. Only the likelihood and residuals need them.
-        weights : bool, default True
-            Whether to return the weights, q times m numbers.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If a row has more neighbours than the budget has room for.
+        ``targets``, shape (q,), has the numbers of the rows, and ``neighbours``, shape (q, m), those that each is
+        conditioned on, the nearest first; -1 where there are fewer. Only the likelihood and residuals need ``values``
+        of all rows, shape (n, t). Without ``weights``, their q times m numbers are left out.
         """
         self._require(neighbours)
         processes = _sharing(targets)
@@ -110,7 +98,6 @@ class Pool:
         return self._conditionals(targets, neighbours, values, weights)
 
     def _conditionals(self, targets: Tensor, neighbours: Tensor, values: Tensor | None, weights: bool) -> Conditionals:
-        """Return what `conditionals` does, in this process."""
         if not self.is_native:
             return batched.conditionals(self, targets, neighbours, values, weights=weights)
         found = self._run(self._program, targets, neighbours, values, weights=weights, derivatives=False)
@@ -126,12 +113,7 @@ class Pool:
     def derivatives(self, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
         """Return the log density of some rows given their neighbours, its gradient and its expected information.
 
-        Parameters
-        ----------
-        targets, neighbours
-            As for `conditionals`.
-        values : Tensor of shape (n, t)
-            Values of the rows. The density is the product over the t columns.
+        The density is the product over the columns of ``values``; see `conditionals` for the rest.
         """
         self._require(neighbours)
         processes = _sharing(targets)
@@ -140,7 +122,6 @@ class Pool:
         return self._derivatives(targets, neighbours, values)
 
     def _derivatives(self, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
-        """Return what `derivatives` does, in this process."""
         if not self.is_native:
             return batched.derivatives(self, targets, neighbours, values)
         program, diagonals, jacobian = self._slopes

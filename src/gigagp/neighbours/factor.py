@@ -18,18 +18,8 @@ class Factor:
 
     The approximation is the inverse factor that is closest to the exact one in Kullback-Leibler divergence among all
     with this sparsity (Schaefer, Katzfuss and Owhadi 2021, Theorem 2.1). Rows keep their own numbers; an order is
-    needed only to solve with ``I - B``.
-
-    Parameters
-    ----------
-    neighbours : Tensor of shape (n, m)
-        Earlier rows of every row, int32; -1 where there are fewer.
-    weights : Tensor of shape (n, m)
-        Float64.
-    variance : Tensor of shape (n,)
-        D, float64, positive.
-    order : Tensor of shape (n,)
-        The rows from first to last.
+    needed only to solve with ``I - B``. The earlier ``neighbours`` of a row are -1 where there are fewer, and D is
+    ``variance``.
     """
 
     neighbours: Tensor

@@ -39,19 +39,11 @@ def gram(values: Tensor) -> Tensor:
 class Conditionals:
     """Conditional distributions of q rows given m neighbours each.
 
-    Attributes
-    ----------
-    variance : Tensor of shape (q,)
-        The variance that the neighbours leave, positive.
-    weights : Tensor of shape (q, m)
-        The regression on the neighbours; 0 where there is none, or where nearer ones determine it up to rounding. Shape
-        (q, 0) where they were not asked for.
-    residual : Tensor of shape (q, t) or None
-        Values of the rows minus their prediction from the neighbours.
-    log_variance : float
-        Sum of the logarithms of ``variance``.
-    raised : int
-        Number of rows whose variance was below `LOST` of the prior's, which is rounding, and was raised to it.
+    ``variance`` is what the neighbours leave, positive. ``weights``, shape (q, m), is the regression on them; 0 where
+    there is none, or where nearer ones determine it up to rounding. Its shape is (q, 0) where weights were not asked
+    for. ``residual``, shape (q, t), has the values of the rows minus their prediction. ``log_variance`` is the sum of
+    the logarithms of ``variance``. ``raised`` counts the rows whose variance was below `LOST` of the prior's, which is
+    rounding, and was raised to it.
     """
 
     variance: Tensor
@@ -65,16 +57,8 @@ class Conditionals:
 class Derivatives:
     """The log density of rows given their neighbours, with derivatives by all hyperparameters in natural units.
 
-    Attributes
-    ----------
-    value : float
-    gradient : dict of str to Tensor
-        By name, including the noise variance.
-    information : Tensor of shape (p, p)
-        The expected information (the covariance of the gradient under the approximation), of all hyperparameters in the
-        order of ``slices``.
-    slices : dict of str to slice
-        Rows of ``information`` for each hyperparameter.
+    ``gradient`` includes the noise variance. ``information`` is the expected one, the covariance of the gradient under
+    the approximation; ``slices`` tells which of its rows belong to each hyperparameter.
     """
 
     value: float

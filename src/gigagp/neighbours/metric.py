@@ -21,16 +21,9 @@ class Metric:
     """Points whose Euclidean distances say which rows are strongly correlated.
 
     For one stationary kernel these are the inputs in units of the lengthscales, for `gigagp.kernels.Periodic` points on
-    circles, for a product the coordinates of all factors. In a sum the part with the shortest scale decides, among
-    parts with at least a hundredth of the variance: what varies slowly is known from any rows in the vicinity. A kernel
-    without such parts, such as one of your own, uses the inputs themselves.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound to the columns of ``X``.
-    X : Tensor of shape (n, d)
-        The rows, a sample of which decides between the parts of a sum.
+    circles, for a product the coordinates of all factors. In a sum the part with the shortest scale on a sample of the
+    rows decides, among parts with at least a hundredth of the variance: what varies slowly is known from any rows in
+    the vicinity. A kernel without such parts, such as one of your own, uses the inputs themselves.
     """
 
     def __init__(self, kernel: Kernel, X: Tensor) -> None:

@@ -37,28 +37,10 @@ class Neighbourhood:
 
     An early row has distant neighbours, which carry the long range, and a late row has close ones: nearly what the
     max-min order gives (Guinness 2018, section 3), which approximates likelihoods better than an order by coordinates.
+    The neighbours do not follow later changes of the kernel's hyperparameters.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound to the columns of ``X``. The neighbours do not follow later changes of its hyperparameters.
-    X : Tensor of shape (n, d)
-        The rows.
-    generator : torch.Generator
-        Source of the order within a level.
-    metric : Metric, optional
-        None: that of the kernel at these rows.
-
-    Attributes
-    ----------
-    order : Tensor of shape (n,)
-        Rows from first to last.
-    rank : Tensor of shape (n,)
-        The place of every row in the order.
-    by_place : Tensor of shape (n,)
-        All rows, those near each other together.
-    metric : Metric
-        The metric of the kernel.
+    ``order`` has the rows from first to last, ``rank`` the place of every row in it, and ``by_place`` all rows so that
+    those near each other come together.
     """
 
     def __init__(self, kernel: Kernel, X: Tensor, generator: torch.Generator, metric: Metric | None = None) -> None:
@@ -73,38 +55,19 @@ class Neighbourhood:
         return NeighbourTree(self._points[self.order])
 
     def earlier(self, n_neighbours: int, rows: Tensor | None = None) -> Tensor:
-        """Return the nearest earlier rows of some rows, by their numbers, the nearest first.
+        """Return the nearest earlier rows of some rows or of all, (q, n_neighbours) int32, the nearest first.
 
-        Parameters
-        ----------
-        n_neighbours : int
-        rows : Tensor of shape (q,), optional
-            None: all.
-
-        Returns
-        -------
-        Tensor of shape (q, n_neighbours)
-            int32; -1 where there are fewer earlier rows.
+        There is a -1 where there are fewer earlier rows.
         """
         limits = self.rank if rows is None else self.rank[rows]
         queries = self._points if rows is None else self._points[rows]
         return self._numbered(self._tree.query(queries, n_neighbours, limits))
 
     def appended(self, added: Neighbourhood, n_neighbours: int, rows: Tensor) -> Tensor:
-        """Return the nearest earlier rows of rows that are appended to these, the nearest first.
+        """Return the nearest earlier rows of some rows that are appended to these, the nearest first.
 
-        Parameters
-        ----------
-        added : Neighbourhood
-            The appended rows, in the metric of these. Each comes after all of these, and after earlier ones of its own.
-        n_neighbours : int
-        rows : Tensor of shape (q,)
-            Some of the appended rows.
-
-        Returns
-        -------
-        Tensor of shape (q, n_neighbours)
-            int32; appended rows have numbers from the number of these on; -1 where there are fewer earlier rows.
+        The appended rows are in the metric of these. Each comes after all of these, and after earlier ones of its own.
+        They have numbers from the number of these on. There is a -1 where there are fewer earlier rows.
         """
         points = added._points[rows]
         old = self._numbered(self._tree.query(points, n_neighbours)).long()
@@ -115,24 +78,13 @@ class Neighbourhood:
         return found.gather(1, order).to(torch.int32)
 
     def nearest(self, X: Tensor, n_neighbours: int) -> Tensor:
-        """Return the nearest rows of new points, shape (q, n_neighbours) int32; -1 where there are fewer rows.
-
-        Parameters
-        ----------
-        X : Tensor of shape (q, d)
-        n_neighbours : int
-        """
+        """Return the nearest rows of new points, shape (q, n_neighbours) int32; -1 where there are fewer rows."""
         return self._numbered(self._tree.query(self.metric(X), n_neighbours))
 
     def others(self, rows: Tensor, n_neighbours: int) -> Tensor:
         """Return the nearest rows of rows except these themselves, shape (q, n_neighbours) int32.
 
-        Parameters
-        ----------
-        rows : Tensor of shape (q,)
-            Numbers of rows.
-        n_neighbours : int
-            At most the number of other rows.
+        There have to be as many other rows.
         """
         found = self._numbered(self._tree.query(self._points[rows], n_neighbours + 1)).long()
         own = found == rows[:, None]
@@ -149,11 +101,6 @@ class Neighbourhood:
         holes was 60.3 with 60 + 30 rows, 62.9 with the 120 nearest, and 60.3 with points conditioned on 60 rows or
         points each (``python benchmarks/vecchia_conditioning.py``). Beyond three coordinates the rows are the nearest
         ones: gaps are everywhere there.
-
-        Parameters
-        ----------
-        X : Tensor of shape (q, d)
-        n_neighbours : int
         """
         points, n = self.metric(X), len(self.order)
         limits = [n // _SCALE**k for k in range(1, 16) if n // _SCALE**k >= _SMALLEST_SCALE]
@@ -196,15 +143,6 @@ class NeighbourGraph:
     """Which earlier rows each row is conditioned on; a function of a kernel, the rows and a number alone.
 
     It is computed at its first use, with a fixed seed, so that a checkpoint needs no more than the kernel's numbers.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound to the columns of ``X``.
-    X : Tensor of shape (n, d)
-        The rows.
-    n_neighbours : int
-        Neighbours of each row, at most.
     """
 
     def __init__(self, kernel: Kernel, X: Tensor, n_neighbours: int) -> None:
@@ -254,12 +192,9 @@ class NeighbourGraph:
         return ((rows, self.earlier(rows)) for rows in self.neighbourhood.by_place.split(_BLOCK_ROWS))
 
     def appended(self, X: Tensor) -> Iterator[Block]:
-        """Iterate over rows that come after all of these, with their neighbours among all rows.
+        """Iterate over rows (q, d) that come after all of these, with their neighbours among all rows.
 
-        Parameters
-        ----------
-        X : Tensor of shape (q, d)
-            They are numbered from the number of these rows on.
+        They are numbered from the number of these rows on.
         """
         n, base = len(self._X), self.neighbourhood
         added = Neighbourhood(self.kernel, X, torch.Generator().manual_seed(0), base.metric)
@@ -294,7 +229,6 @@ class NeighbourGraph:
         return self.kernel, self.n_neighbours, self._X
 
     def __setstate__(self, state: tuple[Kernel, int, Tensor]) -> None:
-        """Restore the state of a copy."""
         self.kernel, self.n_neighbours, self._X = state
 
 

@@ -20,29 +20,12 @@ def coarse_to_fine(points: Tensor, generator: torch.Generator) -> tuple[Tensor, 
     Each level takes one random row from every cell of a lattice that has none from coarser levels. Cells are cubes
     whose side is halved from level to level; beyond three inputs a level halves a third of the inputs. The rows of a
     level come in random order. So the order is close to max-min, in which each row is as far as possible from all
-    earlier rows (Guinness, 2018, Technometrics 60(4)), at the cost of sorting. Rows that no level tells apart, such
-    as duplicates, come last.
+    earlier rows (Guinness, 2018, Technometrics 60(4)), at the cost of sorting. Rows that no level tells apart, such as
+    duplicates, come last.
 
-    Parameters
-    ----------
-    points : Tensor of shape (n, d)
-        In units in which Euclidean distance is meant, such as inputs over lengthscales.
-    generator : torch.Generator
-        The order is a function of the points and its state.
-
-    Returns
-    -------
-    order : Tensor of shape (n,), int64
-        Indices of rows, on the device of the points.
-    by_place : Tensor of shape (n,), int64
-        The same indices in Morton's order, which comes with the other one: rows that are near each other come together.
-        Work that goes through all rows and their neighbours in this order finds most of what it reads in the
-        processor's cache, and takes half of the time with millions of rows.
-
-    Raises
-    ------
-    InvalidInputError
-        If there is no input, or if a coordinate is not finite or larger than 1e150 in size.
+    The order by place is Morton's, in which rows that are near each other come together. Work that goes through all
+    rows and their neighbours in this order finds most of what it reads in the processor's cache, and takes half of the
+    time with millions of rows.
     """
     points = checked_points(points, "points to be ordered")
     n = len(points)
@@ -81,21 +64,11 @@ def _levels(X: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sorted_by_cell(bins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sort rows so that those of a cell are together at every level.
+    """Sort rows so that those of a cell are together at every level; return also the bits shared with the row before.
 
     The key of a row is the first bit of all its inputs, then their second bit, and so on (Morton's order). Only rows
-    that are still equal to another one look at the next bits.
-
-    Parameters
-    ----------
-    bins : ndarray of shape (d, n), int64
-        Coordinates as integers of `_HALVINGS` bits.
-
-    Returns
-    -------
-    rows : ndarray of shape (n,)
-    shared : ndarray of shape (n,)
-        How many bits of its key a row has in common with the one before it.
+    that are still equal to another one look at the next bits. ``bins``, shape (d, n), has the coordinates as integers
+    of `_HALVINGS` bits.
     """
     d, n = bins.shape
     rows, shared = np.arange(n), np.full(n, d * _HALVINGS)

@@ -22,16 +22,9 @@ _POINTS = 4096
 class LocalWeights(NamedTuple):
     """Predictors of q points from rows.
 
-    Attributes
-    ----------
-    rows : Tensor of shape (u,)
-        Rows that any of the points is predicted from.
-    places : Tensor of shape (q, m)
-        For each point the positions of its neighbours in ``rows``; 0 where there are fewer.
-    weights : Tensor of shape (q, m)
-        Their weights, 0 where there are fewer.
-    variance : Tensor of shape (q,)
-        Variance of the latent function given the neighbours.
+    ``rows`` has those that any of the points is predicted from. For each point, ``places``, shape (q, m), has the
+    positions of its neighbours in ``rows``, 0 where there are fewer, and ``weights`` their weights, 0 there too.
+    ``variance`` is that of the latent function given the neighbours.
     """
 
     rows: Tensor
@@ -55,20 +48,8 @@ def within_reach(X: Tensor) -> Tensor:
 class LocalPredictor:
     """The best predictors of the latent function at points from the noisy values of m rows around each.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound to the columns of ``X``.
-    X : Tensor of shape (n, d)
-        The rows.
-    noise : Tensor of shape (n,)
-        Their noise variance, including the kernel's white part, float64.
-    graph : NeighbourGraph
-        Finds the rows around a point.
-    n_neighbours : int
-        m; fewer where there are fewer rows.
-    budget : int
-        Bytes.
+    ``noise`` is the variance of each row, including the kernel's white part. The ``graph`` finds the rows around a
+    point. There are fewer than ``n_neighbours`` where there are fewer rows. ``budget`` is in bytes.
     """
 
     def __init__(
@@ -123,21 +104,11 @@ class LocalPredictor:
         return found + torch.diag_embed(noise[local.places])
 
     def _following(self, X: Tensor, still: LocalWeights, factor: Tensor, kept: Tensor) -> LocalWeights:
-        """Return predictors that are functions of their points.
+        """Return predictors that are functions of their points, from the same predictors as numbers.
 
         With the covariances k of a point with its neighbours and A among them, the weights are ``A^-1 k`` and the
         variance is ``k(x, x) - k' A^-1 k``. Both follow exactly from what ``A^-1`` makes of a change of k, so that
-        neither A nor its factor needs a derivative.
-
-        Parameters
-        ----------
-        X : Tensor of shape (q, d)
-        still : LocalWeights
-            The same predictors, as numbers.
-        factor : Tensor of shape (q, m, m)
-            Lower Cholesky factors of A.
-        kept : Tensor of shape (q, m)
-            Neighbours that count.
+        neither A nor its ``factor``, shape (q, m, m), needs a derivative. Only the neighbours that are ``kept`` count.
         """
         wide, near = within_reach(X), self._X[still.rows[still.places]].double()
         k, own = batched.blocks(self.kernel, wide[:, None], near)[:, 0], self.kernel.diagonal(wide)

@@ -30,23 +30,9 @@ class NeighbourTree:
     """Points among which nearest neighbours are searched by Euclidean distance.
 
     Searches are exact in any number of inputs. They are fast where the points have few effective dimensions (up to some
-    ten), and otherwise no slower than computing all distances.
-
-    Parameters
-    ----------
-    points : Tensor of shape (n, d)
-        In units in which Euclidean distance is meant, such as inputs over lengthscales. They are copied.
-    instruction_set : str, default ""
-        Instruction set of the compiled search; "" is the processor's best one. The answers are the same.
-
-    Raises
-    ------
-    InvalidInputError
-        If there is no point or no input, or if a coordinate is not finite or larger than 1e150 in size.
-
-    Notes
-    -----
-    Differences of less than about 1e-160 count as zero.
+    ten), and otherwise no slower than computing all distances. Points are in units in which Euclidean distance is
+    meant, such as inputs over lengthscales; they are copied. Differences of less than about 1e-160 count as zero. All
+    instruction sets give the same answers; "" is the processor's best one.
     """
 
     def __init__(self, points: Tensor, instruction_set: str = "") -> None:
@@ -62,27 +48,10 @@ class NeighbourTree:
             self._tree = _native.NeighbourTree(self._points.numpy(), _threads_for(len(points)))
 
     def query(self, queries: Tensor, n_neighbours: int, limits: Tensor | None = None) -> Tensor:
-        """Return the nearest points of each query.
+        """Return the nearest points of each query by distance and then by index, shape (q, n_neighbours) int32.
 
-        Parameters
-        ----------
-        queries : Tensor of shape (q, d)
-            On the same device as the points.
-        n_neighbours : int
-            How many neighbours are wanted, at least 1.
-        limits : Tensor of shape (q,), int64, optional
-            Only points with an index below the query's limit are its neighbours; None: all points are.
-            The earlier neighbours of rows ``r`` of the points are ``query(points[r], m, limits=r)``.
-
-        Returns
-        -------
-        Tensor of shape (q, n_neighbours), int32
-            Indices of points, ordered by distance and then by index; -1 where there are fewer.
-
-        Raises
-        ------
-        InvalidInputError
-            If the shapes do not fit, a coordinate is not finite or too large, or ``n_neighbours`` is less than 1.
+        Only points with an index below the query's limit are its neighbours, so that the earlier neighbours of rows
+        ``r`` of the points are ``query(points[r], m, limits=r)``. Where there are fewer, the index is -1.
         """
         queries = checked_points(queries, "queries")
         n, d = self.shape
@@ -124,13 +93,7 @@ class NeighbourTree:
 
 
 def checked_points(points: Tensor, what: str) -> Tensor:
-    """Return points as float64 without a graph, after a check that they are a table of finite numbers.
-
-    Raises
-    ------
-    InvalidInputError
-        Otherwise; the message names the first row that cannot be used.
-    """
+    """Return points as float64 without a graph, or refuse them and name the first row that cannot be used."""
     points = points.detach().to(torch.float64)
     if points.ndim != 2 or not points.shape[1]:
         msg = f"{what} must have shape (rows, inputs) with at least one input; got {tuple(points.shape)}."

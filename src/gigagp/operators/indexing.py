@@ -48,13 +48,7 @@ def add_rows(target: Tensor, rows: Index, values: Tensor) -> Tensor:
 
 
 def as_noise(noise: float | Tensor, like: Tensor, what: str) -> Tensor:
-    """Return noise variances as a vector with the length, dtype and device of ``like``.
-
-    Raises
-    ------
-    InvalidInputError
-        If there is neither one value nor one for each row, or a value is negative or not finite.
-    """
+    """Return noise variances, one or one for each row, as a vector with the length, dtype and device of ``like``."""
     vector = torch.as_tensor(noise, dtype=like.dtype, device=like.device).detach()
     if vector.shape not in {(), like.shape}:
         msg = f"{what} must be one number or have shape {tuple(like.shape)}; got shape {tuple(vector.shape)}."

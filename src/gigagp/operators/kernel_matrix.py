@@ -12,7 +12,9 @@ from gigagp.kernels import Kernel, StationaryKernel
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
 from gigagp.products import Engine, LowRankWeights, Weights, select
+from gigagp.products.arguments import check_finite
 from gigagp.products.dense import tall_product
+from gigagp.products.engine import weights_of
 from gigagp.products.stored import stored_product
 from gigagp.runtime import interruption
 from gigagp.runtime.memory import require, resolve_budget
@@ -81,10 +83,7 @@ class KernelMatrix(SymmetricMatrix):
                 f"got {X.dtype} of shape {tuple(X.shape)}."
             )
             raise InvalidInputError(msg)
-        if not bool(torch.isfinite(X).all()):
-            row, column = torch.nonzero(~torch.isfinite(X))[0].tolist()
-            msg = f"X of KernelMatrix must be finite; got {float(X[row, column])} in row {row}, column {column}."
-            raise InvalidInputError(msg)
+        check_finite("X of KernelMatrix", X)
         if storage not in {"auto", "dense", "tiles"}:
             msg = f'storage of KernelMatrix must be "auto", "dense" or "tiles"; got {storage!r}.'
             raise InvalidInputError(msg)
@@ -149,7 +148,6 @@ class KernelMatrix(SymmetricMatrix):
         )
 
     def __repr__(self) -> str:
-        """Return the description."""
         return f"<{self.describe()}>"
 
     @property
@@ -230,13 +228,7 @@ class KernelMatrix(SymmetricMatrix):
         return add_matching(block, rows, columns, self._noise)
 
     def to_dense(self) -> Tensor:
-        """Return the whole H as a new tensor.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the matrix does not fit into the budget.
-        """
+        """Return the whole H as a new tensor, if it fits into the memory budget."""
         everything = slice(None)
         return self.block(everything, everything)
 
@@ -298,8 +290,7 @@ class KernelMatrix(SymmetricMatrix):
             if matrix_weights.shape != self.shape:
                 msg = f"matrix_weights must have shape {self.shape}; got {tuple(matrix_weights.shape)}."
                 raise InvalidInputError(msg)
-            whole = matrix_weights
-            return self._gradient(lambda rows, columns: whole[rows, columns], whole.diagonal().double())
+            return self._gradient(weights_of(matrix_weights), matrix_weights.diagonal().double())
         read = matrix_weights
         diagonal = torch.zeros(self.n, dtype=torch.float64, device=self.device)
 
@@ -337,17 +328,10 @@ def _scaled(diagonal: Tensor, vectors: Tensor) -> Tensor:
 
 
 class RoundedMatrix(SymmetricMatrix):
-    """``H`` with products of its smooth part in float32 and everything else in float64.
+    """``H`` with products of its smooth part, without noise, in float32 and everything else in float64.
 
     A solver's loop multiplies with this matrix if its residuals come from the exact one. The error of a product is
     about 1e-6 of its size, and it does not persist in a solution whose residual was computed exactly.
-
-    Parameters
-    ----------
-    exact : KernelMatrix
-        The matrix in float64, which supplies entries, diagonal and noise.
-    smooth : KernelMatrix
-        The smooth part of the same matrix (without noise) in float32.
     """
 
     def __init__(self, exact: KernelMatrix, smooth: KernelMatrix) -> None:

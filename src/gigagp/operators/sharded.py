@@ -15,17 +15,13 @@ from gigagp.runtime.processes import current
 class ShardedKernelMatrix(KernelMatrix):
     """A `KernelMatrix` in several processes: each stores its share of the rows of K, where they are stored.
 
-    When to use: `kernel_matrix` takes it inside of `gigagp.runtime.processes.joined`. Every process holds the inputs,
-    and calls the same methods in the same order with the same vectors, which all of them hold whole and of which all
-    get the whole product. Products with all rows are shared by the rows that are stored, or else, as all others and the
-    gradient, by the engine (`gigagp.products.shared_tiles`). The bits do not depend on the number of processes, for
-    the same storage.
+    `kernel_matrix` takes it inside of `gigagp.runtime.processes.joined`. Every process holds the inputs and calls the
+    same methods in the same order. All of them pass the same whole vectors and get the whole product. Products with all
+    rows are shared by the rows that are stored. All others, and the gradient, are shared by the engine
+    (`gigagp.products.shared_tiles`). The bits do not depend on the number of processes, for the same storage.
 
-    Parameters
-    ----------
-    *arguments, **settings
-        As for `KernelMatrix`. Of the budget of a process, ``storage="auto"`` needs room for its share of the rows, so
-        that more processes store more.
+    The arguments are those of `KernelMatrix`. Of the budget of a process, ``storage="auto"`` needs room for its share
+    of the rows, so that more processes store more.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:

@@ -26,8 +26,8 @@ def check_points(engine: str, kernel: Kernel, X: Tensor, Z: Tensor) -> None:
         raise InvalidInputError(msg)
     if Z is not X:
         _check(f"Z of {engine}", Z, X, "m", X.shape[1])
-        _check_finite(f"Z of {engine}", Z)
-    _check_finite(f"X of {engine}", X)
+        check_finite(f"Z of {engine}", Z)
+    check_finite(f"X of {engine}", X)
 
 
 def check_vectors(engine: str, V: Tensor, Z: Tensor) -> None:
@@ -62,11 +62,11 @@ def read_weights(engine: str, weights: Weights, rows: slice, columns: slice, X: 
     return tile
 
 
-def _check_finite(name: str, points: Tensor) -> None:
+def check_finite(name: str, table: Tensor) -> None:
     """Raise `InvalidInputError` at NaN or infinity, which a distance could turn into an ordinary covariance."""
-    if not bool(torch.isfinite(points.detach().sum())) and not bool(torch.isfinite(points).all()):
-        row, column = torch.nonzero(~torch.isfinite(points))[0].tolist()
-        msg = f"{name} must be finite; got {float(points[row, column])} in row {row}, column {column}."
+    if not bool(torch.isfinite(table.detach().sum())) and not bool(torch.isfinite(table).all()):
+        row, column = torch.nonzero(~torch.isfinite(table))[0].tolist()
+        msg = f"{name} must be finite; got {float(table[row, column])} in row {row}, column {column}."
         raise InvalidInputError(msg)
 
 

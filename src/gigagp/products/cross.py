@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
-from gigagp.products.engine import Engine, LowRankWeights
+from gigagp.products.engine import Engine, LowRankWeights, weights_of
 from gigagp.products.selection import select
 from gigagp.products.torch_tiles import TorchTiles
 
@@ -44,11 +44,7 @@ class _Cross(torch.autograd.Function):
 
             (again,) = torch.func.vjp(dense, X)[1](slope)
             return again, None, None, None, None, None
-
-        def tile(rows: slice, columns: slice) -> Tensor:
-            return slope[rows, columns]
-
-        weights = tile if V is None else LowRankWeights(slope, V)
+        weights = weights_of(slope) if V is None else LowRankWeights(slope, V)
         found = TorchTiles().points_gradient(ctx.kernel, X, Z, weights, budget=ctx.budget)
         return found.to(X), None, None, None, None, None
 
@@ -56,27 +52,8 @@ class _Cross(torch.autograd.Function):
 def cross_product(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
     """Return ``K(X, Z) @ V`` by the engine that `select` chooses, differentiable in ``X``; K is not stored.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound to the columns of ``X``; its hyperparameters are constants here.
-    X : Tensor of shape (n, d)
-        New points. Derivatives at points that coincide with some of Z are finite. Second derivatives need memory for
-        all of K.
-    Z : Tensor of shape (m, d)
-        Known points.
-    V : Tensor of shape (m, s)
-    budget : int
-        Bytes for tiles.
-
-    Returns
-    -------
-    Tensor of shape (n, s)
-
-    Raises
-    ------
-    InvalidInputError
-        If Z or V requires a gradient, which this function cannot give.
+    X has new points and Z known ones. Derivatives at points that coincide are finite. Second derivatives need memory
+    for all of K. The hyperparameters of the bound kernel are constants here, and so must be Z and V.
     """
     _check_constants(Z=Z, V=V)
     found: Tensor = _Cross.apply(X, Z, V, select(kernel, X.device, X.dtype), kernel, budget)

@@ -21,10 +21,7 @@ _SYMMETRY_SIDE = 256
 def cholesky(matrix: torch.Tensor, what: str = "the kernel matrix", *, overwrite: bool = False) -> torch.Tensor:
     """Return the lower Cholesky factor, on request in the memory of the matrix.
 
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If there is none. The message contains the failed pivot and a remedy; no jitter is added.
+    If there is none, the `NotPositiveDefiniteError` names the failed pivot and a remedy; no jitter is added.
     """
     if overwrite:
         out = matrix, torch.empty((), dtype=torch.int32, device=matrix.device)

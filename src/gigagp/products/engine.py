@@ -16,20 +16,18 @@ Weights = Callable[[slice, slice], Tensor]
 
 @dataclass(frozen=True)
 class LowRankWeights:
-    """Weights ``A = left @ right.T``. Fused engines never form a tile of them outside of their cache.
-
-    Parameters
-    ----------
-    left : Tensor of shape (n, s)
-    right : Tensor of shape (m, s)
-    """
+    """Weights ``A = left @ right.T``, whose tiles fused engines never form outside of their cache."""
 
     left: Tensor
     right: Tensor
 
     def __call__(self, rows: slice, columns: slice) -> Tensor:
-        """Return one tile."""
         return self.left[rows] @ self.right[columns].T
+
+
+def weights_of(matrix: Tensor) -> Weights:
+    """Return the weights that a whole matrix holds."""
+    return lambda rows, columns: matrix[rows, columns]
 
 
 class Engine(Protocol):
@@ -47,14 +45,8 @@ class Engine(Protocol):
     def product(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
         """Return ``K(X, Z) @ V``, shape (n, s), without storing K.
 
-        Parameters
-        ----------
-        X : Tensor of shape (n, d)
-        Z : Tensor of shape (m, d)
-            Pass ``X`` itself for a symmetric product. Engines then compute each entry once where that saves time.
-        V : Tensor of shape (m, s)
-        budget : int
-            Bytes for tiles.
+        Pass ``X`` itself as Z, shape (m, d), for a symmetric product. Engines then compute each entry once where that
+        saves time.
         """
         ...
 
@@ -67,16 +59,8 @@ class Engine(Protocol):
     ) -> dict[str, Tensor]:
         """Return ``sum_ij A_ij dk(x_i, z_j) / d parameter`` for every hyperparameter, including fixed ones.
 
-        Parameters
-        ----------
-        weights : callable
-            ``weights(rows, columns)`` returns that tile of A, which the engine does not change.
-        symmetric : bool
-            Whether A is symmetric and ``Z`` is ``X``. Engines then visit only tiles on and above the diagonal.
-
-        Returns
-        -------
-        dict of str to Tensor
-            Float64 on the CPU, in natural units, shaped like the hyperparameters.
+        ``weights(rows, columns)`` returns that tile of A, which the engine does not change. If A is ``symmetric`` and
+        ``Z`` is ``X``, engines visit only tiles on and above the diagonal. Derivatives are float64 on the CPU, in
+        natural units, and shaped like the hyperparameters.
         """
         ...

@@ -1,7 +1,7 @@
 """The engine on a CUDA device: Triton's where it agrees with torch tiles and is quicker, which the first use finds out.
 
-Nothing here has run on a GPU yet. The tests run it on the CPU: with Triton's interpreter, and with engines that
-simulate a mismatch, a compiler's error and a slow Triton.
+The tests run it on the CPU: with Triton's interpreter, and with engines that simulate a mismatch, a compiler's error
+and a slow Triton.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from gigagp.errors import GigaGPError, GigaGPWarning, warn
 from gigagp.kernels import Kernel
 from gigagp.products.arguments import check_points, check_vectors, check_weights
-from gigagp.products.engine import Engine, LowRankWeights, Weights
+from gigagp.products.engine import Engine, LowRankWeights, Weights, weights_of
 from gigagp.products.program import compile_kernel
 from gigagp.products.torch_tiles import TorchTiles
 from gigagp.products.triton_tiles import TritonTiles
@@ -44,14 +44,9 @@ TOLERANCE, OWN_NUMBERS = {torch.float32: 1e-4, torch.float64: 1e-9}, 100.0
 class Findings:
     """What a process has found out about Triton.
 
-    Attributes
-    ----------
-    failures : dict of str to str
-        For a device on which Triton is no longer used, what it did, in words that follow "Triton".
-    tested : set
-        Devices, dtypes and structures of programs that have passed the self-test.
-    speedups : dict of tuple to dict
-        For the same, and then for each class of jobs: the time of torch tiles over that of Triton.
+    ``failures`` says in words that follow "Triton" what it did on a device where it is no longer used. ``tested`` has
+    the devices, dtypes and structures of programs that have passed the self-test. ``speedups`` has for each of these,
+    and then for each class of jobs, the time of torch tiles over that of Triton.
     """
 
     failures: dict[str, str] = field(default_factory=dict)
@@ -82,9 +77,7 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
 class MeasuredTiles:
     """`TritonTiles` where they pass a self-test and are quicker than `TorchTiles`, else `TorchTiles`.
 
-    When to use: `select` takes it by itself on CUDA for kernels that Triton can run.
-
-    The first job of a kind is preceded by two checks:
+    `select` takes it on CUDA for kernels that Triton can run. The first job of a kind is preceded by two checks:
 
     1. Products, entries and gradients of the kernel's program on a small problem have to agree with torch tiles. So
        does a part of the job itself, on its own points.
@@ -97,23 +90,8 @@ class MeasuredTiles:
     Triton is no longer used on a device once it has disagreed, or has failed in its compiler or at run time. One
     warning says so, and `name` from then on.
 
-    Notes
-    -----
-    Two runs may choose differently, because times vary, and the engines differ by rounding errors. For the same bits
-    in every run pass an engine to `operators.KernelMatrix`.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound. Its structure counts, not its hyperparameters.
-    device : torch.device or str
-    dtype : torch.dtype
-    triton : Engine, optional
-        In place of `TritonTiles`, for tests.
-    findings : Findings, optional
-        In place of those of the process, for tests.
-    clock : callable, optional
-        In place of `seconds`, for tests.
+    Two runs may choose differently, because times vary, and the engines differ by rounding errors. For the same bits in
+    every run pass an engine to `operators.KernelMatrix`. Tests pass their own ``triton``, ``findings`` and ``clock``.
     """
 
     def __init__(
@@ -153,29 +131,29 @@ class MeasuredTiles:
         check_points(self.name, kernel, X, Z)
         check_vectors(self.name, V, Z)
         left, right = _part(X, Z, budget)
-
-        def part(engine: Engine) -> Tensor:
-            positive = V[: len(right)].abs()  # without signs the sums do not cancel
-            return engine.product(kernel, left, right, positive, budget=budget)
-
-        def whole(engine: Engine) -> Tensor:
-            return engine.product(kernel, X, Z, V, budget=budget)
-
-        return self._run(kernel, X, Z, ("product", Z is X, V.shape[1].bit_length()), part, whole)
+        return self._run(
+            kernel,
+            X,
+            Z,
+            ("product", Z is X, V.shape[1].bit_length()),
+            # without signs the sums do not cancel
+            lambda engine: engine.product(kernel, left, right, V[: len(right)].abs(), budget=budget),
+            lambda engine: engine.product(kernel, X, Z, V, budget=budget),
+        )
 
     def dense(self, kernel: Kernel, X: Tensor, Z: Tensor | None = None, *, budget: int) -> Tensor:
         """Return the whole matrix; see `Engine.dense`."""
         columns = X if Z is None else Z
         check_points(self.name, kernel, X, columns)
         left, right = _part(X, columns, budget)
-
-        def part(engine: Engine) -> Tensor:
-            return engine.dense(kernel, left, None if Z is None else right, budget=budget)
-
-        def whole(engine: Engine) -> Tensor:
-            return engine.dense(kernel, X, Z, budget=budget)
-
-        return self._run(kernel, X, columns, ("dense", Z is None), part, whole)
+        return self._run(
+            kernel,
+            X,
+            columns,
+            ("dense", Z is None),
+            lambda engine: engine.dense(kernel, left, None if Z is None else right, budget=budget),
+            lambda engine: engine.dense(kernel, X, Z, budget=budget),
+        )
 
     def gradient(
         self, kernel: Kernel, X: Tensor, Z: Tensor, weights: Weights, *, symmetric: bool, budget: int
@@ -244,7 +222,7 @@ class MeasuredTiles:
             lambda engine: engine.dense(kernel, X, budget=budget),
             lambda engine: engine.gradient(kernel, X, X, LowRankWeights(few, few), symmetric=True, budget=budget),
             lambda engine: engine.gradient(kernel, X, Z, LowRankWeights(other, many), symmetric=False, budget=budget),
-            lambda engine: engine.gradient(kernel, X, Z, _Matrix(matrix), symmetric=False, budget=budget),
+            lambda engine: engine.gradient(kernel, X, Z, weights_of(matrix), symmetric=False, budget=budget),
         ]
         for job in jobs:
             _require_agreement(job(self._triton), job(self._torch), TOLERANCE[like.dtype])
@@ -272,16 +250,6 @@ class MeasuredTiles:
         )
 
 
-@dataclass(frozen=True)
-class _Matrix:
-    """Weights from a whole matrix."""
-
-    matrix: Tensor
-
-    def __call__(self, rows: slice, columns: slice) -> Tensor:
-        return self.matrix[rows, columns]
-
-
 def _structure(kernel: Kernel) -> tuple[Any, ...]:
     """Return what Triton compiles a kernel by: the steps of its program, and profile and inputs of its terms."""
     nothing = torch.empty(0, kernel.n_inputs or 1, dtype=torch.float64)
@@ -301,7 +269,7 @@ def _positive(weights: Weights, n: int, m: int) -> Weights:
     """Return the absolute weights of the first n rows and m columns: without signs the sums do not cancel."""
     if isinstance(weights, LowRankWeights):
         return LowRankWeights(weights.left[:n].abs(), weights.right[:m].abs())
-    return _Matrix(weights(slice(0, n), slice(0, m)).abs())
+    return weights_of(weights(slice(0, n), slice(0, m)).abs())
 
 
 def _moderate(name: str, value: Tensor, d: int) -> Tensor:

@@ -31,17 +31,8 @@ WEIGHTS_SIDE = 2048
 class NativeTiles:
     """Products in code compiled for this processor, on as many threads as torch uses.
 
-    When to use: `select` takes it wherever it can run. The result does not depend on the number of threads.
-
-    Parameters
-    ----------
-    instruction_set : str
-        One of `NativeTiles.instruction_sets`; empty for the best one.
-
-    Raises
-    ------
-    InvalidInputError
-        If the extension was not built, or does not have this instruction set for this processor.
+    `select` takes it wherever it can run. The result does not depend on the number of threads. ``instruction_set`` is
+    one of `NativeTiles.instruction_sets`; empty stands for the best one.
     """
 
     instruction_set: str = ""

@@ -43,17 +43,9 @@ class Operation(IntEnum):
 class Term:
     """``profile(|e - f|^2)``, or ``e'f``, of embedded points.
 
-    Attributes
-    ----------
-    profile : Profile
-    left : Tensor of shape (n, c)
-        Float64. The points' common offset is subtracted, except for inner products.
-    right : Tensor of shape (m, c)
-        The same object as ``left`` where left and right points and their coordinates are the same.
-    inputs : int
-        How many of the c coordinates belong to the points. Only derivatives use the others.
-    alpha : float
-        Of `Profile.RATIONAL_QUADRATIC`.
+    ``left``, shape (n, c), and ``right``, shape (m, c), are float64. They are the same object where left and right
+    points and their coordinates are the same. The points' common offset is subtracted, except for inner products. The
+    first ``inputs`` of the c coordinates belong to the points; only derivatives use the others.
     """
 
     profile: Profile
@@ -98,15 +90,9 @@ class ProgramStep:
 class TermSums:
     """The sums of an engine for one term. A are the weights of the gradient, g is the term's value, p its distance.
 
-    Attributes
-    ----------
-    alpha : float
-        ``sum_ij A dk/dg dg/dalpha`` (0 without alpha).
-    squares : Tensor of shape (inputs,)
-        ``sum_ij S_ij (e_ik - f_jk)^2`` with ``S = A dk/dg dg/dp``, for the coordinates of the points. Not read for
-        inner products.
-    cross : Tensor of shape (c,)
-        ``sum_ij S_ij e_ik f_jk``. Only inner products read those for the coordinates of the points.
+    ``alpha`` is ``sum_ij A dk/dg dg/dalpha`` (0 without alpha). With ``S = A dk/dg dg/dp``, ``squares``, shape
+    (inputs,), is ``sum_ij S_ij (e_ik - f_jk)^2`` for the coordinates of the points, which inner products do not read.
+    ``cross``, shape (c,), is ``sum_ij S_ij e_ik f_jk``; only inner products read it for the coordinates of the points.
     """
 
     alpha: float
@@ -134,12 +120,8 @@ class Program:
     def gradient(self, values: list[float], sums: list[TermSums]) -> dict[str, Tensor]:
         """Return the derivatives of ``sum_ij A_ij k(x_i, z_j)`` in every hyperparameter.
 
-        Parameters
-        ----------
-        values : list of float
-            ``sum_ij A_ij dK/dvalue value`` with ``K = k / factor``, for each step that is a term or one.
-        sums : list of TermSums
-            One for each term, also without ``factor``.
+        For each step that is a term or one, ``values`` has ``sum_ij A_ij dK/dvalue value`` with ``K = k / factor``.
+        ``sums`` has one record for each term, also without ``factor``.
         """
         position = iter([k for k, step in enumerate(self.steps) if step.operation in (Operation.TERM, Operation.ONE)])
         found, _ = self._gradient(self.kernel, "", position, values, sums)
@@ -215,20 +197,9 @@ def supports(kernel: Kernel) -> bool:
 
 
 def compile_kernel(kernel: Kernel, X: Tensor, Z: Tensor, *, derivatives: bool = False) -> Program:
-    """Return the program of a bound kernel.
+    """Return the program of a bound kernel, which `supports` has to allow.
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-    Z : Tensor of shape (m, d)
-        Pass X itself for a symmetric matrix.
-    derivatives : bool
-        Whether `Program.gradient` will be called.
-
-    Raises
-    ------
-    InvalidInputError
-        If the kernel has no program; see `supports`.
+    Pass X itself as Z for a symmetric matrix, and ``derivatives`` if `Program.gradient` will be called.
     """
     if not supports(kernel):
         msg = f"{kernel!r} has a part without a compiled form; multiply with it on TorchTiles."

@@ -27,14 +27,9 @@ _ROWS_A_TERM, _FEWEST, _MOST = 3000, 4, 256
 class SharedTiles:
     """An engine whose work is shared with the other processes.
 
-    When to use: `select` wraps engines in it inside of `gigagp.runtime.processes.joined`. Products of other points and
-    single entries are shared by rows, and symmetric products and gradients by pairs of stretches of rows, so that every
-    entry is still computed once. The bits do not depend on the number of processes.
-
-    Parameters
-    ----------
-    engine : Engine
-        The engine of each process.
+    `select` wraps engines in it inside of `gigagp.runtime.processes.joined`. Products of other points are shared by
+    rows, and symmetric products and gradients by pairs of stretches of rows, so that every entry is still computed
+    once. The bits do not depend on the number of processes.
     """
 
     engine: Engine

@@ -12,7 +12,7 @@ from gigagp.kernels import Kernel
 from gigagp.products.arguments import check_points, check_vectors, check_weights, read_weights
 from gigagp.products.blocks import ranges
 from gigagp.products.dense import tall_product
-from gigagp.products.engine import LowRankWeights, Weights
+from gigagp.products.engine import LowRankWeights, Weights, weights_of
 from gigagp.products.tiles import tiles_of
 from gigagp.runtime.memory import require
 
@@ -32,11 +32,8 @@ TILES_EACH, TILES_SHARED = 8, 4
 class TorchTiles:
     """Products tile by tile with torch operations.
 
-    Parameters
-    ----------
-    tile_bytes : int, optional
-        Bytes of a tile. Default: 1 MiB for each thread on a CPU, which fits its cache, at most 8 MiB; 256 MiB on a GPU.
-        The memory budget may make tiles smaller.
+    By default a tile has 1 MiB for each thread on a CPU, which fits its cache, and at most 8 MiB; on a GPU 256 MiB. The
+    memory budget may make tiles smaller.
     """
 
     tile_bytes: int | None = None
@@ -140,9 +137,5 @@ def gradient_apart(
 
     The weights are ``left @ right.T``, or ``left`` itself, shape (n, m), where ``right`` is None.
     """
-
-    def whole(rows: slice, columns: slice) -> Tensor:
-        return left[rows, columns]
-
-    weights: Weights = whole if right is None else LowRankWeights(left, right)
+    weights = weights_of(left) if right is None else LowRankWeights(left, right)
     return TorchTiles().gradient(kernel, X, Z, weights, symmetric=symmetric, budget=_HANDED_OVER)

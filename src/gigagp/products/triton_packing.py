@@ -56,17 +56,12 @@ def method_of(term: Term, dtype: torch.dtype, distances: str, *, interpreted: bo
 class Packed:
     """A program as the GPU kernels read it.
 
-    Attributes
-    ----------
-    n, m : int
-        Numbers of rows and columns, with padding.
-    steps : tuple of tuple of int
-        The steps of the program, which are known at compile time; see ``triton_kernels.py``.
-    widths : tuple of int
-        Coordinates of each term, with padding and with those that only gradients read.
-    data : tuple of Tensor
-        Left coordinates (c, n), their second parts (c, n), squared norms (terms, n); the same for the right points,
-        with m; and for each step alpha, a_factor, b_factor and the constant factor of d kernel / d value.
+    ``n`` and ``m`` are the numbers of rows and columns with padding. ``steps`` are those of the program, which are
+    known at compile time; see ``triton_kernels.py``. ``widths`` are the numbers of coordinates of each term, with
+    padding and with those that only gradients read.
+
+    ``data`` has left coordinates (c, n), their second parts (c, n), squared norms (terms, n); the same for the right
+    points, with m; and for each step alpha, a_factor, b_factor and the constant factor of d kernel / d value.
     """
 
     n: int

@@ -55,28 +55,18 @@ class Tiling:
 class TritonTiles:
     """Products in code that Triton compiles for the GPU at the first use.
 
-    When to use: `select` takes it on CUDA by way of `MeasuredTiles`, where it passes a self-test and is quicker than
-    torch tiles. Pass it to `operators.KernelMatrix` to choose ``distances``, or to use it without the test.
+    `select` takes it on CUDA by way of `MeasuredTiles`, where it passes a self-test and is quicker than torch tiles.
+    Pass it to `operators.KernelMatrix` to choose ``distances``, or to use it without the test.
 
-    Parameters
-    ----------
-    distances : {"ieee", "tf32", "bf16x3"}
-        How `product` and `dense` multiply the coordinates of float32 points to get their distances. ``"ieee"`` is
-        float32. The others use tensor cores. ``"tf32"`` first rounds points to 11 significant bits, so K is the
-        covariance of slightly moved points. ``"bf16x3"`` makes points sums of two bfloat16 numbers, and leaves out the
-        smallest of their products. K stays symmetric, and equal points stay equal. The choice has no effect on float64,
-        inner products (`Linear`), gradients, vectors, and distances for which norms in float32 would not do (few
-        inputs, points far apart, Matern 1/2).
+    ``distances`` is how `product` and `dense` multiply the coordinates of float32 points to get their distances.
+    ``"ieee"`` is float32. The others use tensor cores. ``"tf32"`` first rounds points to 11 significant bits, so K is
+    the covariance of slightly moved points. ``"bf16x3"`` makes points sums of two bfloat16 numbers, and leaves out the
+    smallest of their products. K stays symmetric, and equal points stay equal. The choice has no effect on float64,
+    inner products (`Linear`), gradients, vectors, and distances for which norms in float32 would not do (few inputs,
+    points far apart, Matern 1/2).
 
-    Raises
-    ------
-    InvalidInputError
-        If triton is missing or too old, or ``distances`` is another word.
-
-    Notes
-    -----
     Largest error of an entry of K(X, X) with variance 1 for 256 standard normal rows and lengthscale sqrt(d), as
-    Triton's interpreter computes it. Tensor cores round sums in another way, which has not been measured yet.
+    Triton's interpreter computes it:
 
     ===================  =======  =======  =======
     RBF, Matern 3/2      d = 4    d = 18   d = 90
@@ -91,8 +81,8 @@ class TritonTiles:
     owns the results of its rows, so that none waits for another and the order of every sum is fixed. Gradients on two
     different sets of points take a second sweep for the sums by columns.
 
-    The kernels ran under Triton's interpreter, and were compiled for compute capabilities 8.0 and 9.0 (triton 3.5 to
-    3.9). They have not run on a GPU yet.
+    Tests run the kernels under Triton's interpreter. On one NVIDIA H100 (torch 2.11, triton 3.6) all modes agreed with
+    torch tiles and with the processor.
     """
 
     distances: Literal["ieee", "tf32", "bf16x3"] = "ieee"
@@ -367,8 +357,7 @@ def _kernels() -> Any:
 def _tiling(packed: Packed, beside: int) -> Tiling:
     """Return tiles that leave room in the registers for the sums of ``beside`` columns and their rounding errors.
 
-    These are the largest for which the compiler spills no registers on compute capability 9.0. They have not been timed
-    on a GPU yet.
+    They were chosen from what the compiler reports for compute capability 9.0, not from times on a GPU.
     """
     if len(packed.steps) > 1:
         return Tiling(64, 32, 8) if beside <= 64 else Tiling(32, 32, 8)

@@ -196,31 +196,29 @@ class _CoarseSpace:
             self._coefficients = None
 
 
+@dataclass
 class _ProjectionSolve:
     """The state of one solve by the loop of Alg. 2."""
 
-    def __init__(
-        self,
-        solver: AlternatingProjections,
-        matrix: SymmetricMatrix,
-        problem: Problem,
-        rule: StoppingRule,
-        partition: Partition,
-        coarse: _CoarseSpace | None,
-        run: Run,
-    ) -> None:
-        self.solver, self.matrix, self.problem, self.rule = solver, matrix, problem, rule
-        self.partition, self.coarse, self.run = partition, coarse, run
-        self.iterations = 0
-        self.rows_used = 0
-        self.jitter = 0.0
+    solver: AlternatingProjections
+    matrix: SymmetricMatrix
+    problem: Problem
+    rule: StoppingRule
+    partition: Partition
+    coarse: _CoarseSpace | None
+    run: Run
+    iterations: int = 0
+    rows_used: int = 0
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
         self.factors: list[torch.Tensor] = []
-        for rows in partition.blocks:
-            (factor,), jitter = factor_with_jitter(matrix.block(rows, rows).to(torch.float64).unsqueeze(0))
+        for rows in self.partition.blocks:
+            (factor,), jitter = factor_with_jitter(self.matrix.block(rows, rows).to(torch.float64).unsqueeze(0))
             self.factors.append(factor)
             self.jitter = max(self.jitter, jitter)
-        problem.setup_epochs += partition.entries / matrix.n**2
-        self.selectors = [_as_slice(rows) for rows in partition.blocks]
+        self.problem.setup_epochs += self.partition.entries / self.matrix.n**2
+        self.selectors = [_as_slice(rows) for rows in self.partition.blocks]
 
     def loop(self) -> Status:
         """Iterate until a stopping condition holds, and return the reason."""

@@ -11,6 +11,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
+from gigagp.products.arguments import check_finite
 from gigagp.runtime.run import Run
 from gigagp.settings.fields import Settings
 from gigagp.solvers.prepared import Prepared
@@ -80,7 +81,6 @@ class PreparingSolver(Solver):
     """Base of solvers whose solves with one matrix share a `Prepared`."""
 
     def prepare(self, operator: LinearOperator, previous: object = None, run: Run | None = None) -> Prepared:
-        """Return the matrix with what solves share; see `Solver.prepare`."""
         return Prepared(operator, previous, run=run)
 
     def solve(
@@ -92,7 +92,6 @@ class PreparingSolver(Solver):
         *,
         n_targets: int | None = None,
     ) -> Solution:
-        """Solve for every column; see `Solver.solve`."""
         state = operator if isinstance(operator, Prepared) else self.prepare(operator)
         return self._solve(state, right_hand_sides, initial, own_generator(generator), n_targets)
 
@@ -146,23 +145,21 @@ _CUT_SHORT = (Status.STAGNATED, Status.TIME_SPENT)
 class Problem:
     """Right-hand sides scaled to unit norm, with a solution and a residual that a solver's loop updates in place.
 
-    Lin et al. 2024, App. B: ``H v~ = b / ||b||``, and the initial guess is scaled with its right-hand side.
-    A zero column stays zero. Norms are those of the operator's own inner product.
+    Lin et al. 2024, App. B: ``H v~ = b / ||b||``, and the initial guess is scaled with its right-hand side. A zero
+    column stays zero. Norms are those of the operator's own inner product.
 
     Attributes
     ----------
     operator : LinearOperator
         What is solved with: true residuals come from its products.
     working : LinearOperator
-        What the loop multiplies with: ``operator.fast``, until `take_exact`.
+        What the loop multiplies with: ``operator.fast``, until `take_exact` sets ``widened``.
     scale : Tensor of shape (s,)
         Factors by which the right-hand sides were divided.
     right_hand_sides, value, residual : Tensor of shape (n, s)
         In scaled units.
     setup_epochs : float
         Epochs spent outside the loop's own steps.
-    widened : bool
-        Whether `take_exact` was called.
     drift : Tensor of shape (s,)
         Bound on the distance between ``residual`` and the true residual that rounding may have caused.
     companion_product : Tensor or None
@@ -270,13 +267,7 @@ class Problem:
 
         For products with ``H + E``, ``|E v| |v| / v'Hv`` is about the norm of E in units of the eigenvalues that v is
         made of. Up to 0.1, conjugate gradients took at most a fifth more iterations; from 0.6 on they found nothing.
-
-        Parameters
-        ----------
-        gap : Tensor of shape (n, s)
-            ``E v``: what the operator's own product changes in the residual.
-        residual : Tensor of shape (n, s)
-            The true residual.
+        ``gap`` is ``E v``: what the operator's own product changes in the residual.
         """
         if not self.corrects:
             return False
@@ -401,10 +392,7 @@ def _as_columns(operator: LinearOperator, vectors: torch.Tensor, name: str) -> t
         msg = f"{name} of solve must have shape ({operator.n},) or ({operator.n}, s); got {tuple(vectors.shape)}."
         raise InvalidInputError(msg)
     columns = vectors.detach().reshape(operator.n, -1).to(dtype=operator.dtype, device=operator.device)
-    if not bool(torch.isfinite(columns).all()):
-        row, column = torch.nonzero(~torch.isfinite(columns))[0].tolist()
-        msg = f"{name} of solve must be finite; got {float(columns[row, column])} in row {row}, column {column}."
-        raise InvalidInputError(msg)
+    check_finite(f"{name} of solve", columns)
     return columns
 
 

@@ -385,29 +385,14 @@ EXHAUSTED = {torch.float64: 1e-13, torch.float32: 1e-6}
 class TruncatedRun:
     """One run from which two independent solutions are read.
 
-    The solution is the start plus the increments of conjugate gradients, one term of the series per iteration. Each
-    of two independent lengths weights these increments (Potapczynski et al. 2021, eq. 16) for all columns, and the run
+    The solution is the start plus the increments of conjugate gradients, one term of the series per iteration. Each of
+    two independent lengths weights these increments (Potapczynski et al. 2021, eq. 16) for all columns, and the run
     continues to the longer length. If every column converges earlier, the rest of the series is zero and the sums are
-    complete; the weights still apply.
+    complete; the weights still apply. Products are exact and never those of `LinearOperator.fast`, because nothing
+    could correct the terms of the series later.
 
-    For any start that does not depend on the lengths, the mean over them is the solution. Products are exact and never
-    those of `LinearOperator.fast`, because nothing could correct the terms of the series later.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its ``value`` and ``residual`` become those of the first solution.
-    series : TruncatedSeries
-        Its distribution is bounded by the number of rows.
-    generator : torch.Generator
-        Source of the two lengths, which are drawn by the constructor.
-    max_epochs : float
-        Largest number of iterations, in case a law without a maximum gives a longer length.
-
-    Attributes
-    ----------
-    rule : StoppingRule
-        The rule of an exhausted series: every column is at rounding level.
+    The value and the residual of ``problem`` become those of the first solution. ``max_epochs`` ends the run in case a
+    law without a maximum gives a longer length.
     """
 
     def __init__(

@@ -26,13 +26,7 @@ class Coefficients(NamedTuple):
 
 @dataclass
 class WeightedSum:
-    """A weighted sum of the increments of a run, and the residual of that sum.
-
-    Attributes
-    ----------
-    value, residual : Tensor of shape (n, s)
-        Updated in place. Before the first step they are the value and the residual of the run.
-    """
+    """A weighted sum of the increments of a run, and the residual of that sum; both are updated in place."""
 
     value: torch.Tensor
     residual: torch.Tensor
@@ -41,35 +35,13 @@ class WeightedSum:
 class Recurrence:
     """Conjugate gradients on s systems at once, each with its own scalars.
 
-    This is Lin et al. 2024, Alg. 1, with three differences. The first direction is the *preconditioned* residual
-    (line 8 prints ``d <- b``, which diverges). Inner products are the operator's own. A column that has converged
-    completely, or whose matrix turns out not to be positive definite, stops moving; dividing zero by zero is avoided.
+    This is Lin et al. 2024, Alg. 1, with three differences. The first direction is the *preconditioned* residual (line
+    8 prints ``d <- b``, which diverges). Inner products are the operator's own. A column that has converged completely,
+    or whose matrix turns out not to be positive definite, stops moving; dividing zero by zero is avoided.
 
-    Parameters
-    ----------
-    operator : LinearOperator
-    value, residual : Tensor of shape (n, s)
-        Updated in place.
-    precondition : callable or None
-        Maps vectors to ``P^-1`` times them; self-adjoint in the operator's inner product.
-    sums : sequence of WeightedSum
-        Weighted sums of the same increments (Potapczynski et al. 2021, eq. 16), updated beside the value. The weights
-        do not enter the recurrence itself, because they would break conjugacy.
-    delay : int, default 0
-        Number of past steps that `moved` sums. 0: `moved` is not used.
-
-    Attributes
-    ----------
-    gamma : Tensor of shape (s,)
-        ``<r, P^-1 r>`` of each column.
-    failed : Tensor of shape (s,), bool
-        Columns that met a direction without positive curvature.
-    frozen : Tensor of shape (s,), bool
-        Columns that must not move any more; set by the caller.
-    finite : bool
-        False once a product was NaN or infinite. The value is then that of the previous step.
-    operator_size : float
-        Largest ``||H d|| / ||d||`` seen.
+    ``value`` and ``residual``, shape (n, s), are updated in place, and so are the weighted ``sums`` of the same
+    increments (Potapczynski et al. 2021, eq. 16). The weights do not enter the recurrence itself, because they would
+    break conjugacy.
     """
 
     def __init__(
@@ -113,18 +85,9 @@ class Recurrence:
         self.gamma = self.operator.inner(self.residual, preconditioned)
 
     def step(self, weights: Sequence[float] = ()) -> tuple[Coefficients, torch.Tensor]:
-        """Take one step in every column, with one product with the operator.
+        """Take one step in every column, with one product; return its coefficients and the norms of the increments.
 
-        Parameters
-        ----------
-        weights : sequence of float
-            Factor of this step's increment in each of ``sums``.
-
-        Returns
-        -------
-        coefficients : Coefficients
-        step_norms : Tensor of shape (s,)
-            Norm of the increment of each column.
+        ``weights`` are the factors of this step's increment in each of the weighted sums.
         """
         product = self.operator @ self.direction  # Alg. 1, line 11: the only pass over the matrix
         curvature = self.operator.inner(self.direction, product)
@@ -145,7 +108,12 @@ class Recurrence:
             if weight:
                 total.value.addcmul_(self.direction, alpha, value=weight)
                 total.residual.addcmul_(product, alpha, value=-weight)
-        beta = self._turn(moving)
+        preconditioned = self._preconditioned()
+        gamma = self.operator.inner(self.residual, preconditioned)
+        beta = torch.where(moving, gamma / torch.where(moving, self.gamma, 1.0), 0.0)
+        self.gamma = gamma
+        self.direction.mul_(beta).add_(preconditioned)
+        self.finite = bool(torch.isfinite(gamma).all())
         return Coefficients(alpha, beta), alpha * lengths
 
     @property
@@ -179,12 +147,3 @@ class Recurrence:
 
     def _preconditioned(self) -> torch.Tensor:
         return self.residual if self._precondition is None else self._precondition(self.residual)
-
-    def _turn(self, moving: torch.Tensor) -> torch.Tensor:
-        preconditioned = self._preconditioned()
-        gamma = self.operator.inner(self.residual, preconditioned)
-        beta = torch.where(moving, gamma / torch.where(moving, self.gamma, 1.0), 0.0)
-        self.gamma = gamma
-        self.direction.mul_(beta).add_(preconditioned)
-        self.finite = bool(torch.isfinite(gamma).all())
-        return beta

@@ -33,16 +33,8 @@ class Quadrature:
 
     Conjugate gradients on ``H x = z`` produces tridiagonal matrices T. Their eigenvalues are the nodes, and the squared
     first components of their eigenvectors are the weights. For each z the values decrease with the number of steps
-    towards the limit (Potapczynski et al. 2021, Theorem 1).
-
-    Parameters
-    ----------
-    operator : LinearOperator
-        The matrix H.
-    starts : Tensor of shape (n, s)
-        The directions z; not modified.
-    preconditioner : Preconditioner or None
-        The matrix P; None stands for the identity.
+    towards the limit (Potapczynski et al. 2021, Theorem 1). The directions z are the columns of ``starts``, shape (n,
+    s); without a preconditioner P is the identity.
     """
 
     def __init__(
@@ -65,13 +57,7 @@ class Quadrature:
         return not bool((self._run.gamma > self._finest).any())
 
     def step(self) -> None:
-        """Take one step, which costs one product.
-
-        Raises
-        ------
-        NonFiniteError
-            If the product is not finite, or a direction has no positive curvature.
-        """
+        """Take one step, which costs one product; raise `NonFiniteError` at NaN and without positive curvature."""
         run = self._run
         alive = run.gamma > self._finest  # below, residual and coefficients are rounding
         coefficients, _ = run.step()
@@ -115,50 +101,21 @@ def log_determinant(
     truncation: TruncationChoice | None = None,
     starts: torch.Tensor | None = None,
 ) -> Estimate:
-    """Estimate ``log det H``.
+    """Estimate ``log det H``, with its standard error over the probes (NaN for one probe).
 
     ``log det H = log det P + tr log(P^-1/2 H P^-1/2)``. The trace is estimated by the mean over random directions of a
     quadrature, whose nodes and weights come from the tridiagonal matrix that conjugate gradients produces. A better
-    preconditioner makes the trace smaller and with it the standard error; with ``P = H`` the result is exact.
+    preconditioner makes the trace smaller and with it the standard error; with ``P = H`` the result is exact. See
+    Ubaru, Chen & Saad (2017), doi:10.1137/16M1104974; Gardner et al. (2018), arXiv:1809.11165, section 4; and Wenger et
+    al. (2022), arXiv:2107.00243.
 
-    Parameters
-    ----------
-    operator : LinearOperator
-        Self-adjoint and positive definite in its inner product.
-    preconditioner : "auto", recipe, Preconditioner or None, default "auto"
-        As for `gigagp.solvers.ConjugateGradients`.
-    n_probes : int, default 16
-        Number of random directions. The standard error falls with the root of this number.
-    max_steps : int, optional
-        Largest number of products with the operator. None stands for 200, or with a truncation for the number of rows.
-        Without a truncation the quadrature ends earlier if its error is far below the standard error.
-    generator : torch.Generator, optional
-        Source of the random directions. None stands for a fixed seed.
-    truncation : Distribution, RussianRoulette or SingleSample, optional
-        Cut the quadrature of each direction at its own random length and reweight it, which removes the bias of a small
-        number of steps. It requires small eigenvalue problems for every length up to the longest and is therefore
-        expensive; it is meant for analysis, as gradients do not need it.
-    starts : Tensor of shape (n, s), optional
-        The directions, drawn from N(0, P). None: they are drawn here.
+    The preconditioner is chosen as in `gigagp.solvers.ConjugateGradients`. ``starts``, shape (n, s), are the
+    directions, drawn from N(0, P); without them ``n_probes`` are drawn here. The quadrature ends once its error is far
+    below the standard error, or after ``max_steps`` products, by default 200.
 
-    Returns
-    -------
-    Estimate
-        The log-determinant and its standard error over the probes, which is NaN with one probe.
-
-    Raises
-    ------
-    InvalidInputError
-        If a count is not positive, a recipe is given for an operator whose entries cannot be read, or a truncation
-        requires more steps than are available.
-    NonFiniteError
-        If products are NaN, or the matrix is not positive definite in its precision.
-
-    References
-    ----------
-    Ubaru, Chen & Saad (2017), doi:10.1137/16M1104974. Gardner et al. (2018), arXiv:1809.11165, section 4.
-    Potapczynski et al. (2021), arXiv:2102.06695, eq. S12 (truncation).
-    Wenger et al. (2022), "Preconditioning for scalable Gaussian process hyperparameter optimization", arXiv:2107.00243.
+    With a truncation, the quadrature of each direction is cut at its own random length and reweighted, which removes
+    the bias of a small number of steps (Potapczynski et al. 2021, arXiv:2102.06695, eq. S12). It requires small
+    eigenvalue problems for every length up to the longest; it is meant for analysis, as gradients do not need it.
     """
     generator = own_generator(generator)
     series = None if truncation is None else _bounded(truncation, operator.dimension, max_steps)
@@ -225,12 +182,7 @@ def _truncated(quadrature: Quadrature, series: TruncatedSeries, lengths: list[in
 class Tridiagonal:
     """The result of the Lanczos process: ``H Q = Q T`` except for the last column.
 
-    Attributes
-    ----------
-    vectors : Tensor of shape (n, k)
-        ``Q``, orthonormal in the operator's inner product.
-    diagonal, off_diagonal : Tensor of shape (k,) and (k - 1,)
-        Diagonals of ``T``.
+    ``vectors`` is Q, shape (n, k), orthonormal in the operator's inner product. The other two are the diagonals of T.
     """
 
     vectors: torch.Tensor
@@ -251,31 +203,14 @@ def lanczos(
 ) -> Tridiagonal:
     """Run Lanczos with full reorthogonalisation, in the operator's own inner product.
 
-    For a `gigagp.operators.KernelMatrix` this is Algorithm 5 of Yadav et al. (2021), and for a
-    `gigagp.operators.grid.GridOperator` Algorithm 7. A step takes one product.
+    For a `gigagp.operators.KernelMatrix` this is Algorithm 5 of Yadav et al. (2021, appendix B.3, arXiv:2101.11751,
+    with the misprints of its pseudo-code corrected), and for a `gigagp.operators.grid.GridOperator` Algorithm 7. A step
+    takes one product. All columns are orthogonal to those of ``apart_from``, which are orthonormal.
 
-    Parameters
-    ----------
-    operator : LinearOperator
-    start : Tensor of shape (n, 1)
-        The first direction, of any nonzero length.
-    steps : int
-        Largest number of columns.
-    breakdown : float, default 1e-8
-        Stop if a new direction is shorter than this share of the largest diagonal entry, because what remains of the
-        Krylov space is rounding.
-    apart_from : Tensor of shape (n, l), optional
-        Orthonormal vectors, to which all columns are made orthogonal. There are no columns if the start is a
-        combination of these.
-
-    Notes
-    -----
-    It also stops where rounding makes inner products asymmetric. The two parts of a vector of a `GridOperator` drift
-    apart by a factor per step if no eigenvalue of the Krylov space is near the noise variance.
-
-    References
-    ----------
-    Yadav, Sheldon and Musco (2021), appendix B.3, arXiv:2101.11751 (with the misprints of its pseudo-code corrected).
+    The process ends early where a new direction is shorter than ``breakdown`` times the largest diagonal entry, because
+    what remains of the Krylov space is rounding. It also ends where rounding makes inner products asymmetric: the two
+    parts of a vector of a `GridOperator` drift apart by a factor per step if no eigenvalue of the Krylov space is near
+    the noise variance.
     """
     first = 0 if apart_from is None else apart_from.shape[1]
     vectors = start.new_empty(first + steps, len(start)).T  # column-major, so that its first columns are contiguous

@@ -119,26 +119,24 @@ def _batches(
             yield from order.to(device).split(batch_size)
 
 
+@dataclass
 class _DescentSolve:
     """The state of one solve by the loop of Alg. 3, and the best iterate so far."""
 
-    def __init__(
-        self,
-        solver: StochasticGradientDescent,
-        matrix: SymmetricMatrix,
-        problem: Problem,
-        rule: StoppingRule,
-        step_size: float,
-        run: Run,
-    ) -> None:
-        self.solver, self.matrix, self.problem, self.rule = solver, matrix, problem, rule
-        self.step_size, self.run = step_size, run
-        self.iterations = 0
-        self.rows_used = 0
-        self.halvings = 0
-        self._last_good = 0
-        self._velocity = torch.zeros_like(problem.value)
-        self._keep(self._size(problem.residual_norms()))
+    solver: StochasticGradientDescent
+    matrix: SymmetricMatrix
+    problem: Problem
+    rule: StoppingRule
+    step_size: float
+    run: Run
+    iterations: int = 0
+    rows_used: int = 0
+    halvings: int = 0
+    _last_good: int = 0
+
+    def __post_init__(self) -> None:
+        self._velocity = torch.zeros_like(self.problem.value)
+        self._keep(self._size(self.problem.residual_norms()))
 
     def loop(self, batches: Iterator[torch.Tensor]) -> Status:
         """Iterate until a stopping condition holds and return the reason; the problem then holds the best iterate."""
@@ -264,16 +262,7 @@ _SAMPLED_BLOCKS = 4
 def automatic_step(
     matrix: SymmetricMatrix, batch_size: int, momentum: float, generator: torch.Generator
 ) -> tuple[float, float]:
-    """Return a safe ``step`` and the number of epochs spent to find it.
-
-    Parameters
-    ----------
-    matrix : SymmetricMatrix
-    batch_size : int
-        Rows of a batch, at most n.
-    momentum : float
-    generator : torch.Generator
-    """
+    """Return a safe ``step`` and the number of epochs spent to find it."""
     n, share = matrix.n, batch_size / matrix.n
     n_blocks = 1 if batch_size == n else _SAMPLED_BLOCKS
     spectra = []

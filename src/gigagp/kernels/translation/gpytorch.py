@@ -99,30 +99,17 @@ def from_gpytorch(kernel: Any) -> Kernel:
 
 
 class _Reader:
-    """Kernels of GPyTorch, read from the outside in.
-
-    Parameters
-    ----------
-    package : module
-        ``gpytorch.kernels``.
-    """
+    """Kernels of GPyTorch, whose ``package`` is ``gpytorch.kernels``, read from the outside in."""
 
     def __init__(self, package: Any) -> None:
         self.package = package
         self.places: dict[int, str] = {}  # where each parameter has been met
 
     def read(self, kernel: Any, columns: list[int] | None, place: str, *, selects: bool = True) -> Kernel:
-        """Return our kernel for a part of theirs.
+        """Return our kernel for a part of theirs that is given some columns of the data; None stands for all.
 
-        Parameters
-        ----------
-        kernel : gpytorch.kernels.Kernel
-        columns : list of int or None
-            The columns of the data that the part is given; None for all.
-        place : str
-            How to reach the part, for messages.
-        selects : bool
-            Whether the part applies its ``active_dims``. What is inside a `ScaleKernel` does not: the scale has.
+        ``place`` tells in messages how to reach the part. What is inside a `ScaleKernel` selects no columns by its
+        ``active_dims``: the scale has.
         """
         if len(kernel.batch_shape):
             raise self.refuse(place, f"it is a batch of kernels, of shape {tuple(kernel.batch_shape)}")

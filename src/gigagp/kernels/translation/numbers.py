@@ -29,14 +29,7 @@ def same(numbers: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Name:
-    """What another package calls a hyperparameter, and the number that it writes for it.
-
-    Attributes
-    ----------
-    theirs : str
-    to_theirs, to_ours : callable
-        Each the inverse of the other.
-    """
+    """What another package calls a hyperparameter, and how its number is converted to theirs and to ours."""
 
     theirs: str
     to_theirs: Convention = same
@@ -45,16 +38,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Number:
-    """One hyperparameter.
-
-    Attributes
-    ----------
-    value : Tensor of shape () or (k,)
-        float64.
-    lower, upper : Tensor of shape () or (k,)
-        0 and infinity where there is no bound.
-    is_learned : bool
-    """
+    """One hyperparameter: float64 numbers of shape () or (k,), with bounds of 0 and infinity where there are none."""
 
     value: Tensor
     lower: Tensor
@@ -115,13 +99,7 @@ def scaled(kernel: Kernel, factor: Number) -> Kernel:
 
 
 def require_plain(leaf: Leaf, place: str, package: str) -> None:
-    """Refuse features that kernels of other packages do not have.
-
-    Raises
-    ------
-    InvalidInputError
-        If there is such a thing; the message names the part.
-    """
+    """Refuse features that kernels of other packages do not have, naming the part."""
     reason, metric = None, getattr(leaf, "metric", "euclidean")
     if metric != "euclidean":
         reason = f"{package} has no metric={metric!r}"
@@ -141,13 +119,7 @@ def refused(place: str, package: str, reason: str) -> InvalidInputError:
 
 
 def checked_kernel(kernel: Any, function: str) -> Kernel:
-    """Return a bound kernel of this package.
-
-    Raises
-    ------
-    InvalidInputError
-        For anything else.
-    """
+    """Return a bound kernel of this package, and refuse anything else."""
     if not isinstance(kernel, Kernel):
         msg = f"kernel of {function} must be a kernel of gigagp; got {type(kernel).__name__}."
         raise InvalidInputError(msg)
@@ -158,13 +130,7 @@ def checked_kernel(kernel: Any, function: str) -> Kernel:
 
 
 def imported(module: str, name: str, install: str, function: str) -> Any:
-    """Return a module of another package.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is not installed.
-    """
+    """Return a module of another package, or refuse if that is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

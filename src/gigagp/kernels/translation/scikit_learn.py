@@ -125,7 +125,7 @@ def _dot_product(kernel: Any, place: str) -> Kernel:
     if kernel.sigma_0 != 0:
         return Sum(made(Constant, {"variance": _number(kernel, "sigma_0").by(torch.square)}), linear)
     if not kernel.hyperparameter_sigma_0.fixed:
-        raise refused(f"{place}, {kernel!r},", "gigagp", "its sigma_0 is 0, from where nothing is learned; fix it")
+        raise refused(f"{place}, {kernel!r},", "gigagp", "its sigma_0 is 0, where its slope is zero; fix it")
     return linear
 
 

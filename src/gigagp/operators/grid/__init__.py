@@ -1,7 +1,6 @@
 """Operators for grid inference, which act on values at the nodes of a regular grid."""
 
 from gigagp.operators.grid.factorised import GridOperator, Starts
-from gigagp.operators.grid.interpolated import InterpolatedKernelMatrix
 from gigagp.operators.grid.kernel import GridKernel
 from gigagp.operators.grid.statistics.gram import Gram
 from gigagp.operators.grid.statistics.rows_gram import RowsGram
@@ -13,7 +12,6 @@ __all__ = [
     "Gram",
     "GridKernel",
     "GridOperator",
-    "InterpolatedKernelMatrix",
     "RowsGram",
     "Starts",
     "SumKernel",

@@ -15,15 +15,7 @@ from gigagp.operators.grid.sum_kernel import SumKernel
 
 
 class Starts(NamedTuple):
-    """Vectors over the rows, known by their statistics.
-
-    Attributes
-    ----------
-    cross : Tensor of shape (m, s)
-        ``W' z_j``.
-    squares : Tensor of shape (s,)
-        ``z_j' z_j``.
-    """
+    """Vectors z over the rows, known by ``W'z``, shape (m, s), and ``z'z``, shape (s,)."""
 
     cross: Tensor
     squares: Tensor
@@ -33,36 +25,15 @@ class GridOperator(LinearOperator):
     """``K~ = W K_G W' + noise``, the n by n matrix of kernel interpolation, without any vector of n numbers.
 
     All vectors that occur in conjugate gradients and Lanczos have the form ``z = W a + c z_0`` (Yadav et al. 2021,
-    section 4). They are represented as ``[a; u; c]`` with ``u = W'z``. In this form ``K~ z`` is
-    ``[K_G u + noise a; W'W K_G u + noise u; noise c]`` and the inner product of two vectors is
-    ``a_1'u_2 + c_1 z_0'z_2``. A step takes one grid product and one product with ``W'W``; inner products take none. The
-    paper's Algorithms 3 and 7 reach the same cost with auxiliary recurrences, which the package's own loops do not
-    need.
+    section 4). They are represented as ``[a; u; c]`` with ``u = W'z``. In this form ``K~ z`` is ``[K_G u + noise a; W'W
+    K_G u + noise u; noise c]`` and the inner product of two vectors is ``a_1'u_2 + c_1 z_0'z_2``. A step takes one grid
+    product and one product with ``W'W``; inner products take none. The paper's Algorithms 3 and 7 reach the same cost
+    with auxiliary recurrences, which the package's own loops do not need.
 
-    Without ``starts`` every vector lies in the span of W and is ``[a; W'W a]`` (the simplified form, Algorithm 4).
-
-    With ``sources`` vectors are ``[a; W'W a; q]`` with ``a = K_G q``. This costs no further product, because
-    ``K~ W K_G q`` has the source ``W'W a + noise q``. At an inexact solution q is far more accurate than
-    ``W'(z - W a) / noise``.
-
-    Parameters
-    ----------
-    kernel : GridKernel or SumKernel
-    gram : Gram
-        ``W'W``.
-    noise : float
-        Noise variance; positive.
-    starts : Starts, optional
-        The vectors ``z_0``, one for each column of the multiplied vectors.
-    n_rows : int, optional
-        Number of rows n; required for log-determinants.
-    sources : bool, default False
-        Whether vectors carry their source q. It cannot be combined with ``starts``.
-
-    Attributes
-    ----------
-    grid_products, gram_products : int
-        Number of products with ``K_G`` and with ``W'W`` so far.
+    The ``starts`` are the vectors ``z_0``, one for each column of the multiplied vectors. Without them every vector
+    lies in the span of W and is ``[a; W'W a]`` (the simplified form, Algorithm 4). With ``sources`` vectors are ``[a;
+    W'W a; q]`` with ``a = K_G q``. This costs no further product, because ``K~ W K_G q`` has the source ``W'W a + noise
+    q``. At an inexact solution q is far more accurate than ``W'(z - W a) / noise``. Log-determinants need ``n_rows``.
     """
 
     def __init__(

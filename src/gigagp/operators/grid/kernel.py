@@ -30,24 +30,10 @@ class GridKernel:
     exact. A square root requires a spectrum without negative values. It uses a larger torus, and the part of the
     spectrum that still has to be clipped is reported.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Bound to the grid's inputs if it is not bound yet. White parts are noise and are not part of ``K_G``.
-    grid : RegularGrid
-    root_torus : Torus, optional
-        Torus for `root`, `root_transposed` and `sample`. Default: 2.5 times the grid in each direction; see
-        `fitting_torus`.
-
-    Attributes
-    ----------
-    products : int
-        Number of products with ``K_G`` so far; one pass through `root` and `root_transposed` counts as one.
-
-    Raises
-    ------
-    InvalidInputError
-        If the kernel is not stationary.
+    White parts of the kernel are noise and no part of ``K_G``. Kernels that are not stationary are refused.
+    ``root_torus`` is the torus of `root`, `root_transposed` and `sample`, by default 2.5 times the grid in each
+    direction; see `fitting_torus`. ``products`` counts the products with ``K_G``, where one pass through `root` and its
+    transpose is one.
     """
 
     def __init__(self, kernel: Kernel, grid: RegularGrid, root_torus: Torus | None = None) -> None:
@@ -280,22 +266,10 @@ class GridKernel:
     # Derivatives ------------------------------------------------------------------------------------------------------
 
     def gradient(self, left: Tensor, right: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
-        """Return ``sum_j w_j L_j' (dK_G / d parameter) R_j`` for every hyperparameter of the kernel at once.
+        """Return ``sum_j w_j L_j' (dK_G / d parameter) R_j`` for every hyperparameter, in natural units.
 
         The sum depends on left and right vectors only through their correlation at each offset between nodes. Computing
         this correlation takes one transform more than a product; the rest is the derivative of m covariances.
-
-        Parameters
-        ----------
-        left, right : Tensor of shape (m, s)
-            Vectors L and R.
-        weights : Tensor of shape (s,), optional
-            Weights w; None stands for ones.
-
-        Returns
-        -------
-        dict of str to Tensor
-            Derivatives in natural units, including those of fixed hyperparameters.
         """
         self._check(left)
         self._check(right)
@@ -313,12 +287,7 @@ class GridKernel:
     def spectral_gradient(self, dual: Tensor, weights: Tensor) -> dict[str, Tensor]:
         """Return ``sum_j w_j q_j' (dT / d parameter) q_j`` for packed vectors q, where T is the kernel on `root_torus`.
 
-        Parameters
-        ----------
-        dual : Tensor of shape (n_packed, s)
-            The vectors q: `WhitenedOperator.to_dual` of solutions.
-        weights : Tensor of shape (s,)
-            Weights w.
+        The vectors q are what `WhitenedOperator.to_dual` makes of solutions.
         """
         torus = self.root_torus
         powers = (dual.square() @ weights).reshape(*torus.spectrum_shape, 2).sum(-1)

@@ -25,38 +25,24 @@ _FEATURES = 4000
 class SumKernel:
     """The prior covariance between the nodes of any grid: ``K_G`` of each component, and slopes.
 
-    On a `GridSum` each component of the kernel has its own grid, and different grids are independent. A linear term
-    of the kernel adds ``F F'``, where the columns of F are linear functions on the nodes, one for each slope.
-    Interpolation reproduces them exactly.
+    On a `GridSum` each component of the kernel (`gigagp.kernels.additive.components`) has its own grid, and different
+    grids are independent. A linear term of the kernel adds ``F F'``, where the columns of F are linear functions on the
+    nodes, one for each slope. Interpolation reproduces them exactly.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Kernel of all inputs, bound.
-    grid : RegularGrid or GridSum
-        For an additive kernel the `GridSum` with a grid for each of `gigagp.kernels.additive.components`.
-    tori : sequence of Torus, optional
-        Torus of each grid for samples; see `GridKernel`.
-
-    Attributes
-    ----------
-    parts : list of (slice, GridKernel, Component)
-        Components with their places in a vector. Some grids may have none, and serve slopes and the mean only.
-
-    Raises
-    ------
-    InvalidInputError
-        If a component is not stationary.
+    ``parts`` holds the components with their places in a vector. Some grids may have none; they serve slopes and the
+    mean only. ``tori`` has the torus of each grid for samples; see `GridKernel`.
     """
 
     def __init__(self, kernel: Kernel, grid: RegularGrid | GridSum, tori: Sequence[Torus] | None = None) -> None:
         self.kernel = kernel.bind(grid.n_inputs)
         self.grid = grid
-        single = isinstance(grid, RegularGrid)
-        found, self.slopes = components(self.kernel, range(grid.n_inputs) if single else None)
-        grids = [grid] if isinstance(grid, RegularGrid) else list(grid.grids)
-        columns = [tuple(range(grid.n_inputs))] if isinstance(grid, RegularGrid) else list(grid.columns)
-        places = [slice(0, grid.size)] if isinstance(grid, RegularGrid) else grid.places
+        if isinstance(grid, RegularGrid):
+            every = tuple(range(grid.n_inputs))
+            found, self.slopes = components(self.kernel, every)
+            grids, columns, places = [grid], [every], [slice(0, grid.size)]
+        else:
+            found, self.slopes = components(self.kernel)
+            grids, columns, places = list(grid.grids), list(grid.columns), grid.places
         self._columns, self._places, self._grids = columns, places, grids
         missing = [one.columns for one in found if one.columns not in columns]
         if missing:
@@ -93,19 +79,16 @@ class SumKernel:
     @property
     def tori(self) -> list[Torus]:
         """Torus of each grid."""
-        kept = {place.start: own.root_torus for place, own, _ in self.parts}
-        return [
-            kept.get(place.start, Torus.around(grid.shape))
-            for place, grid in zip(self._places, self._grids, strict=True)
-        ]
+        return self._of_grids({place.start: own.root_torus for place, own, _ in self.parts})
 
     def fitting_tori(self, limit: float) -> list[Torus]:
         """Return tori on which the roots have an error of at most ``limit``; see `GridKernel.fitting_torus`."""
-        kept = {place.start: own.fitting_torus(limit) for place, own, _ in self.parts}
-        return [
-            kept.get(place.start, Torus.around(grid.shape))
-            for place, grid in zip(self._places, self._grids, strict=True)
-        ]
+        return self._of_grids({place.start: own.fitting_torus(limit) for place, own, _ in self.parts})
+
+    def _of_grids(self, tori: dict[int, Torus]) -> list[Torus]:
+        """Return one torus for each grid from those of the components, by where their values begin."""
+        grids = zip(self._places, self._grids, strict=True)
+        return [tori.get(place.start, Torus.around(grid.shape)) for place, grid in grids]
 
     # Slopes -----------------------------------------------------------------------------------------------------------
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.products.blocks import ranges
 
 #: Largest number of bytes for the transforms of one batch of columns.
 _BATCH_BYTES = 2**28
@@ -22,18 +22,12 @@ class Torus:
 
     With at least ``2 * shape - 1`` nodes, no distance on the grid is shorter the other way around, and a stationary
     covariance on the torus equals that on the grid. Fewer nodes suffice for a covariance that is negligible beyond the
-    added nodes (`GridKernel.root_error`).
+    added nodes (`GridKernel.root_error`). ``lengths`` are the numbers of nodes of the torus; each exceeds that of the
+    grid.
 
     Vectors on the torus are stored as *packed* Fourier coefficients: real and imaginary parts of the half spectrum of
     the real transform, scaled so that the plain dot product of two packed vectors equals that of the vectors. Sums, and
     products with functions of the frequency, then need no transform.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Number of grid nodes for each input.
-    lengths : tuple of int
-        Number of torus nodes for each input; each must exceed its entry of ``shape``.
     """
 
     shape: tuple[int, ...]
@@ -104,12 +98,10 @@ class Torus:
         # Integral of the slope 1 - (3 s^2 - 2 s^3).
         return torch.where(step <= inside, step, inside + (half - inside) * (s - s**3 + s**4 / 2))
 
-    # Transforms -------------------------------------------------------------------------------------------------------
-
     def batches(self, n_columns: int, arrays: int = 1) -> list[slice]:
         """Return slices of columns whose transforms, with ``arrays`` arrays each, fit into a fixed number of bytes."""
         step = max(1, _BATCH_BYTES // (32 * self.size * arrays))
-        return [slice(a, b) for a, b in pairwise([*range(0, n_columns, step), n_columns])]
+        return list(ranges(n_columns, step))
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Return the orthonormal half spectra, (s, *spectrum_shape), of grid vectors (m, s) padded with zeros."""
@@ -140,16 +132,7 @@ class Torus:
         return column_major(parts, math.prod(self.shape))
 
     def convolve_within(self, packed: Tensor, outer: Tensor, mask: Tensor, inner: Tensor) -> Tensor:
-        """Return ``F M G M F`` times packed vectors: F and G multiply spectra, M multiplies values on the torus.
-
-        Parameters
-        ----------
-        packed : Tensor of shape (n_packed, s)
-        outer, inner : Tensor of shape ``spectrum_shape``
-            F and G.
-        mask : Tensor of shape ``lengths``
-            M.
-        """
+        """Return ``F M G M F`` times packed vectors: F and G multiply spectra, M multiplies values on the torus."""
         parts = []
         for c in self.batches(packed.shape[1], arrays=2):
             values = self._backward(self.unpack(packed[:, c], outer)).mul_(mask)

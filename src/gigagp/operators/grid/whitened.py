@@ -24,24 +24,9 @@ class WhitenedOperator(LinearOperator):
     A plain residual of H would be misleading: it weights waves by their eigenvalues and can fall a thousandfold before
     the long waves are right (elevation data: 90 % off at 1e-3).
 
-    Parameters
-    ----------
-    kernel : GridKernel
-    gram : Gram
-        ``W'W``.
-    noise : float
-        Noise variance; positive.
-    density : float, optional
-        Number of rows per node. None: the mean over nodes close to a row. 0: no preconditioning.
-
-    Attributes
-    ----------
-    grid_products, gram_products : int
-        Number of products with ``R R'`` and with ``W'W`` so far.
-
-    Notes
-    -----
-    ``R`` has the clipped spectrum, so the kernel of the prior differs from the given one by `GridKernel.clipped`.
+    ``density`` is the number of rows per node: by default the mean over nodes close to a row; 0 means no
+    preconditioning. R has the clipped spectrum, so the kernel of the prior differs from the given one by
+    `GridKernel.clipped`.
     """
 
     def __init__(self, kernel: GridKernel, gram: Gram, noise: float, density: float | None = None) -> None:

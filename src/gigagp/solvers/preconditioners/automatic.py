@@ -61,19 +61,13 @@ _ARRAYS = 6
 def auto_sizes(n: int, budget: int | None = None, seconds: float = math.inf) -> tuple[int, int]:
     """Return the rank and the block size for ``n`` rows: ``1.8 n^(2/3)`` each, from 20 to 2,000.
 
-    Iterations fall about as 1 / k (pol, n = 13,500, learned hyperparameters, rank = block size = k: 36, 21 and 12 for
-    k = 300, 500 and 1,000). The build costs about ``8 n k^2`` operations, and a pass with 65 right-hand sides whose
+    Iterations fall about as 1 / k (pol, n = 13,500, learned hyperparameters, rank = block size = k: 36, 21 and 12 for k
+    = 300, 500 and 1,000). The build costs about ``8 n k^2`` operations, and a pass with 65 right-hand sides whose
     kernel entries are recomputed costs ``240 n^2``. With n / (3 k) iterations, about what warm starts leave, the total
     is smallest near ``k = 1.8 n^(2/3)`` and flat around it.
 
-    Parameters
-    ----------
-    n : int
-        Number of rows.
-    budget : int, optional
-        Bytes that the build may use; both sizes shrink in proportion to fit. None: no limit.
-    seconds : float, default infinity
-        Seconds that are left of a time budget; the build is expected to take at most a fifth.
+    Both sizes shrink where the build would exceed ``budget`` bytes, or take more than a fifth of the ``seconds`` that
+    are left of a time budget.
     """
     size = min(max(round(1.8 * n ** (2 / 3)), _SMALLEST), _LARGEST, n)
     if seconds < math.inf:
@@ -87,14 +81,15 @@ def auto_sizes(n: int, budget: int | None = None, seconds: float = math.inf) -> 
 def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) -> PreconditionerRecipe:
     """Return the recipe for a matrix, whose build uses at most half of the memory budget.
 
-    What is known of a similar matrix serves here, and ``parts`` then has the neighbours and the choice for this one.
-    ``seconds`` are those left of a time budget.
+    Up to three inputs the recipe is `Vecchia` with 30 neighbours, and from 10,000 rows on with ``30 (n /
+    10,000)^(1/3)`` where the budget has room for them. Beyond three inputs, solves with 2,000 of the rows decide
+    between `Vecchia` with ``6 n^(1/3)`` neighbours and `TwoLevel`. Neighbours take the fewest iterations where only
+    close rows explain a row. With more noise, or for a smooth function with very little, low-rank columns see better
+    what is spread over many rows. A kernel without a compiled program takes `TwoLevel`, because its conditionals are
+    slow.
 
-    Up to three inputs the recipe is `Vecchia` with 30 neighbours, from 10,000 rows on with ``30 (n / 10,000)^(1/3)``
-    where the budget has room for them. Beyond, solves with 2,000 of the rows decide between `Vecchia` with
-    ``6 n^(1/3)`` neighbours and `TwoLevel`. Where nothing but close rows explains a row, neighbours take
-    fewest iterations; with more noise, or a smooth function with very little, low-rank columns see better what is
-    spread over many rows. A kernel without a compiled program takes `TwoLevel`, because its conditionals are slow.
+    ``parts`` has what is known of a similar matrix, and afterwards the neighbours and the choice for this one.
+    ``seconds`` are left of a time budget.
     """
     n, budget = matrix.n, budget_of(matrix) // 2
     rank, block_size = auto_sizes(n, budget, seconds)
@@ -154,18 +149,9 @@ TRIAL_ROWS, _COLUMNS, _TOLERANCE, _ITERATIONS = 2000, 4, 0.01, 150
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recipe, at the size of a trial and at that of the matrix, with its cost there.
+    """A recipe at the size of a trial and at that of all rows, with its costs there in products with the matrix.
 
-    Attributes
-    ----------
-    trial : PreconditionerRecipe
-        Recipe for `TRIAL_ROWS` rows.
-    recipe : PreconditionerRecipe
-        Recipe for all rows.
-    setup, application : float
-        Cost of its build, and of one application, in products with the matrix.
-    growth : float
-        Power of the rows with which iterations grow.
+    Iterations grow with the power ``growth`` of the number of rows.
     """
 
     trial: PreconditionerRecipe
@@ -182,10 +168,7 @@ class Candidate:
 
 
 def cheapest(matrix: KernelMatrix, candidates: Sequence[Candidate]) -> tuple[PreconditionerRecipe, float]:
-    """Return the recipe whose solves with a matrix would cost least, and that cost in products with the matrix.
-
-    It follows from solves with 2,000 random rows.
-    """
+    """Return the recipe that would cost least, judged by solves with 2,000 random rows, and its cost in products."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randperm(matrix.n, generator=generator)[:TRIAL_ROWS].to(matrix.device)
     X, kernel = matrix.X[rows].double(), matrix.kernel

@@ -24,12 +24,12 @@ class Parts:
     Attributes
     ----------
     pivots : Tensor of shape (k,) or None
-        Rows whose columns span the low-rank part. Known pivots avoid the sequential part of a build, and the same
-        pivots may serve for a whole outer optimisation.
+        Rows whose columns span the low-rank part. Known pivots avoid the sequential part of a build, also for a whole
+        outer optimisation.
     graph : NeighbourGraph or None
         Neighbours of all rows, which serve as long as lengthscales hardly move.
     choice : Choice or None
-        What the automatic choice took, which it takes again as long as hyperparameters hardly move.
+        What the automatic choice took. It serves as long as hyperparameters hardly move.
     """
 
     pivots: torch.Tensor | None = None
@@ -39,16 +39,9 @@ class Parts:
 
 @dataclass(frozen=True)
 class Choice:
-    """The recipe that a trial chose, and for which hyperparameters.
+    """The recipe that a trial chose, the hyperparameters it was for, and the expected cost of a solve in products.
 
-    Attributes
-    ----------
-    recipe : PreconditionerRecipe
-    kernel : Kernel
-    noise : float
-        Mean variance.
-    products : float
-        Expected cost of a solve in products with the matrix; infinite if no trial ended.
+    The cost is infinite if no trial converged; ``noise`` is the mean noise variance.
     """
 
     recipe: PreconditionerRecipe

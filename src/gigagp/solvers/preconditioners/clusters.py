@@ -6,20 +6,9 @@ import torch
 
 
 class Partition:
-    """A partition of n rows into blocks.
+    """A partition of n rows into blocks of row indices, which are padded to the largest and stacked as one batch.
 
-    Parameters
-    ----------
-    blocks : list of Tensor
-        Row indices of each block. Every row occurs in exactly one block.
-
-    Attributes
-    ----------
-    blocks : list of Tensor
-    size : int
-        Number of rows of the largest block, to which the others are padded.
-    slots : Tensor of shape (n,)
-        Position of each row in the padded and stacked layout, whose length is the number of blocks times ``size``.
+    ``slots`` has the position of each row in that layout, whose length is the number of blocks times ``size``.
     """
 
     def __init__(self, blocks: list[torch.Tensor]) -> None:
@@ -61,13 +50,7 @@ def contiguous(n: int, block_size: int, device: torch.device, order: torch.Tenso
 
 
 def clustered(points: torch.Tensor, block_size: int) -> Partition:
-    """Partition rows into clusters of nearby points with at most ``block_size`` rows each; see `clustered_into`.
-
-    Parameters
-    ----------
-    points : Tensor of shape (n, d)
-    block_size : int
-    """
+    """Partition rows into clusters of nearby points with at most ``block_size`` rows each; see `clustered_into`."""
     return clustered_into(points, number_of_blocks(len(points), block_size))
 
 
@@ -75,14 +58,8 @@ def clustered_into(points: torch.Tensor, count: int) -> Partition:
     """Partition rows into clusters of nearby points whose sizes differ by at most one, the larger ones first.
 
     The clusters are the leaves of a tree. Every node is split across its leading principal axis, in proportion to the
-    number of leaves on each side (a median split if that number is even).
-
-    Parameters
-    ----------
-    points : Tensor of shape (n, d)
-        Inputs in units of the lengthscales, so that distances measure correlation.
-    count : int
-        Number of clusters, at most n.
+    number of leaves on each side (a median split if that number is even). Points are in units of the lengthscales, so
+    that distances measure correlation.
     """
     n = len(points)
     small, larger = divmod(n, count)

@@ -19,9 +19,8 @@ Columns = pivoting.PartialCholesky
 class LowRankPlusNoise(Preconditioner):
     """``P = L L' + D`` applied by the Woodbury identity, where ``D`` is the noise of each row.
 
-    ``P^-1 = D^-1 - U U'`` with ``U = D^-1 L C^-T`` and ``C C' = I + L' D^-1 L``. An application takes two matrix
-    products (4 n k operations per column) and no triangular solve. Everything is float64 for float32 matrices too: on
-    smooth vectors ``P^-1`` is a small difference of large numbers.
+    An application takes two matrix products (4 n k operations per column) and no triangular solve. Everything is
+    float64 for float32 matrices too: on smooth vectors ``P^-1`` is a small difference of large numbers.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Partial Cholesky factors of the smooth part ``K = H - noise``, computed column by column or in blocks of columns.
 
-The columns can be chosen in three ways:
+The columns are chosen in one of three ways:
 
 - *greedy*: the row with the largest remaining diagonal (Harbrecht et al. 2012), the choice of the papers;
 - *random*: rows drawn in proportion to the remaining diagonal, by the blocked rejection sampler of
@@ -22,18 +22,10 @@ from gigagp.operators.base import SymmetricMatrix
 
 @dataclass(frozen=True)
 class PartialCholesky:
-    """``K ~= columns @ columns.T``.
+    """``K ~= columns @ columns.T``; in the order of the pivots, the rows of the columns form a lower triangle.
 
-    Attributes
-    ----------
-    columns : Tensor of shape (n, k)
-        Float64. Row ``pivots[j]`` is zero to the right of column ``j``: the rows of the pivots form a triangle.
-    pivots : Tensor of shape (k,)
-        Rows whose columns of K were used, in order.
-    residual : Tensor of shape (n,)
-        Diagonal of ``K - columns @ columns.T``, never negative.
-    epochs : float
-        Number of kernel entries read, in units of n^2.
+    ``residual`` is the diagonal that is left, never negative. ``epochs`` counts the kernel entries read, in units of
+    n^2.
     """
 
     columns: torch.Tensor

@@ -28,20 +28,14 @@ _CHUNK_BYTES = 2**26
 class LowRankPlusBlocks(Preconditioner):
     """``P = L L' + B``, where ``B`` has the diagonal blocks of ``H - L L'`` on a partition of the rows.
 
-    ``P`` equals ``H`` on every block, and elsewhere it equals the smooth part up to what rank k misses.
-    ``P^-1 = B^-1 - U U'`` with ``U = B^-1 L C^-T`` and ``C C' = I + L' B^-1 L``. An application costs 4 n k + 2 n b
-    operations per column, all in matrix products, because the blocks are stored as inverses and applied as one batch.
-    Everything is float64 for float32 matrices too: on smooth vectors ``P^-1`` is a small difference of large numbers,
-    and in float32 it was not even positive definite with a noise of 1e-5 of the variance.
+    ``P`` equals ``H`` on every block, and elsewhere it equals the smooth part up to what rank k misses. ``P^-1 = B^-1 -
+    U U'`` with ``U = B^-1 L C^-T`` and ``C C' = I + L' B^-1 L``. An application costs 4 n k + 2 n b operations per
+    column, all in matrix products, because the blocks are stored as inverses and applied as one batch. Everything is
+    float64 for float32 matrices too: on smooth vectors ``P^-1`` is a small difference of large numbers, and in float32
+    it was not even positive definite with a noise of 1e-5 of the variance.
 
-    Parameters
-    ----------
-    matrix : SymmetricMatrix
-    factor : PartialCholesky or None
-        Columns of ``L``; None if one block contains all rows.
-    partition : Partition
-    lower : LowRankPlusNoise or None
-        A lower bound of the matrix, for bounds on errors in nats.
+    ``factor`` has the columns of L; it is None if one block contains all rows. ``lower`` is a lower bound of the
+    matrix, for bounds on errors in nats.
     """
 
     def __init__(

@@ -26,20 +26,11 @@ from gigagp.solvers.preconditioners.low_rank import LowRankPlusNoise, jitter_not
 
 
 class SparsePlusLowRank(Preconditioner):
-    """``P = L L' + S``, where S is the Vecchia approximation of ``H - L L'``.
+    """``P = L L' + S``, where S is the Vecchia approximation of ``H - L L'`` with the neighbours of a graph.
 
     ``P^-1 = S^-1 - U U'`` with ``U = S^-1 L C^-T`` and ``C C' = I + L' S^-1 L``. An application takes ``4 n m``
-    operations per column for m neighbours, and ``4 n k`` for k columns of L. Factors are float64.
-
-    Parameters
-    ----------
-    matrix : KernelMatrix
-    graph : NeighbourGraph
-        The neighbours of every row.
-    low : PartialCholesky or None
-        The columns of L.
-    lower : LowRankPlusNoise or None
-        A lower bound of the matrix, for bounds on errors in nats.
+    operations per column for m neighbours, and ``4 n k`` for k columns of L. Factors are float64. ``low`` has the
+    columns of L, if there are any, and ``lower`` a lower bound of the matrix, for bounds on errors in nats.
     """
 
     def __init__(
@@ -125,15 +116,7 @@ class Vecchia(PreconditionerRecipe):
     def build(
         self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None, *, bound: bool = False
     ) -> SparsePlusLowRank:
-        """Build for one kernel matrix; see `PreconditionerRecipe.build`.
-
-        Raises
-        ------
-        InvalidInputError
-            If the matrix is not a `gigagp.operators.KernelMatrix`: other matrices have no inputs.
-        MemoryBudgetError
-            If the factor does not fit into the memory budget.
-        """
+        """Build for one `gigagp.operators.KernelMatrix`, whose rows have inputs; see `PreconditionerRecipe.build`."""
         if not isinstance(matrix, KernelMatrix):
             msg = (
                 "preconditioner Vecchia needs a KernelMatrix, whose rows have inputs; "

@@ -25,17 +25,9 @@ Deviation = Annotated[float, Range(least=1e-12, below=2**53)]
 class Distribution(Settings, ABC):
     """A law of the length J of a truncated series.
 
-    Terms are counted from 1. ``minimum`` terms are always computed. If the law does not reach the end of the series,
-    the estimated quantity is the sum of its first ``maximum`` terms.
-
-    Attributes
-    ----------
-    minimum : int
-        Smallest length.
-    maximum : int or None
-        Upper limit of the length. None: no limit; see `bounded`.
-    step : int
-        Distance between two lengths.
+    Terms are counted from 1. ``minimum`` terms are always computed, and ``step`` is the distance between two lengths.
+    If the law does not reach the end of the series, the estimated quantity is the sum of its first ``maximum`` terms;
+    None stands for no limit, see `bounded`.
     """
 
     step: int
@@ -90,13 +82,7 @@ class Distribution(Settings, ABC):
         return None if n_points is None else self.minimum + (n_points - 1) * self.step
 
     def support(self) -> range:
-        """Return every length with positive probability.
-
-        Raises
-        ------
-        InvalidInputError
-            If there is no maximum.
-        """
+        """Return every length with positive probability; a law without a maximum is refused."""
         return range(self.minimum, self.minimum + self._require_points() * self.step, self.step)
 
     def bounded(self, largest: int, what: str = "the length of the series") -> Self:

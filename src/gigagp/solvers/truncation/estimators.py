@@ -27,13 +27,7 @@ Law = Annotated[Distribution, Words("one of gigagp.truncation, such as Exponenti
 
 
 class TruncatedSeries(Settings, ABC):
-    """The weights of the terms of a series that is cut at a random length.
-
-    Attributes
-    ----------
-    distribution : Distribution
-        Law of the length.
-    """
+    """The weights of the terms of a series that is cut at a random length with the law ``distribution``."""
 
     distribution: Distribution
 
@@ -169,14 +163,8 @@ def russian_roulette(terms: Iterable[Term], distribution: Distribution, length: 
 def single_sample(terms: Iterable[Term], distribution: Distribution, length: int) -> Term:
     """Return the first terms plus ``sum D_j / P(J = length)`` over the last step, unbiased for the sum of all terms.
 
-    If a partial sum costs less than its terms one by one, use `SingleSample.estimate`, which needs three partial sums.
-
-    Parameters
-    ----------
-    terms : iterable of float or Tensor
-    distribution : Distribution
-    length : int
-        As for `russian_roulette`.
+    The arguments are those of `russian_roulette`. If a partial sum costs less than its terms one by one, use
+    `SingleSample.estimate`, which needs three partial sums.
     """
     return _weighted_sum(terms, SingleSample(distribution), length)
 

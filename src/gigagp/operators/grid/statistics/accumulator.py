@@ -227,21 +227,8 @@ def statistics_of_rows(
 ) -> GridStatistics:
     """Return what `GridStatistics.from_rows` does, with a `RowsGram` in the place of ``W'W``.
 
-    When to use: for grids with so many nodes that ``W'W`` does not fit the memory budget. Every product reads the rows.
-
-    Parameters
-    ----------
-    grid, X, Y, n_probes, seed, memory_budget, noise
-        As for `GridStatistics.from_rows`.
-    unit : float, optional
-        Noise variance of a row of weight one; by default the harmonic mean of ``noise``.
-
-    Raises
-    ------
-    InvalidInputError
-        If a row lies outside of the grid.
-    MemoryBudgetError
-        If the rows' weights and the sums at the nodes do not fit.
+    It serves grids with so many nodes that ``W'W`` does not fit the memory budget. Every product reads the rows. A row
+    of weight one has the noise variance ``unit``, by default the harmonic mean of ``noise``.
     """
     X, Y = as_table(X, "X"), as_columns(Y)
     n, t = Y.shape

@@ -25,13 +25,7 @@ def node_bytes(n_inputs: int, interpolation: str) -> int:
 
 
 def checked_bounds(lower: Sequence[float], upper: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return the corners of a region as lists of floats.
-
-    Raises
-    ------
-    InvalidInputError
-        If a number is not finite, an input is constant, or a lower corner is above the upper one.
-    """
+    """Return the corners of a region as lists of floats; refuse constant inputs and corners in the wrong order."""
     low, high = numbers(lower, "lower"), numbers(upper, "upper")
     if len(low) != len(high):
         msg = f"lower and upper of a grid must have the same length; got {len(low)} and {len(high)}."
@@ -78,19 +72,9 @@ def outside_error(
     first_row: int = 0,
     names: Sequence[str] | None = None,
 ) -> InvalidInputError:
-    """Return the error for points that lie outside of a region, naming the first.
+    """Return the error for points that are not all ``inside`` a region, naming the first.
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-    inside : Tensor of shape (n,)
-        Whether each point lies inside; at least one does not.
-    low, high : sequence of float
-        Corners of the region.
-    first_row : int
-        Row number of the first point.
-    names : sequence of str, optional
-        Names of the inputs.
+    ``first_row`` is the row number of the first point, and ``names`` are those of the inputs.
     """
     row = int((~inside).nonzero()[0])
     labels = [f"input {k}" for k in range(X.shape[1])] if names is None else [repr(str(name)) for name in names]

@@ -166,10 +166,7 @@ class GridCollector:
     def take(self, rows: Chunk) -> None:
         """Add a chunk of a source, and note how much of its file has been read.
 
-        Raises
-        ------
-        InvalidInputError
-            If a row cannot be used; the message names the file. Then no row of the chunk is added.
+        If a row cannot be used, `InvalidInputError` names the file, and no row of the chunk is added.
         """
         try:
             self.add(rows.X, rows.Y)
@@ -182,11 +179,8 @@ class GridCollector:
     def statistics(self) -> GridStatistics:
         """Return the statistics of all rows so far.
 
-        Warns
-        -----
-        GigaGPWarning
-            If there are probes and more than a tenth of the rows are copies of others. Equal rows share their random
-            signs, which biases log-determinants.
+        With probes it warns if more than a tenth of the rows are copies of others. Equal rows share their random signs,
+        which biases log-determinants.
         """
         if self._settings[2]:
             warn_if_repeated(self.sample)

@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from gigagp.operators.grid.statistics.arguments import (
     outside_error,
 )
 from gigagp.operators.grid.statistics.interpolation import Interpolation, interpolation_named
+from gigagp.products.blocks import ranges
 
 #: Number of cells between the data and each end of a grid. A cubic stencil needs one; the other lets new rows lie a
 #: little outside of the old ones.
@@ -453,5 +453,4 @@ class RegularGrid:
             raise InvalidInputError(msg)
 
     def _blocks(self, n: int, columns: int) -> Iterator[slice]:
-        rows = max(1, _BLOCK // (self.scheme.width**self.n_inputs * (3 + columns)))
-        return (slice(a, b) for a, b in pairwise([*range(0, n, rows), n]))
+        return ranges(n, max(1, _BLOCK // (self.scheme.width**self.n_inputs * (3 + columns))))

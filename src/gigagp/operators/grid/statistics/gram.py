@@ -30,13 +30,8 @@ GROUP = 16
 class PackedGram(NamedTuple):
     """The entries of a `StencilGram` in the order in which its products read them, without groups of zeros.
 
-    Attributes
-    ----------
-    entries : array of shape (p, GROUP)
-    starts : array of shape (groups + 1,)
-        Row of ``entries`` at which each group of nodes begins.
-    which : array of shape (p,)
-        Number of the offset of each row of ``entries``.
+    ``entries`` has a row of `GROUP` nodes for each nonzero group and offset. ``starts`` has the first row of each group
+    of nodes, and ``which`` the number of each row's offset.
     """
 
     entries: np.ndarray
@@ -93,13 +88,11 @@ class Gram(ABC):
 
 
 class StencilGram(Gram):
-    """The matrix ``W'W`` of interpolation weights, m by m, symmetric.
+    """The matrix ``W'W`` of interpolation weights, m by m, symmetric, as `gigagp.grids.GridStatistics.gram` has it.
 
     Only nodes at most three steps apart in every dimension (cubic; one step for linear) share rows. So the matrix is a
     fixed stencil of offsets, with one number for each offset and node; by symmetry half of them are stored (Yadav et
     al. 2021, Claim 2).
-
-    When to use: as `gigagp.grids.GridStatistics.gram`, which is made from data.
 
     Parameters
     ----------
@@ -201,11 +194,9 @@ class StencilGram(Gram):
         return StencilGram(grid or self.grid, values)
 
     def __add__(self, other: StencilGram) -> StencilGram:
-        """Return the matrix of both sets of rows."""
         return StencilGram(self.grid, self.values + self._same_grid(other).values)
 
     def __sub__(self, other: StencilGram) -> StencilGram:
-        """Return the matrix without the rows of ``other``."""
         return StencilGram(self.grid, self.values - self._same_grid(other).values)
 
     def _same_grid(self, other: StencilGram) -> StencilGram:

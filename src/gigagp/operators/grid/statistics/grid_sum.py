@@ -13,6 +13,7 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.operators.grid.statistics.arguments import outside_error
 from gigagp.operators.grid.statistics.geometry import RegularGrid
+from gigagp.products.blocks import ranges
 
 #: Number of elements of a block of stencils.
 _BLOCK = 2**22
@@ -120,10 +121,7 @@ class GridSum:
     def extended(self, functions: Callable[[Tensor], Tensor]) -> Tensor:
         """Return values on the nodes of functions that are sums of functions of one input each, shape (m, p).
 
-        Parameters
-        ----------
-        functions : callable
-            Takes points (k, d) and returns values (k, p), such as the basis of a mean.
+        The functions take points (k, d) and return values (k, p), such as the basis of a mean.
         """
         origin = torch.zeros(1, self.n_inputs, dtype=torch.float64)
         at_origin, parts = functions(origin), []
@@ -177,8 +175,7 @@ class GridSum:
     def blocks(self, n: int) -> list[slice]:
         """Return slices of n points whose products of weights fit a block."""
         width = sum(grid.scheme.width**grid.n_inputs for grid in self.grids)
-        rows = max(1, _BLOCK // width**2)
-        return [slice(a, b) for a, b in pairwise([*range(0, n, rows), n])]
+        return list(ranges(n, max(1, _BLOCK // width**2)))
 
     # Changing ---------------------------------------------------------------------------------------------------------
 

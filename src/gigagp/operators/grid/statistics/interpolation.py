@@ -20,16 +20,9 @@ from gigagp.errors import InvalidInputError
 class Interpolation:
     """A local interpolation scheme on a regular grid.
 
-    Attributes
-    ----------
-    name : str
-        ``"cubic"`` or ``"linear"``.
-    width : int
-        Number of nodes of a stencil in one dimension: 4 (cubic) or 2 (linear); ``2 r`` in Yadav et al. (2021).
-    before : int
-        Number of nodes of the stencil below the lower node of the row's cell.
-    coefficients : tuple of tuple of float
-        One polynomial for each node of the stencil, in ascending powers of the offset.
+    In one dimension a stencil has ``width`` nodes, 4 (cubic) or 2 (linear), which is ``2 r`` in Yadav et al. (2021);
+    ``before`` of them lie below the lower node of the row's cell. ``coefficients`` has one polynomial for each node of
+    the stencil, in ascending powers of the offset.
     """
 
     name: str

@@ -56,15 +56,7 @@ def survey(table: Tensor) -> Survey:
 class Moments:
     """Sums over rows on a grid, before they are expanded into ``W'W``.
 
-    Parameters
-    ----------
-    grid : RegularGrid
-    n_columns : int
-        Number of columns of Y.
-    n_probes : int
-        Number of columns of random signs beside them; see `signs`.
-    seed : int
-        Seed of these signs.
+    Beside the ``n_columns`` columns of Y there are ``n_probes`` columns of random signs; see `signs`.
     """
 
     def __init__(self, grid: RegularGrid, n_columns: int, n_probes: int = 0, seed: int = 0) -> None:
@@ -230,16 +222,11 @@ def _description(grid: RegularGrid) -> tuple[object, ...]:
 
 
 def _expansion(grid: RegularGrid) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the expansion of moments into entries of ``W'W``.
+    """Return the expansion of moments into entries of ``W'W``: ``products``, ``target`` and ``source``.
 
-    Returns
-    -------
-    products : Tensor of shape (pairs, n_moments)
-        Polynomials of the products of two weights, for pairs (a, b) with a <= b.
-    target : Tensor of shape (e,)
-        Flat position of an entry in `StencilGram.values`, for the cell whose first node is node 0.
-    source : Tensor of shape (e,)
-        The combination of pairs, one pair per input, that gives the entry, numbered in C order.
+    ``products``, shape (pairs, n_moments), has the polynomials of the products of two weights, for pairs (a, b) with a
+    <= b. ``target`` has the flat position of each entry in `StencilGram.values`, for the cell whose first node is node
+    0. ``source`` has the combination of pairs, one pair per input and numbered in C order, that gives the entry.
     """
     scheme = grid.scheme
     pairs = list(itertools.combinations_with_replacement(range(scheme.width), 2))

@@ -21,18 +21,10 @@ _BLOCK = 2**22
 
 
 class RowsGram(Gram):
-    """``W' D W`` without forming it: ``W'(D (W v))`` over the stored rows, with their weights D.
+    """``W' D W`` without forming it: ``W'(D (W v))`` over the stored rows, with their weights D, ones by default.
 
-    When to use: if the grid has so many nodes that ``W'W`` would hold more numbers than ``W`` (more than n 4^d / 7^d
-    nodes for cubic interpolation). Each product then costs O(n 4^d) (Yadav et al. 2021, section 3, last paragraph).
-
-    Parameters
-    ----------
-    grid : RegularGrid
-    X : Tensor of shape (n, d)
-        Inputs; the grid must accept every row.
-    weights : Tensor of shape (n,), optional
-        Positive weights of the rows; ones by default.
+    It serves grids with so many nodes that ``W'W`` would hold more numbers than ``W`` (more than n 4^d / 7^d nodes for
+    cubic interpolation). Each product then costs O(n 4^d) (Yadav et al. 2021, section 3, last paragraph).
     """
 
     grid: RegularGrid
@@ -101,7 +93,6 @@ class RowsGram(Gram):
         return squares.index_add_(0, self._matrix.col_indices(), values.flatten())
 
     def __add__(self, other: RowsGram) -> RowsGram:
-        """Return the matrix of both sets of rows."""
         if other.grid != self.grid or not isinstance(other, RowsGram):
             msg = "Only matrices of rows that are held, on the same grid, can be added."
             raise InvalidInputError(msg)

@@ -183,7 +183,7 @@ class GridStatistics:
 
     def _of(self, X: Any, Y: Any, noise: Any) -> GridStatistics:
         if (noise is None) != (self.noise is None):
-            msg = "noise of GridStatistics must be given for these rows exactly if it was for the earlier ones."
+            msg = "noise of GridStatistics must be given for these rows if and only if it was for the earlier ones."
             raise InvalidInputError(msg)
         if isinstance(self.gram, RowsGram):
             from gigagp.operators.grid.statistics.accumulator import statistics_of_rows
@@ -211,7 +211,8 @@ class GridStatistics:
     @property
     def _formed(self) -> StencilGram | SumGram:
         if isinstance(self.gram, RowsGram):
-            raise InvalidInputError("Statistics without W'W cannot be moved or sent: make them of other rows.")
+            msg = "Statistics that hold the rows in place of W'W cannot be moved or sent. Use GridStatistics.from_rows."
+            raise InvalidInputError(msg)
         return self.gram
 
     @property
@@ -298,7 +299,6 @@ class GridStatistics:
         )
 
     def __add__(self, other: GridStatistics) -> GridStatistics:
-        """Return the statistics of both sets of rows."""
         self._check_same(other)
         return self._with(
             self.n_rows + other.n_rows,
@@ -413,13 +413,7 @@ def load_kind(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor
 
 
 def warn_if_repeated(sample: RowSample) -> None:
-    """Warn (`GigaGPWarning`) if copies of rows bias the random signs that are made of the rows' contents.
-
-    Parameters
-    ----------
-    sample : RowSample
-        A sample of the rows.
-    """
+    """Warn (`GigaGPWarning`) if copies of rows bias the random signs that are made of the rows' contents."""
     if sample.repeated > max(_REPEATED, 4 * sample.size**-0.5):  # four standard errors of the estimate
         message = (
             f"About {sample.repeated:.0%} of the rows are exact copies of others, inputs and targets. Equal rows share "

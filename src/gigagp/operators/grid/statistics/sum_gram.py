@@ -15,15 +15,9 @@ from gigagp.operators.grid.statistics.moments import signs
 
 
 class SumGram(Gram):
-    """The matrix ``W'W`` for the weights on all grids of a `GridSum`, m by m, symmetric.
+    """The matrix ``W'W`` for the weights on all grids of a `GridSum`, m by m, symmetric, stored whole in float64.
 
     The block of grids a and b is ``W_a'W_b``. Blocks on the diagonal are stencils, the others are dense.
-
-    Parameters
-    ----------
-    grid : GridSum
-    values : Tensor of shape (m, m)
-        float64.
     """
 
     grid: GridSum
@@ -77,11 +71,9 @@ class SumGram(Gram):
         return SumGram(grid or self.grid, values)
 
     def __add__(self, other: SumGram) -> SumGram:
-        """Return the matrix of both sets of rows."""
         return SumGram(self.grid, self.values + other.values)
 
     def __sub__(self, other: SumGram) -> SumGram:
-        """Return the matrix without the rows of ``other``."""
         return SumGram(self.grid, self.values - other.values)
 
     @property
