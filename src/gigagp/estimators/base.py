@@ -83,7 +83,22 @@ class GaussianProcess(BaseEstimator):
         return self
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted model to one file, atomically; `gigagp.load` reads it. See `gigagp.save`."""
+        """Write the fitted model to one file, atomically; `gigagp.load` reads it.
+
+        Parameters
+        ----------
+        path : str or path
+            The file. A previous file is replaced once the new one is complete. Classes and functions that are not part
+            of gigagp (a kernel, a mean, a likelihood, a subclass of the estimator) are stored by their names, and must
+            be passed to `gigagp.load`.
+
+        Raises
+        ------
+        InvalidInputError
+            If a part of the model could not be recreated from the file; nothing is then written.
+        ModelFileError
+            If the file cannot be written.
+        """
         save(self, path)
 
     @property

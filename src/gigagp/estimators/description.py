@@ -21,21 +21,11 @@ _SHOWN = 12
 
 
 class Hyperparameter(NamedTuple):
-    """One number of a model.
+    """One number of a model."""
 
-    Attributes
-    ----------
-    label : str
-        Name, with the input in brackets.
-    standardized : float
-        Value in units of the standardized problem.
-    own : float or None
-        Value in the data's own units; None where the kernel does not say how it is scaled.
-    """
-
-    label: str
+    label: str  # with the input in brackets
     standardized: float
-    own: float | None
+    own: float | None  # in the data's own units; None where the kernel does not say how it is scaled
 
 
 def describe(estimator: FittedEstimator) -> str:

@@ -70,39 +70,17 @@ from gigagp.tables.rows.source import RowSource
 
 
 class Fitted(NamedTuple):
-    """The result of a fit.
-
-    Attributes
-    ----------
-    posterior : Posterior
-        Posterior in the units of the standardized problem.
-    scaling : Scaling
-        Transformation between the data's own units and those of the standardized problem.
-    history : History
-        Optimization history in the units of the standardized problem.
-    inference : Inference
-        Inference method that ran.
-    optimizer : object or None
-        Optimizer that ran.
-    plan : Plan or None
-        What was forecast where ``inference="auto"`` had a choice, in the units of the standardized problem.
-    transform : TargetTransform
-        Transform of the target, before the scaling.
-    choice : KernelChoice or None
-        Kernels that were tried, if the kernel was not given.
-    note : str
-        What ``likelihood="auto"`` has chosen, and why; or what was done to the noise (`fit_checks.noise_support`).
-    """
+    """The result of a fit; posterior, history and plan are in the units of the standardized problem."""
 
     posterior: Posterior
     scaling: Scaling
     history: History
-    inference: Inference
-    optimizer: Any
-    plan: Plan | None = None
+    inference: Inference  # the one that ran
+    optimizer: Any  # the one that ran
+    plan: Plan | None = None  # the forecast where ``inference="auto"`` had a choice
     transform: TargetTransform = NoTransform()
-    choice: KernelChoice | None = None
-    note: str = ""
+    choice: KernelChoice | None = None  # the kernels that were tried, if none was given
+    note: str = ""  # what ``likelihood="auto"`` has chosen, and why; or what was done to the noise
 
 
 def fit_rows(
@@ -112,25 +90,10 @@ def fit_rows(
     validation: tuple[Any, Any] | None = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> Fitted:
-    """Fit rows that are held in memory.
+    """Fit rows (n, d) and targets (n,) or (n, n_targets) that are held in memory, in the data's own units.
 
-    Parameters
-    ----------
-    arguments : Arguments
-        Checked arguments of the estimator.
-    X : ndarray of shape (n, d)
-        Inputs in the data's own units.
-    y : ndarray of shape (n,) or (n, n_targets)
-        Targets in the data's own units.
-    validation, checkpoint
-        The same as for `GPRegressor.fit`.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument or the data are invalid; raised before any work.
-    MemoryBudgetError
-        If the fit exceeds the memory budget.
+    ``validation`` and ``checkpoint`` are those of `GPRegressor.fit`. Invalid arguments and data are refused before any
+    work.
     """
     estimator, note = arguments.estimator, ""
     if arguments.chooses_likelihood:
@@ -168,30 +131,10 @@ def fit_source(
     bounds: tuple[Any, Any] | None = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> tuple[Fitted, RowSource]:
-    """Fit rows that are not held in memory.
+    """Fit rows that are not held in memory, and return their source too.
 
-    Parameters
-    ----------
-    estimator : Estimator
-        Estimator whose arguments are used.
-    open_rows : callable
-        Function that returns the source of rows for a mean function; called after the arguments have been checked.
-    bounds, checkpoint
-        The same as for `GPRegressor.fit_table`.
-
-    Returns
-    -------
-    fitted : Fitted
-        Result of the fit.
-    rows : RowSource
-        Source that ``open_rows`` has returned.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument or a row is invalid; the message names the file and the row.
-    MemoryBudgetError
-        If the fit exceeds the memory budget.
+    ``open_rows`` returns the source for a mean function, and is called once the arguments have been checked. ``bounds``
+    and ``checkpoint`` are those of `GPRegressor.fit_table`.
     """
     arguments = Arguments.of(estimator)
     likelihood = arguments.likelihood
@@ -510,9 +453,8 @@ def learn_posterior(
 ) -> Posterior:
     """Return the posterior at the hyperparameters found by the optimizer; None keeps those of the model.
 
-    The first Ctrl-C ends learning at the best hyperparameters so far and sets ``trace.history.interrupted``. The last
-    solve is never interrupted by it, because predictions depend on that solve. A deadline ends the learning in time
-    for the last solve.
+    The first Ctrl-C ends learning at the best hyperparameters so far and sets ``trace.history.interrupted``. It never
+    interrupts the last solve, on which predictions depend. A deadline ends the learning in time for this solve.
     """
     # Ctrl-C does not come to all processes at once, so that it ends a distributed fit as it ends other programs.
     with interruptible(deadline, handles=processes.current() is None) as interruption:
@@ -574,10 +516,7 @@ def _best_so_far(objective: TableObjective, start: Model, trace: Trace) -> Model
 
 
 def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:
-    """Return what `fit_rows` with ``inference="auto"`` would choose from, in standardized units.
-
-    Parameters and errors are those of `fit_rows`.
-    """
+    """Return what `fit_rows` with ``inference="auto"`` would choose from, in standardized units."""
     problem = Problem.of(arguments, X, y)
     model, estimator = problem.model, arguments.estimator
     inference = Automatic(arguments.deadline, all_rows=model.noise_is_known)
@@ -604,19 +543,13 @@ def fit_outputs(
 ) -> list[Any]:
     """Return a fitted copy of an estimator for each output, as a fit of that output alone leaves it.
 
-    All have the seed of the estimator, so that equal targets get equal models; what is drawn from
-    these afterwards has random numbers of its own (`gigagp.estimators.answers.outputs.by_output`). Each output gets an
-    equal share of the memory budget, because all models are kept, and of what is left of a time budget.
+    All have the seed of the estimator, so that equal targets get equal models; samples drawn afterwards have random
+    numbers of their own (`gigagp.estimators.answers.outputs.by_output`). Each output gets an equal share of the memory
+    budget, because all models are kept, and of what is left of a time budget. There is a checkpoint for each output,
+    with ``.0``, ``.1`` and so on added to the name; they stay until all outputs are fitted.
 
-    Parameters are those of `fit_rows`, with targets (n, t). There is a checkpoint for each output, with ``.0``, ``.1``
-    and so on added to the name; they stay until all outputs are fitted.
-
-    Raises
-    ------
-    InvalidInputError, MemoryBudgetError
-        As for `fit_rows`; the message names the output.
-    KeyboardInterrupt
-        If Ctrl-C ends the fit of an output that is not the last: the others have not been learned.
+    Messages name the output. If Ctrl-C ends the fit of an output that is not the last, the others have not been
+    learned, and `KeyboardInterrupt` is raised.
     """
     count = y.shape[1]
     _check_targets(arguments, y)

@@ -24,29 +24,11 @@ def validation_scorer(
     table: TrainingTable,
     transform: TargetTransform = NoTransform(),  # noqa: B008  # frozen
 ) -> Callable[[Any], tuple[float, float] | None]:
-    """Return a function that scores an objective's current posterior on validation rows.
+    """Return a function that scores the current posterior of an objective of all rows of the table on validation rows.
 
-    Parameters
-    ----------
-    validation : (X, y)
-        Inputs and targets in the data's own units.
-    scaling : Scaling
-        Scaling of the training rows.
-    table : TrainingTable
-        The table of the fit; objectives on other rows are not scored.
-    transform : TargetTransform
-        Transform of the target of the fit.
-
-    Returns
-    -------
-    callable
-        Maps an objective to RMSE and mean log-likelihood in the target's units, over all targets, or to None if the
-        objective has no posterior available. Predictions include the noise if it is learned.
-
-    Raises
-    ------
-    InvalidInputError
-        If the validation rows cannot be used.
+    It returns RMSE and mean log-likelihood in the target's units, over all targets, or None if the objective has no
+    posterior available. Predictions include the noise if it is learned. Validation rows that cannot be used are
+    refused.
     """
     if not isinstance(validation, tuple | list) or len(validation) != 2:
         msg = f"validation of GPRegressor.fit must be a pair (X, y) or None; got {type(validation).__name__}."
@@ -93,13 +75,7 @@ def validation_scorer(
 
 
 def refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
-    """Refuse validation rows if there are no steps to score, or if the scores do not apply to the likelihood.
-
-    Raises
-    ------
-    InvalidInputError
-        If validation rows cannot be used.
-    """
+    """Refuse validation rows if there are no steps to score, or if the scores do not apply to the likelihood."""
     if optimizer is None:
         msg = (
             "validation of GPRegressor.fit scores the steps of an optimizer, and optimizer is None; leave it out, and "

@@ -28,15 +28,9 @@ _MOST_KNOTS = 64
 
 @dataclass(frozen=True)
 class TargetTransform(ABC):
-    """A strictly increasing function of the target, with a continuous derivative.
+    """A strictly increasing function of the target, with a continuous derivative."""
 
-    Attributes
-    ----------
-    note : str
-        How it was chosen, for `GPRegressor.describe`.
-    """
-
-    note: str = ""
+    note: str = ""  # how it was chosen, for `GPRegressor.describe`
 
     #: value of ``target_transform`` that selects it
     kind: ClassVar[str]
@@ -277,13 +271,7 @@ _FORMS: dict[str, dict[str, Form]] = {
 
 
 def from_plain(data: Any, where: str = "the header.target_transform") -> TargetTransform:
-    """Return the transform from the plain data of a model file, which are checked.
-
-    Raises
-    ------
-    ModelFileError
-        If they do not describe a strictly increasing transform.
-    """
+    """Return the transform from the plain data of a model file, which are checked."""
     record({"kind": one_of(*_KINDS), "note": text})(data, where)
     kind = data["kind"]
     forms = _FORMS[kind]
@@ -306,13 +294,7 @@ def from_plain(data: Any, where: str = "the header.target_transform") -> TargetT
 
 
 def restored(header: Mapping[str, Any], n_targets: int, *, may_transform: bool) -> TargetTransform:
-    """Return the transform of a model file, which is there if the settings ask for one.
-
-    Raises
-    ------
-    ModelFileError
-        If it is not valid, or does not belong to the settings of the model.
-    """
+    """Return the transform of a model file, which is there if the settings ask for one."""
     setting = header["settings"].get("target_transform", "none")
     one_of("none", "log", "yeo-johnson", "spline", "auto")(setting, "the header.settings.target_transform")
     if setting == "none" and "target_transform" not in header:

@@ -50,13 +50,7 @@ def moments(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the mean of a measurement, the variance of h(f) and that of a measurement, each of shape (m,).
 
-    Parameters
-    ----------
-    transform : TargetTransform
-    mean, variance : ndarray of shape (m,)
-        Of the latent function, in the units of the transformed target.
-    noise : ndarray of shape (m,)
-        Noise variance in squared units of the transformed target.
+    Mean and variance of the latent function and the noise variance, (m,), are in the units of the transformed target.
     """
     whole = variance + noise
     if isinstance(transform, Log):
@@ -124,15 +118,9 @@ def covariance_of(
 
 
 def log_density(transform: TargetTransform, y: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return the log density of measurements in their own units, the Jacobian included.
+    """Return the log density of measurements (m,) in their own units, the Jacobian included.
 
-    Parameters
-    ----------
-    transform : TargetTransform
-    y : ndarray of shape (m,)
-        Measurements.
-    mean, variance : ndarray of shape (m,)
-        Of the transformed measurement: latent function and noise.
+    Mean and variance are those of the transformed measurement: latent function and noise.
     """
     gap = transform.forward(y) - mean
     return -0.5 * (np.log(2 * np.pi * variance) + gap**2 / variance) + transform.log_derivative(y)

@@ -13,17 +13,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, 
 def resolve_duration(given: float | str | None, name: str = "time_budget") -> float:
     """Return a duration in seconds; None is infinity.
 
-    Parameters
-    ----------
-    given : float, str or None
-        Seconds, or a number with a unit, such as ``"90s"``, ``"10min"`` or ``"1.5h"``.
-    name : str
-        Name of the argument, for messages.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is not a positive duration.
+    It is given in seconds or with a unit, such as ``"90s"``, ``"10min"`` or ``"1.5h"``.
     """
     if given is None:
         return math.inf

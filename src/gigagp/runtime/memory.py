@@ -40,20 +40,10 @@ def free_bytes(device: torch.device | str = "cpu") -> int:
 
 
 def resolve_budget(memory_budget: float | str | None, device: torch.device | str = "cpu") -> int:
-    """Return a budget in bytes.
+    """Return a budget in bytes, given in bytes, as a string such as ``"2GiB"``, or as None.
 
-    Parameters
-    ----------
-    memory_budget : int, float, str or None
-        Bytes, a string such as ``"2GiB"``, or None for half of the memory that is free now; in a distributed fit for
-        this share of a process, the smallest of all.
-    device : torch.device or str, default "cpu"
-        Device on which the memory is used.
-
-    Raises
-    ------
-    InvalidInputError
-        If the budget is not positive or the string cannot be parsed.
+    None is half of the memory of the device that is free now; in a distributed fit, the smallest of such shares of all
+    processes.
     """
     if memory_budget is None:
         processes = current()

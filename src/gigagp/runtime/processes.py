@@ -60,18 +60,9 @@ def sum_of_rows(
 ) -> list[Tensor]:
     """Return sums over rows, which the processes of the block share; a process alone computes them at once.
 
-    Parameters
-    ----------
-    compute : callable
-        ``compute(rows)`` returns the sums over the rows of a slice; they may be overwritten.
-    like : sequence of Tensor
-        Have the shapes, dtypes and device of the sums.
-    n_rows : int
-        Number of rows.
-    width : int
-        Numbers that are computed for each row. Where there are few in all, each process computes all.
-    what, given
-        As for `Processes.rows`.
+    ``compute`` returns the sums over the rows of a slice, which are like ``like`` and may be overwritten. ``width``
+    numbers are computed for each row; where there are few in all, each process computes all. For the rest see
+    `Processes.rows`.
     """
     processes = current() if n_rows * width >= _SUM_NUMBERS else None
     if processes is None:
@@ -92,12 +83,7 @@ def fill_rows(
 ) -> Tensor:
     """Return a result whose rows are independent of each other, which the processes of the block share.
 
-    Parameters
-    ----------
-    out, compute, what, given
-        As for `Processes.rows`; a process alone returns ``compute`` of all rows.
-    width : int
-        As for `sum_of_rows`.
+    A process alone returns ``compute`` of all rows. For the arguments see `Processes.rows` and `sum_of_rows`.
     """
     processes = current() if len(out) * width >= _SUM_NUMBERS else None
     return compute(slice(0, len(out))) if processes is None else processes.rows(out, compute, what, given)
@@ -107,17 +93,8 @@ def fill_rows(
 def joined(distributed: bool) -> Iterator[None]:
     """Share large computations in a block with the other processes, all of which run the same block.
 
-    Parameters
-    ----------
-    distributed : bool
-        False, or a block in another one: nothing changes.
-
-    Raises
-    ------
-    InvalidInputError
-        If ``torch.distributed`` is not initialised, or the processes run different versions.
-    ProcessFailedError
-        If another process failed in the block or does not answer; the message is that of the other process.
+    A block in another one changes nothing. `ProcessFailedError` has the message of another process that failed in the
+    block, or says that one does not answer.
     """
     if not distributed or current() is not None:
         yield

@@ -42,13 +42,8 @@ def require_matplotlib() -> None:
 def new_figure(width: float, height: float, *, shown: bool = False) -> Any:
     """Return a figure of a size in inches.
 
-    Parameters
-    ----------
-    width, height : float
-        Size in inches.
-    shown : bool, default False
-        Whether pyplot knows the figure, so that notebooks and ``pyplot.show`` show it. Figures for files are not known
-        to it: they need no display and no clean-up, and may be drawn in any thread.
+    If it is ``shown``, pyplot knows it, so that notebooks and ``pyplot.show`` show it. Figures for files are not known
+    to pyplot: they need no display and no clean-up, and may be drawn in any thread.
     """
     require_matplotlib()
     if shown:

@@ -25,14 +25,8 @@ _KIND = "solve"
 class SolveFile:
     """The state of the solve that a fit is in.
 
-    Parameters
-    ----------
-    path : Path
-        Read if it exists, written atomically, and removed at the end of the fit.
-    identity : str
-        Of the fit (`gigagp.estimators.checkpoint.fingerprint`).
-    interval : float
-        Least seconds between two writes.
+    The file is read if it exists, written atomically, at most once in an interval of seconds, and removed at the end of
+    the fit, whose identity is its `gigagp.estimators.checkpoint.fingerprint`.
     """
 
     def __init__(self, path: Path, identity: str, interval: float) -> None:
@@ -47,13 +41,7 @@ class SolveFile:
         return digest.hexdigest()
 
     def state_of(self, key: str) -> dict[str, torch.Tensor] | None:
-        """Return the state of a solve; None if the file has none of it.
-
-        Warns
-        -----
-        GigaGPWarning
-            If the file is damaged. The solve begins anew.
-        """
+        """Return the state of a solve, or None if the file has none of it; warn of a damaged file."""
         if not self.path.exists():
             return None
         try:

@@ -45,23 +45,12 @@ _DTYPES = {
 
 
 class Content(NamedTuple):
-    """The content of a file.
+    """The content of a file."""
 
-    Attributes
-    ----------
-    kind : str
-        Name of the class that wrote it.
-    tensors : dict of str to Tensor
-        The tensors, on the CPU.
-    header : dict
-    version : int
-        Version of the layout.
-    """
-
-    kind: str
-    tensors: dict[str, torch.Tensor]
+    kind: str  # name of the class that wrote it
+    tensors: dict[str, torch.Tensor]  # on the CPU
     header: dict[str, Any]
-    version: int
+    version: int  # of the layout
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -70,23 +59,8 @@ class Content(NamedTuple):
 def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> None:
     """Write tensors and a JSON header to one file, atomically: after a crash the old file is intact.
 
-    Parameters
-    ----------
-    path : str or path
-        The file.
-    kind : str
-        Name of the class that writes it.
-    tensors : mapping of str to Tensor
-        Tensors of any shape and real dtype, on any device; they are stored from the CPU.
-    header : mapping
-        Data that JSON can represent.
-
-    Raises
-    ------
-    InvalidInputError
-        If JSON cannot represent the header.
-    ModelFileError
-        If the file cannot be written.
+    ``kind`` is the name of the class that writes it. Tensors may have any shape, real dtype and device. A header that
+    JSON cannot represent is refused; `ModelFileError` says why the file cannot be written.
     """
     # Tensors on the CPU are written without a copy.
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -148,22 +122,7 @@ def _checksum(kind: str, header: str, tensors: Mapping[str, torch.Tensor]) -> st
 
 
 def load_state(path: Path) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
-    """Read a file of `save_state`, after checking that it is complete and undamaged.
-
-    Returns
-    -------
-    kind : str
-        Name of the class that was saved.
-    tensors : dict of str to Tensor
-        Tensors by name, on the CPU.
-    header : dict
-        Everything else that was saved, as JSON data.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is missing, damaged, truncated, newer than this version of gigagp, or not a gigagp file.
-    """
+    """Read kind, tensors and header of a file of `save_state`; see `read`."""
     content = read(path)
     return content.kind, content.tensors, content.header
 

@@ -24,34 +24,14 @@ _JITTERS = (1e-10, 1e-8, 1e-6, 1e-4)
 
 
 class JointPosterior:
-    """The normal distribution of the latent function at batches of points.
+    """The normal distribution of the latent function at batches of points; `gigagp.GPRegressor.posterior` makes it.
 
-    All values are computed at their first use, in the data's own units. Where the points require a gradient, so do
-    they. The axis of the targets, of length t, is left out if the targets of the fit had none.
+    All values are computed at their first use, in the data's own units, as are the points X (..., q, d). Where the
+    points require a gradient, so do they. The axis of the targets, of length t, is left out if the targets of the fit
+    had none.
 
-    `gigagp.GPRegressor.posterior` makes it.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        Posterior in the units of the standardized problem.
-    scaling : Scaling
-        Transformation between the data's own units and those of the standardized problem.
-    X : Tensor of shape (..., q, d)
-        Points in the data's own units.
-    one_target : bool
-        Whether the axis of the targets is left out.
-    include_noise : bool, default False
-        Whether it is the distribution of measurements.
-    variance : {"auto", "samples", "solve"}, default "auto"
-        Source of `variance`; see `gigagp.GPRegressor.predict`.
-    names : sequence of str, optional
-        Names of the inputs, for messages.
-
-    Raises
-    ------
-    InvalidInputError
-        If the posterior has no prediction at a point, or no derivative.
+    With ``include_noise`` it is the distribution of measurements. ``variance`` is the source of `variance`; see
+    `gigagp.GPRegressor.predict`. Points at which the posterior has no prediction or no derivative are refused.
     """
 
     def __init__(
@@ -266,15 +246,10 @@ class JointPosterior:
 
 
 class JointOutputs:
-    """The joint distributions of several outputs at batches of points, where each output has a model of its own.
+    """The joint distributions of independent outputs, each with a model of its own, at the same batches of points.
 
-    The outputs are independent of each other. Attributes and methods are those of `JointPosterior`, with an axis of the
-    outputs, of length t, at the end.
-
-    Parameters
-    ----------
-    outputs : sequence of JointPosterior or TargetPosterior
-        One for each output, at the same points. Those of counts and classes have no log density.
+    Attributes and methods are those of `JointPosterior`, with an axis of the outputs, of length t, at the end. Counts
+    and classes have no log density.
     """
 
     def __init__(self, outputs: Sequence[Any]) -> None:
@@ -349,18 +324,9 @@ def _checked_shape(sample_shape: object) -> tuple[int, ...]:
 
 
 def cholesky_of_batches(covariance: Tensor, scale: float) -> Tensor:
-    """Return lower Cholesky factors of covariances with 1e-10 of the prior variance added to their diagonals.
+    """Return lower Cholesky factors of covariances (b, q, q) with 1e-10 of the prior variance added to their diagonals.
 
-    Parameters
-    ----------
-    covariance : Tensor of shape (b, q, q)
-    scale : float
-        Prior variance. Batches that have no factor get more of it.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If a ten-thousandth of the prior variance does not suffice.
+    Batches that have no factor get more of it, up to a ten-thousandth.
     """
     eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     added = covariance.new_full((len(covariance), 1, 1), _JITTERS[0] * scale)
@@ -390,19 +356,7 @@ def known_mean(mean: Mean, X: Tensor, points: Tensor) -> Tensor | None:
 
 
 def points_of(X: object, n_inputs: int) -> Tensor:
-    """Return points as a tensor of shape (..., q, d) of floating point numbers, or refuse them.
-
-    Parameters
-    ----------
-    X : Tensor or array-like of shape (..., q, d)
-    n_inputs : int
-        d.
-
-    Raises
-    ------
-    InvalidInputError
-        If the shape is another, or a number is not finite.
-    """
+    """Return points as a finite tensor of floating point numbers of shape (..., q, d), or refuse them."""
     try:
         # torch would make float32 of Python's numbers
         found = X if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X))

@@ -30,30 +30,15 @@ from gigagp.settings.random import standard_normal
 
 @dataclass(frozen=True)
 class Latent:
-    """The latent function at points, in the units of the model; float64 on the CPU.
+    """The latent function at points, in the units of the model; float64 on the CPU."""
 
-    Attributes
-    ----------
-    mean : Tensor of shape (m, t)
-    variance : Tensor of shape (m,)
-        For all targets.
-    noise : Tensor of shape (m,)
-        Noise variance of a measurement, 0 where the likelihood has none.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    noise: Tensor
+    mean: Tensor  # (m, t)
+    variance: Tensor  # (m,), for all targets
+    noise: Tensor  # (m,), of a measurement; 0 where the likelihood has none
 
 
 class Response(ABC):
-    """A target's mean as a function of the latent function, and the distribution of the target around it.
-
-    Parameters
-    ----------
-    scaling : Scaling
-        Transformation between the units of the model and those of the targets.
-    """
+    """A target's mean as a function of the latent function, and the distribution of the target around it."""
 
     def __init__(self, scaling: Scaling) -> None:
         self.scaling = scaling

@@ -52,22 +52,6 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
 
     The rows are random. Where others lie far from what a fit to these predicts, some of those and their neighbours
     replace as many: a few wrong targets among many rows spoil a fit with Gaussian noise, and no sample would hold them.
-
-    Parameters
-    ----------
-    arguments : Arguments
-        Checked arguments of the estimator.
-    X : ndarray of shape (n, d)
-        Inputs in the data's own units.
-    y : ndarray of shape (n,) or (n, n_targets)
-        Targets in the data's own units.
-    generator : torch.Generator
-        Source of the rows.
-
-    Raises
-    ------
-    InvalidInputError
-        If there are several targets, known noise variances of rows, a target transform, or nothing to learn.
     """
     _check_choice(arguments, y)
     y, order = y.reshape(-1), torch.randperm(len(y), generator=generator).numpy()

@@ -50,18 +50,10 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate after learning from some rows.
+    """A candidate after learning from some rows."""
 
-    Attributes
-    ----------
-    value : float
-        Log density of all targets, a bound on it, or the log evidence.
-    densities : Tensor of shape (n,)
-        Log density of each target given all others.
-    """
-
-    value: float
-    densities: Tensor
+    value: float  # log density of all targets, a bound on it, or the log evidence
+    densities: Tensor  # (n,), log density of each target given all others
 
     def gain(self, plain: Trial) -> Gain:
         """Return what is gained over a trial on the same rows."""

@@ -52,20 +52,8 @@ def supported(
 ) -> tuple[Posterior, str]:
     """Return the posterior of a fit with Gaussian noise, or one with more noise where the rows support that.
 
-    The text says what was done to the noise; it is empty if nothing was.
-
-    Parameters
-    ----------
-    objective : TableObjective
-        Objective of the fit.
-    posterior : Posterior
-        Posterior at its end.
-    start : Model
-        Where learning began, and begins again without some rows.
-    optimizer : object
-        Optimizer of the fit, whose settings are used if it is `optimization.Auto`.
-    generator : torch.Generator
-        Source of what a posterior draws.
+    The text says what was done to the noise; it is empty if nothing was. ``start`` is where learning began, and begins
+    again without some rows, with the settings of the optimizer if it is `optimization.Auto`.
     """
     found, table = posterior.model, objective.table
     learns = NOISE in found.learned_names() and objective.has_posteriors_near and not posterior.is_mixture
@@ -130,22 +118,10 @@ def _left_out(table: TrainingTable, start: Model, optimizer: object) -> tuple[Te
 
 
 def most_supported(errors: Tensor, variances: Tensor) -> tuple[float, float]:
-    """Return the further noise variance that left-out rows support, and what they gain.
+    """Return the further noise variance that left-out rows support, and what they gain, in nats.
 
-    It maximises the log density of all rows but the one that gains most, so that no row alone decides.
-
-    Parameters
-    ----------
-    errors : Tensor of shape (n, t)
-    variances : Tensor of shape (n,)
-        Predicted variances of the errors.
-
-    Returns
-    -------
-    more : float
-        Further noise variance.
-    gain : float
-        Gain in nats of all rows but that one.
+    The rows have errors (n, t) of predicted variances (n,). The variance maximises the log density of all rows but the
+    one that gains most, so that no row alone decides. The gain is that of all rows but that one.
     """
     squares, scale = errors.square(), float(errors.square().mean())
     if not 0 < scale < math.inf:

@@ -59,24 +59,12 @@ _ROWS, _AMONG, _NEAREST = 500, 5000, 3
 
 
 class Rows(NamedTuple):
-    """Rows of a fit that it is checked by.
-
-    Attributes
-    ----------
-    n_rows : int
-        Number of the rows.
-    targets : callable
-        Returns their targets (n, t) in any units.
-    example : callable
-        Describes the target of a row and a column to a user.
-    table : callable
-        Returns the rows of a slice in the posterior's units.
-    """
+    """Rows of a fit that it is checked by."""
 
     n_rows: int
-    targets: Callable[[], np.ndarray]
-    example: Callable[[int, int], str]
-    table: Callable[[slice], TrainingTable]
+    targets: Callable[[], np.ndarray]  # (n, t) in any units
+    example: Callable[[int, int], str]  # describes the target of a row and a column to a user
+    table: Callable[[slice], TrainingTable]  # in the posterior's units
 
 
 def warns_of_far_targets(rows: Rows) -> bool:
@@ -131,15 +119,7 @@ def _warn_of_far(why: str, n_far: int, n: int, example: str) -> None:
 
 @torch.no_grad()
 def warn_of_rows_outside_bars(rows: Rows, posterior: Posterior) -> None:
-    """Warn if a row lies where its error bar, predicted from all other rows, excludes it.
-
-    Parameters
-    ----------
-    rows : Rows
-        Rows of the fit.
-    posterior : Posterior
-        Posterior of the fit, with learned Gaussian noise.
-    """
+    """Warn if a row of a fit that learned Gaussian noise lies where its prediction from all other rows excludes it."""
     found = posterior.left_out() if rows.n_rows <= _MOST_LEFT_OUT else None
     if found is None or len(found.mean) != rows.n_rows or bool(found.relative_error.any()):
         return
@@ -157,12 +137,9 @@ def warn_of_rows_outside_bars(rows: Rows, posterior: Posterior) -> None:
 
 
 def chance_of_largest(sizes: torch.Tensor) -> float:
-    """Return a bound of the probability that the largest of standard normal errors is as large as that of ``sizes``.
+    """Return a bound of the probability that the largest of standard normal errors, correlated or not, is as large.
 
-    Parameters
-    ----------
-    sizes : Tensor of any shape
-        Absolute values of the errors, which may be correlated.
+    ``sizes`` are the absolute values of the errors.
     """
     return min(1.0, 2 * sizes.numel() * math.exp(float(torch.special.log_ndtr(-sizes.max().double()))))
 
@@ -178,16 +155,8 @@ def _evenly(n: int, count: int) -> slice:
 def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, learns_noise: bool) -> None:
     """Warn if a fit is flat and the targets are not.
 
-    Parameters
-    ----------
-    looked_at : Rows
-        Rows of the fit, of which some are compared.
-    posterior : Posterior
-        Posterior of the fit.
-    is_sum : bool
-        Whether targets are the function plus noise, and not signs, counts or transformed.
-    learns_noise : bool
-        Whether that noise has a variance, which was learned. If not, only the function's own correlations are compared.
+    ``is_sum`` says whether targets are the function plus noise, and not signs, counts or transformed; ``learns_noise``,
+    whether that noise has a variance, which was learned. If not, only the function's own correlations are compared.
     """
     if looked_at.n_rows <= _NEAREST + 1:
         return

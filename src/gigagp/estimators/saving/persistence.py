@@ -40,31 +40,15 @@ _UNSOUND = (
 
 
 class Saveable(Protocol):
-    """The interface of estimators that `save` requires."""
-
     def _to_state(self) -> State: ...
 
 
 @memory_is_budget()
 def save(estimator: Saveable, path: Path, *, notes: Mapping[str, Any] | None = None) -> None:
-    """Write a fitted estimator to one file, atomically.
+    """Write a fitted estimator to one file, atomically; see `gigagp.estimators.base.GaussianProcess.save`.
 
-    Parameters
-    ----------
-    estimator : GPRegressor or GPClassifier
-        A fitted estimator. If it contains classes and functions that are not part of gigagp (a kernel, a mean, a
-        likelihood, a subclass of the estimator), the file stores their names, and they must be passed to `load`.
-    path : str or path
-        The file. A previous file is replaced once the new one is complete.
-    notes : mapping, optional
-        Further JSON data to store with the model, such as the name of the target column. `load_notes` reads them.
-
-    Raises
-    ------
-    InvalidInputError
-        If a part of the model could not be recreated from the file; nothing is then written.
-    ModelFileError
-        If the file cannot be written.
+    ``notes`` are further JSON data to store with the model, such as the name of the target column. `load_notes` reads
+    them.
     """
     tensors, header = estimator._to_state()
     kind = type(estimator)
