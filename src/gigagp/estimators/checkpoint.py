@@ -82,15 +82,13 @@ class Checkpoint:
     """The log of a fit's evaluations on one objective.
 
     The file is read if it exists, written atomically during the fit, and removed at its end. A file of another fit or a
-    damaged one is refused. ``interval`` is the least number of seconds between two writes.
+    damaged one is refused.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], identity: str, objective: TableObjective, interval: float = INTERVAL
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], identity: str, objective: TableObjective) -> None:
         self.path, self.identity, self.objective = Path(path), identity, objective
-        self._writes = OccasionalWrites(self.path, interval)
-        self.solves = SolveFile(self.path.with_name(f"{self.path.name}.solve"), identity, interval)
+        self._writes = OccasionalWrites(self.path, INTERVAL)
+        self.solves = SolveFile(self.path.with_name(f"{self.path.name}.solve"), identity, INTERVAL)
         self._vectors: list[torch.Tensor] = []
         self._gradients: list[torch.Tensor] = []
         self._steps: list[Step] = []

@@ -60,11 +60,10 @@ from gigagp.optimization.trace import Trace
 from gigagp.runtime import processes, termination
 from gigagp.runtime.interruption import Interrupted, interruptible
 from gigagp.runtime.progress import Meter, meter_for
-from gigagp.runtime.run import naming
+from gigagp.runtime.run import naming, running
 from gigagp.settings.brief import output_name
 from gigagp.settings.random import generator_from, spawn
 from gigagp.storage.files import check_folder
-from gigagp.storage.kept_solves import kept_in
 from gigagp.tables.encoding import encoded_validation, fitted_encoder, refuse_streams
 from gigagp.tables.rows.source import RowSource
 
@@ -211,8 +210,10 @@ class _Job(ABC):
 
     def learn(self, begun: _Begun) -> Fitted:
         """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
-        arguments, trace = self.arguments, begun.trace
-        with kept_in(None if trace.log is None else trace.log.solves):
+        arguments, trace, log = self.arguments, begun.trace, begun.trace.log
+        # A fit that several processes share does without.
+        solves = None if log is None or processes.current() is not None else log.solves
+        with running(solves=solves):
             posterior = learn_posterior(
                 begun.objective, begun.model, arguments.optimizer, trace, begun.generator, arguments.deadline
             )
@@ -279,9 +280,12 @@ class _Held(_Job):
             objective, model = student_fit.begin(arguments, inference, table, problem.model, generator)
         else:
             objective, model = inference.objective(table, spawn(generator), arguments.likelihood), problem.model
-        require_time(objective, inference, arguments.deadline)
-        validation = encoded_validation(fitted_encoder(estimator), self.validation)
-        validate = None if validation is None else validation_scorer(validation, problem.scaling, table, transform)
+        if arguments.deadline < math.inf:
+            require_time(objective, inference, arguments.deadline)
+        validate = None
+        if self.validation is not None:
+            validation = encoded_validation(fitted_encoder(estimator), self.validation)
+            validate = validation_scorer(validation, problem.scaling, table, transform)
         averages, choice, rule = False, None, estimator.kernel
         if isinstance(rule, str):
             may_average = not arguments.likelihood.is_scale_mixture

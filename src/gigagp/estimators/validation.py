@@ -13,16 +13,13 @@ from gigagp.estimators.metrics import gaussian_nll, rmse
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.model.scaling import Scaling
-from gigagp.model.target_transform import NoTransform, TargetTransform
+from gigagp.model.target_transform import TargetTransform
 from gigagp.model.transformed_answers import log_density, moments
 from gigagp.tables import intake
 
 
 def validation_scorer(
-    validation: tuple[Any, Any],
-    scaling: Scaling,
-    table: TrainingTable,
-    transform: TargetTransform = NoTransform(),  # noqa: B008  # frozen
+    validation: tuple[Any, Any], scaling: Scaling, table: TrainingTable, transform: TargetTransform
 ) -> Callable[[Any], tuple[float, float] | None]:
     """Return a function that scores the current posterior of an objective of all rows of the table on validation rows.
 

@@ -15,7 +15,7 @@ from torch import Tensor, cat
 
 from gigagp.errors import InvalidInputError
 from gigagp.settings.custom import MARK, NOTHING, Custom, Item, marked, state_of
-from gigagp.settings.fields import Words, checked
+from gigagp.settings.fields import Words
 
 #: A known mean: takes float64 inputs of shape (n, d) in their own units, and returns values of shape (n,).
 MeanFunction = Callable[[np.ndarray], np.ndarray]
@@ -130,15 +130,14 @@ def resolve_mean(mean: MeanLike) -> Mean:
     InvalidInputError
         If the argument is none of these.
     """
-    mean = checked(mean, MeanLike, "mean", "GPRegressor")
     if isinstance(mean, Mean):
         return mean
-    if not isinstance(mean, str):
+    if callable(mean):
         return FixedMean(mean)
-    if mean not in _MEANS:
-        msg = f"mean of GPRegressor must be one of {list(_MEANS)}, a Mean or a function of the inputs; got {mean!r}."
-        raise InvalidInputError(msg)
-    return _MEANS[mean]()
+    if isinstance(mean, str) and mean in _MEANS:
+        return _MEANS[mean]()
+    msg = f"mean of GPRegressor must be one of {list(_MEANS)}, a Mean or a function of the inputs; got {mean!r}."
+    raise InvalidInputError(msg)
 
 
 def describe(mean: Mean) -> dict[str, Any]:

@@ -75,7 +75,6 @@ class NoTransform(TargetTransform):
     kind = "none"
 
     def forward(self, y: np.ndarray) -> np.ndarray:
-        """Return the targets."""
         return y
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
@@ -112,7 +111,6 @@ class Log(TargetTransform):
         return "log(y)"
 
     def check(self, y: np.ndarray, name: str = "y") -> None:
-        """Raise `InvalidInputError` for a target that is not positive."""
         bad = ~(y > 0)
         if bad.any():
             row = int(np.argmax(bad.reshape(len(y), -1).any(1)))
@@ -161,7 +159,6 @@ class YeoJohnson(TargetTransform):
             return self.centre + self.scale * np.where(v >= 0, _root(size, self.power), -_root(size, 2 - self.power))
 
     def log_derivative(self, y: np.ndarray) -> np.ndarray:
-        """Return ``(p - 1) sign(t) log(1 + |t|)``."""
         t = (y - self.centre) / self.scale
         return (self.power - 1) * np.sign(t) * np.log1p(np.abs(t))
 

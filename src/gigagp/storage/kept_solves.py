@@ -8,14 +8,12 @@ It is known by what determines the solve, and read where the resumed fit comes t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from gigagp.errors import GigaGPWarning, ModelFileError, warn
-from gigagp.runtime.run import current_run, running
 from gigagp.storage.occasional_writes import OccasionalWrites
 from gigagp.storage.tensor_file import load_state, save_state
 
@@ -59,10 +57,3 @@ class SolveFile:
     def remove(self) -> None:
         """Delete the file, because the fit is complete."""
         self.path.unlink(missing_ok=True)
-
-
-@contextmanager
-def kept_in(file: SolveFile | None) -> Iterator[None]:
-    """Let solves of the block write their state to a file. A fit that several processes share does without."""
-    with running(solves=file if current_run().processes is None else None):
-        yield

@@ -45,7 +45,7 @@ class JointPosterior:
         variance: Literal["auto", "samples", "solve"] = "auto",
         names: Sequence[str] | None = None,
     ) -> None:
-        self._posterior, self._scaling, self._one_target = posterior, scaling, one_target
+        self._posterior, self._scaling, self.one_target = posterior, scaling, one_target
         self._noisy, self._method = include_noise, variance
         self.X = X
         batches = X.reshape(-1, *X.shape[-2:]).to(torch.float64)
@@ -83,15 +83,10 @@ class JointPosterior:
 
         def compute() -> Tensor:
             found = self._covariance()[..., None] * self._unit.square()
-            found = found[..., 0] if self._one_target else found
+            found = found[..., 0] if self.one_target else found
             return self._finite(found.reshape(*self.X.shape[:-1], *found.shape[2:]))
 
         return self._once("covariance", compute)
-
-    @property
-    def one_target(self) -> bool:
-        """Whether the axis of the targets is left out."""
-        return self._one_target
 
     @property
     def noise(self) -> Tensor:
@@ -141,16 +136,16 @@ class JointPosterior:
             drawn = standard_normal(math.prod(leading) * q, t, generator=generator_from(random_state))
             drawn = drawn.reshape(*leading, *(1 for _ in self.X.shape[:-2]), q, t)
         else:
-            drawn = base_samples[..., None] if self._one_target else base_samples
+            drawn = base_samples[..., None] if self.one_target else base_samples
             if drawn.shape != shape:
-                given = shape[:-1] if self._one_target else shape
+                given = shape[:-1] if self.one_target else shape
                 msg = f"base_samples of rsample must have shape {given}; got {tuple(base_samples.shape)}."
                 raise InvalidInputError(msg)
         root = self._root().reshape(*self.X.shape[:-1], q)
         spread = (root @ drawn.to(root)) * self._unit
-        mean = self.mean[..., None] if self._one_target else self.mean
+        mean = self.mean[..., None] if self.one_target else self.mean
         found = mean + spread.to(mean)
-        return found[..., 0] if self._one_target else found
+        return found[..., 0] if self.one_target else found
 
     def log_prob(self, values: Tensor) -> Tensor:
         """Return the joint log density of values at the points of each batch, summed over the targets, shape (...).
@@ -197,7 +192,7 @@ class JointPosterior:
 
     def _shaped(self, values: Tensor) -> Tensor:
         """Return values of all points, (number of points, t), by batch, without the axis of a single target."""
-        values = values[:, 0] if self._one_target else values
+        values = values[:, 0] if self.one_target else values
         return self._finite(values.reshape(*self.X.shape[:-1], *values.shape[1:]))
 
     def _finite(self, values: Tensor) -> Tensor:

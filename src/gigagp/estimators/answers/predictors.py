@@ -105,7 +105,7 @@ def _mixture(learned: Predictor, inference: Inference, optimizer: object) -> Mix
     posterior, likelihood = learned.posterior, learned.likelihood
     parts = posterior.components if isinstance(posterior, MixturePosterior) else (posterior,)
     if optimizer is None or not any(one.model.learned_names() for one in parts):
-        raise _refusal("learned hyperparameters, and this fit has kept those that were given (optimizer=None)")
+        raise _refusal("learned hyperparameters, but this fit has kept those that were given (optimizer=None)")
     if not isinstance(likelihood, Gaussian):
         raise _refusal(f"Gaussian noise; the likelihood of this fit is {likelihood.name}")
     if posterior.n_targets > 1:

@@ -172,7 +172,7 @@ def _failing(found: _Fit, plain: _Fit) -> str | None:
     """Return why a transform is not surely better than none, or None if it is."""
     doubt = found.doubt(plain, _penalty(found))
     if doubt is None and not found.rmse <= _RMSE_FACTOR * plain.rmse:
-        doubt = f"but leave-one-out RMSE {100 * (found.rmse / plain.rmse - 1):+.1f} %"
+        doubt = f"but the leave-one-out RMSE changes by {100 * (found.rmse / plain.rmse - 1):+.1f} %"
     return None if doubt is None else f"{found.value - plain.value:+.1f} nats, {doubt}"
 
 

@@ -67,7 +67,7 @@ class Trial:
         if gain.value - penalty <= MARGIN:
             return "too few"
         if gain.left_out <= ERRORS * gain.standard_error:
-            return "but leave-one-out densities within their error"
+            return "but the gain in leave-one-out densities is within its error"
         return None
 
 
@@ -84,8 +84,8 @@ def learned(
 ) -> Model:
     """Return the model that is learned from all rows of an exact objective, without progress and warnings.
 
-    `optimization.Auto` learns it, with the settings of the optimizer if that is one, and with at most so many gradients
-    after its first stage.
+    `optimization.Auto` learns it, with the settings of the optimizer if that is one, and with at most ``polish_steps``
+    gradients after its first stage.
     """
     settings = optimizer if isinstance(optimizer, Auto) else Auto()
     settings = replace(settings, subset_sizes=(objective.n_rows,), polish_steps=polish_steps)

@@ -2,10 +2,10 @@
 
 The likelihood takes less noise than there is in two ways, and each has a rule:
 
-1. Few rows repeat with targets alike by chance. They decide on the noise alone, and a kernel that need not explain the
-   differences within places follows all others. Rows of one place tell the noise by their spread; if they are few, it
-   is that of learning from one row of each place. Also without repeats, a kernel that correlates no place with another
-   fits as well as noise of the same size: noise takes its variance (`_from_places`).
+1. Few rows repeat, with targets that are nearly equal by chance. They decide on the noise alone, and a kernel that need
+   not explain the differences within places follows all others. Rows of one place tell the noise by their spread; if
+   they are few, it is that of learning from one row of each place. Also without repeats, a kernel that correlates no
+   place with another fits as well as noise of the same size: noise takes its variance (`_from_places`).
 2. Half of all targets are equal, few are giants, or many rows repeat: what few rows gain by little noise hides what the
    others lose. Learning begins again on three quarters of the rows, four times, and the noise gets what the left-out
    rows support (`most_supported`).
@@ -29,7 +29,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.model import NOISE, Model
 from gigagp.neighbours.correlated import most_correlated
 
-#: Fewest rows that tell anything, and most from which learning begins again. Of more rows, so many are looked at.
+#: Fewest rows that tell anything, and most from which learning begins again or that are looked at.
 _FEWEST, _MOST = 10, 500
 #: Most rows among which those that repeat are looked for: among more, few do not decide on the noise.
 _LOOKED_AT = 20_000
@@ -41,7 +41,7 @@ _MANY = 0.2
 _SUPPORTED = 3.0
 #: A kernel is flat if most rows have less than this correlation with any row of another place.
 _FLAT = 0.1
-#: Places contradict the learned noise if they tell more than so many times as much.
+#: Places contradict the learned noise if they tell more than this many times as much.
 _CONTRADICTS = 2.0
 #: Share of the variance of a flat kernel that noise does not take, so that there is something to learn from more rows.
 _LEFT = 0.01
@@ -147,7 +147,7 @@ def _from_places(
     within = places.noise(table.Y - posterior.trend(X.to(posterior.dtype)).double().cpu())
     if within <= _CONTRADICTS * noise:
         return model, ""
-    other, words = model, "learned from one row of each place, as those that repeat are too few to tell it"
+    other, words = model, "learned from one row of each place, because too few rows repeat to tell the noise"
     if _FEWEST <= len(places.first) <= min(_MOST, len(X) - 1) and noise < variance:
         other = _learned(table.take_rows(places.first), start, optimizer).model
     if _is_flat(other, X[places.first], posterior.budget):
@@ -156,11 +156,11 @@ def _from_places(
             return model, ""
         moved = (1 - _LEFT) * (sum(_levels(other, X)) - other.noise_variance)
         other = smaller.replace({NOISE: other.noise_variance + moved})
-        words = "the kernel explains no more than noise does, so that its variance counts as noise"
+        words = "the kernel explains no more than noise does, so its variance counts as noise"
     told = _levels(other, X)[0]
     if within < told:
         other, told = model.replace({NOISE: model.noise_variance + within - noise}), within
-        words = "raised to what rows of one place tell"
+        words = "raised to the variance within rows of one place"
     return (other, words) if told > _CONTRADICTS * noise else (model, "")
 
 

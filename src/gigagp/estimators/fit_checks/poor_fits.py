@@ -36,11 +36,12 @@ from gigagp.neighbours.search import NeighbourTree
 
 #: Standard deviation of the targets, over the spread of most of them, above which a fit warns in advance.
 _TIMES = 5.0
-#: Spreads from most targets at which one is far. At most so many are predicted, each from so many rows.
+#: Distance from most targets, in their spread, at which one is far; most of these that are predicted, and from what
+#: number of rows each.
 _SPREADS, _MOST_PREDICTED, _AROUND = 6.0, 32, 30
 #: A fit warns if the squared errors of far targets, divided by the number of all rows, are more than this share of the
-#: noise variance, and if their root mean square is more than so many standard deviations. A normal error never is, and
-#: those of a function with high peaks are not.
+#: noise variance, and if their root mean square in standard deviations is more than the second number. A normal error
+#: never is, and those of a function with high peaks are not.
 _SHARE, _DEVIATIONS = 0.75, 5.0
 
 #: Probability of an error as large as the largest, if the model is right, below which a fit warns.
@@ -99,7 +100,7 @@ def warn_of_far_targets(rows: Rows, posterior: Posterior) -> bool:
         squares = found.residual[:, column].square()
         share = len(those) / len(Y) * squares.mean() / noise
         if share > _SHARE and (squares / found.variance).mean() > _DEVIATIONS**2:
-            why = "The rows around them do not predict few targets"
+            why = "A few targets are not what the rows around them predict"
             _warn_of_far(why, len(those), len(Y), rows.example(int(some[squares.argmax()]), int(column)))
             return True
     return False
@@ -148,7 +149,7 @@ def chance_of_largest(sizes: torch.Tensor) -> float:
 
 
 def _evenly(n: int, count: int) -> slice:
-    """Return a slice with a constant step of at most so many of n rows."""
+    """Return a slice with a constant step of at most ``count`` of n rows."""
     return slice(None, None, -(-n // count))
 
 

@@ -84,7 +84,7 @@ def joined_states(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the plain data of several outputs with a model each.
 
-    Tensors that all models have alike, such as the rows, are there once. A single model stays as it is.
+    Tensors that are equal for all models, such as the rows, are there once. A single model stays as it is.
     `restored_state.states_of` is the inverse.
     """
     if len(states) == 1:

@@ -28,15 +28,7 @@ State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 #: From a layout's version to a function that upgrades a model's state to the next version, so that old files load.
 _UPGRADES: dict[int, Callable[[State], State]] = {}
 #: Exceptions that an incomplete state can raise while a model is built from it.
-_UNSOUND = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+_UNSOUND = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Saveable(Protocol):
@@ -110,12 +102,9 @@ def load(path: Path, custom: Iterable[Item] = ()) -> Any:
         return _estimator_class(kind, path, content.header, given)._from_state(*state, given)
     except MemoryBudgetError:
         raise
-    except ModelFileError as error:
-        if str(error).startswith(os.fspath(path)):
+    except (ModelFileError, InvalidInputError) as error:
+        if isinstance(error, ModelFileError) and str(error).startswith(os.fspath(path)):
             raise
-        msg = f"{os.fspath(path)} cannot be loaded: {error}"
-        raise ModelFileError(msg) from error
-    except InvalidInputError as error:
         msg = f"{os.fspath(path)} cannot be loaded: {error}"
         raise ModelFileError(msg) from error
     except _UNSOUND as error:

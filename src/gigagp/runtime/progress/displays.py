@@ -83,7 +83,6 @@ class _Display(Meter):
         self.phase(title, total)
 
     def phase(self, title: str, total: int | None = None, **details: Any) -> None:
-        """Begin a phase; see `Meter.phase`."""
         self.tracker.phase(title, total, **details)
         self._show()
 
@@ -149,16 +148,8 @@ class PlainProgress(_Display):
     With ``every_step`` it writes a line for every step, with its quantities.
     """
 
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        job: str = "fit",
-        patience: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-        every_step: bool = False,
-    ) -> None:
-        super().__init__(stream, job=job, patience=patience, clock=clock)
+    def __init__(self, stream: TextIO | None = None, *, every_step: bool = False, **details: Any) -> None:
+        super().__init__(stream, **details)
         self._every_step = every_step
 
     def _begin(self) -> None:

@@ -21,7 +21,6 @@ class Nested(Meter):
         self._outer.start(total, title)
 
     def phase(self, title: str, total: int | None = None, **details: Any) -> None:
-        """Begin a phase of the inner work."""
         self._outer.phase(title, total, **details)
 
     def step(self, **fields: object) -> None:
