@@ -77,18 +77,15 @@ class Arguments:
 
     def check_plan(self) -> None:
         """Refuse arguments for which nothing can be foreseen."""
-        if self.estimator.inference != "auto":
-            msg = f'plan of GPRegressor chooses an inference, which must be "auto"; got {self.estimator.inference!r}.'
-            raise InvalidInputError(msg)
-        if not isinstance(self.likelihood, Gaussian):
-            msg = f'plan of GPRegressor needs likelihood="gaussian"; got {self.estimator.likelihood!r}.'
-            raise InvalidInputError(msg)
-        if self.estimator.target_transform != "none":
-            msg = (
-                "plan of GPRegressor is of targets as they are: target_transform must be "
-                f'"none"; got {self.estimator.target_transform!r}.'
-            )
-            raise InvalidInputError(msg)
+        estimator = self.estimator
+        for name, needed, is_met in (
+            ("inference", "auto", estimator.inference == "auto"),
+            ("likelihood", "gaussian", isinstance(self.likelihood, Gaussian)),
+            ("target_transform", "none", estimator.target_transform == "none"),
+        ):
+            if not is_met:
+                msg = f'plan of GPRegressor needs {name}="{needed}"; got {getattr(estimator, name)!r}.'
+                raise InvalidInputError(msg)
 
     def check_for(self, inference: Inference, *, streams: bool = False) -> None:
         """Refuse arguments that this inference method or the likelihood does not use."""
@@ -151,16 +148,15 @@ class Arguments:
         if not isinstance(likelihood, Gaussian):
             got = f"the {likelihood.name} likelihood, whose targets are not transformed"
         elif n_targets > 1:
-            got = f'{n_targets} targets that share one kernel. Use outputs="independent"'
+            got = f'{n_targets} targets that share one kernel (use outputs="independent")'
         elif np.ndim(estimator.noise_variance):
             got = "the known noise variance of each row, which is in the units of the untransformed target"
         elif type(mean).offset is not Mean.offset:
             got = "a known mean function, which is in the units of the untransformed target"
         elif streams:
-            got = "fit_table, which reads rows in chunks. Load the table and use fit, or transform its column"
+            got = "fit_table, which reads rows in chunks (load the table and use fit, or transform its column)"
         if got is not None:
-            msg = f'target_transform of GPRegressor must be "none" with {got}; got {name!r}.'
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f'target_transform of GPRegressor is {name!r}, but must be "none" with {got}.')
 
     def weights_rows(self, inference: Inference) -> bool:
         """Whether an inference method fits the likelihood by weights of rows."""
@@ -377,8 +373,7 @@ def known_noise(noise_variance: Any, n_rows: int, name: str = "noise_variance of
         return None
     values = numbers(noise_variance, name, finite=False)
     if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != n_rows):
-        msg = f"{name} must have shape () or ({n_rows},), one for each row; got {values.shape}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} must have shape () or ({n_rows},), one for each row; got {values.shape}.")
     if not (np.isfinite(values).all() and (values > 0).all()):
         first = values if values.ndim == 0 else values[~(np.isfinite(values) & (values > 0))][0]
         msg = (

@@ -160,14 +160,15 @@ def fit_source(
         raise InvalidInputError(msg)
     arguments.check_transform(streams=True)
     rows = open_rows(arguments.mean)
-    if checkpoint is not None and not rows.has_files:
-        msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can resume; got rows."
-        raise InvalidInputError(msg)
     if checkpoint is not None:
+        if not rows.has_files:
+            msg = "checkpoint of fit_table needs a file or a folder as source, so that reading can resume; got rows."
+            raise InvalidInputError(msg)
         check_folder(checkpoint)
     start = start_model(estimator, arguments.mean, 1, rows.n_targets)
-    inference.check_model(start.bound(rows.n_inputs))
-    warn_of_shares(estimator, start.bound(rows.n_inputs), rows.n_targets)
+    model = start.bound(rows.n_inputs)
+    inference.check_model(model)
+    warn_of_shares(estimator, model, rows.n_targets)
     return _Streamed(arguments, inference, checkpoint, "fit of a table", rows, start, bounds).fit(), rows
 
 
@@ -221,8 +222,8 @@ class _Job(ABC):
         if isinstance(arguments.likelihood, Gaussian):
             warn_of_small_variances(begun.objective, posterior, ended_early=ended_early)
         if self.checkpoint is not None and not ended_early and not arguments.keeps_checkpoint:
-            if trace.log is not None:
-                trace.log.remove()
+            if log is not None:
+                log.remove()
             else:  # the state of a pass over the rows
                 Path(self.checkpoint).unlink(missing_ok=True)
         inference, plan = self.inference, None

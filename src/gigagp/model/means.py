@@ -81,8 +81,7 @@ class FixedMean(ZeroMean):
 
     def __init__(self, function: MeanFunction) -> None:
         if not callable(function):
-            msg = f"function of FixedMean must be callable; got {function!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"function of FixedMean must be callable; got {function!r}.")
         self.function = function
 
     def offset(self, X: np.ndarray) -> np.ndarray:
@@ -172,8 +171,7 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING) -> Mean:
     """
     name = description.get("mean") if isinstance(description, Mapping) else None
     if not isinstance(name, str):
-        msg = f"A mean description must name one of {list(_MEANS)}; got {str(name)[:100]!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"A mean description must name one of {list(_MEANS)}; got {str(name)[:100]!r}.")
     if MARK not in description and name in _MEANS:
         return _MEANS[name]()
     if description.get("fixed") is True:
@@ -181,6 +179,5 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING) -> Mean:
     try:
         mean: Mean = custom.find(name, description, "a mean", Mean)(**description.get("settings", {}))
     except TypeError as error:
-        msg = f"The description of {name} has arguments that it does not take: {error}."
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f"The description of {name} has arguments that it does not take: {error}.") from error
     return mean

@@ -81,8 +81,7 @@ class Model:
         unknown = sorted(set(values) - set(self.parameters()) - set(self.free))
         if unknown:
             known = ", ".join([*self.parameters(), *self.free])
-            msg = f"the model has no hyperparameter {unknown[0]!r}; it has {known}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"the model has no hyperparameter {unknown[0]!r}; it has {known}.")
         kernel_values = {name: value for name, value in values.items() if name != NOISE and name not in self.free}
         return replace(
             self,

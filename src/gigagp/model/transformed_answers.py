@@ -7,11 +7,9 @@ h(f) plus the noise that remains when f is known. Without a transform h is the i
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
-
 import numpy as np
 
+from gigagp.model.likelihoods.base import hermite, hermite_polynomials
 from gigagp.model.target_transform import Log, TargetTransform
 
 #: Nodes of the quadrature over f + e, and over f and over e where both are integrated.
@@ -22,19 +20,12 @@ _ROWS = 2048
 _quiet = np.errstate(over="ignore", invalid="ignore")  # callers refuse numbers that are not finite
 
 
-@lru_cache
-def _hermite(nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights for expectations under a standard normal distribution."""
-    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
-    return places, weights / weights.sum()
-
-
 @_quiet
 def function_values(transform: TargetTransform, f: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return ``h(f) = E[g^-1(f + e)]`` for noise of variance ``noise``, which broadcasts with f."""
     if isinstance(transform, Log):
         return np.exp(f + 0.5 * noise)
-    places, weights = _hermite(_NODES_OF_EACH)
+    places, weights = (one.numpy() for one in hermite(_NODES_OF_EACH))
     spread = np.broadcast_to(np.sqrt(noise), f.shape).reshape(-1)
     flat, found = f.reshape(-1), np.empty(f.size)
     step = _ROWS * _NODES_OF_EACH
@@ -56,7 +47,7 @@ def moments(
     if isinstance(transform, Log):
         centre = np.exp(mean + 0.5 * whole)
         return centre, centre**2 * np.expm1(variance), centre**2 * np.expm1(whole)
-    places, weights = _hermite(_NODES)
+    places, weights = (one.numpy() for one in hermite(_NODES))
     # Differences from the median, so that a small variance does not vanish beside a large mean
     median = transform.inverse(mean)
     nodes = transform.inverse(mean[:, None] + np.sqrt(whole)[:, None] * places) - median[:, None]
@@ -79,11 +70,8 @@ def _hermite_coefficients(
 
     Their squares add up to the variance by quadrature, because Gauss's rule keeps the polynomials orthonormal.
     """
-    places, weights = _hermite(_NODES_OF_EACH)
-    basis = [np.zeros_like(places), np.ones_like(places)]
-    for k in range(_NODES_OF_EACH - 1):
-        basis.append((places * basis[-1] - math.sqrt(k) * basis[-2]) / math.sqrt(k + 1))
-    weighted = (np.array(basis[2:]) * weights).T
+    places, weights = (one.numpy() for one in hermite(_NODES_OF_EACH))
+    weighted = (hermite_polynomials(_NODES_OF_EACH).numpy() * weights).T
     found = []
     for first in range(0, len(mean), _ROWS):
         part = slice(first, first + _ROWS)

@@ -22,8 +22,7 @@ def resolve_duration(given: float | str | None) -> float:
         msg = f'time_budget must be seconds or a string like "90s", "10min" or "1.5h"; got {given!r}.'
         raise InvalidInputError(msg)
     if not 0 < seconds < math.inf:  # also rejects NaN
-        msg = f"time_budget must be positive and finite; got {shown(given)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"time_budget must be positive and finite; got {shown(given)}.")
     return float(seconds)
 
 

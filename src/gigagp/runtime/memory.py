@@ -53,12 +53,10 @@ def resolve_budget(memory_budget: float | str | None, device: torch.device | str
     if isinstance(memory_budget, str):
         size = number_with_unit(memory_budget, _UNITS)
         if size is None:
-            msg = f'memory_budget must be bytes or a string like "2GiB"; got {memory_budget!r}.'
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f'memory_budget must be bytes or a string like "2GiB"; got {memory_budget!r}.')
         memory_budget = size
     if not 0 < memory_budget < 2**63:  # also rejects NaN
-        msg = f"memory_budget must be positive, and below 2^63 bytes; got {shown(memory_budget)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"memory_budget must be positive, and below 2^63 bytes; got {shown(memory_budget)}.")
     return int(memory_budget)
 
 
@@ -73,8 +71,7 @@ def size_in_words(n_bytes: float) -> str:
 def require(needed: int, budget: int, what: str, remedy: str) -> None:
     """Raise `MemoryBudgetError` if ``what`` needs more than the budget, before it is allocated."""
     if needed > budget:
-        msg = f"{what} needs {needed:,} bytes, but the memory budget is {budget:,}. {remedy}"
-        raise MemoryBudgetError(msg)
+        raise MemoryBudgetError(f"{what} needs {needed:,} bytes, but the memory budget is {budget:,}. {remedy}")
 
 
 #: Messages of a plain RuntimeError by which torch and the C++ library report a failed allocation.

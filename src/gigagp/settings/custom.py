@@ -58,8 +58,7 @@ class Custom:
         for item in given:
             name = getattr(item, "__name__", None)
             if not callable(item) or not isinstance(name, str):
-                msg = f"custom of gigagp.load must be a list of classes and functions; got {item!r}."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"custom of gigagp.load must be a list of classes and functions; got {item!r}.")
             if self._items.setdefault(name, item) is not item:
                 msg = f"custom of gigagp.load has two different items named {name!r}; rename one of them."
                 raise InvalidInputError(msg)

@@ -260,8 +260,7 @@ def checked(value: Any, hint: Any, name: str, owner: str) -> Any:
         return found
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     remedy = " ".join(["", *(mark.text for mark in marks if isinstance(mark, Remedy))])
-    msg = f"{name} of {owner} must be {describe(hint)}; got {shown(value)}.{remedy}"
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f"{name} of {owner} must be {describe(hint)}; got {shown(value)}.{remedy}")
 
 
 def _converted(value: Any, hint: Any) -> Any:

@@ -37,8 +37,7 @@ def written_file(path: str | os.PathLike[str]) -> Path:
     programs need.
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        msg = f"path must be a file name, as a string or a path; got {path!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"path must be a file name, as a string or a path; got {path!r}.")
     if "\0" in os.fspath(path):
         raise OSError(errno.EINVAL, "a file name cannot contain a NUL character")
     try:
@@ -63,8 +62,7 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     try:
         folder = written_file(path).parent
     except OSError as error:
-        msg = f"{os.fspath(path)!r} cannot be written: {error.strerror}."
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f"{os.fspath(path)!r} cannot be written: {error.strerror}.") from error
     if not folder.is_dir():
         msg = f"{path}: the folder {folder} does not exist."
     elif not os.access(folder, os.W_OK):

@@ -67,8 +67,7 @@ def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], heade
     try:
         text = json.dumps(dict(header))
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"header must contain only data that JSON can represent ({error})."
-        raise InvalidInputError(msg) from None
+        raise InvalidInputError(f"header must contain only data that JSON can represent ({error}).") from None
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
@@ -81,8 +80,7 @@ def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], heade
         with replacing(path) as file:
             _write_tensors(file, stored, metadata)
     except OSError as error:
-        msg = f"{os.fspath(path)} cannot be written: {error.strerror or error}."
-        raise ModelFileError(msg) from error
+        raise ModelFileError(f"{os.fspath(path)} cannot be written: {error.strerror or error}.") from error
 
 
 def _write_tensors(file: BinaryIO, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
@@ -158,11 +156,9 @@ def _opened(path: Path) -> Iterator[Any]:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
-            msg = f"{name} is a folder, not a model file."
-            raise ModelFileError(msg)
+            raise ModelFileError(f"{name} is a folder, not a model file.")
         if not stat.S_ISREG(found.st_mode):
-            msg = f"{name} is not a regular file, so it is not a model file."
-            raise ModelFileError(msg)
+            raise ModelFileError(f"{name} is not a regular file, so it is not a model file.")
         if found.st_size == 0:
             msg = f"{name} is empty: the program that wrote it was probably stopped. Fit and save again."
             raise ModelFileError(msg)
@@ -172,11 +168,9 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(next(filter(os.path.exists, names), path), framework="pt") as file:
             yield file
     except FileNotFoundError as error:
-        msg = f"{name} does not exist."
-        raise ModelFileError(msg) from error
+        raise ModelFileError(f"{name} does not exist.") from error
     except OSError as error:
-        msg = f"{name} cannot be read: {error.strerror or error}."
-        raise ModelFileError(msg) from error
+        raise ModelFileError(f"{name} cannot be read: {error.strerror or error}.") from error
     except ModelFileError:
         raise
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
@@ -191,8 +185,7 @@ def _metadata(file: Any, path: Path) -> tuple[dict[str, str], dict[str, Any], in
     name = os.fspath(path)
     metadata: dict[str, str] = file.metadata() or {}
     if metadata.get("format") != FORMAT:
-        msg = f"{name} is a safetensors file, but gigagp did not write it."
-        raise ModelFileError(msg)
+        raise ModelFileError(f"{name} is a safetensors file, but gigagp did not write it.")
     version = metadata.get("version", "")
     if not re.fullmatch("[0-9]{1,6}", version) or int(version) > VERSION:
         msg = (

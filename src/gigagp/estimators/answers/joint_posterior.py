@@ -305,8 +305,7 @@ class JointOutputs:
         if values is None:
             return [None] * len(self.outputs)
         if values.shape != shape:
-            msg = f"{name} must have shape {shape}; got {tuple(values.shape)}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{name} must have shape {shape}; got {tuple(values.shape)}.")
         return values.unbind(-1)
 
 
@@ -314,8 +313,7 @@ def _checked_shape(sample_shape: object) -> tuple[int, ...]:
     """Return a leading shape of samples, or refuse it."""
     if isinstance(sample_shape, Sequence) and all(isinstance(k, Integral) and int(k) >= 0 for k in sample_shape):
         return tuple(int(k) for k in sample_shape)
-    msg = f"sample_shape of rsample must be a tuple of counts, such as (16,); got {sample_shape!r}."
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f"sample_shape of rsample must be a tuple of counts, such as (16,); got {sample_shape!r}.")
 
 
 def cholesky_of_batches(covariance: Tensor, scale: float) -> Tensor:
@@ -361,8 +359,7 @@ def points_of(X: object, n_inputs: int) -> Tensor:
         _refuse_points(f"shape {tuple(found.shape)}, {found.dtype}", n_inputs, None)
     found = found if found.is_floating_point() else found.double()
     if not bool(torch.isfinite(found.detach()).all()):
-        msg = "X of posterior must be finite; it contains NaN or infinity."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("X of posterior must be finite; it contains NaN or infinity.")
     return found
 
 

@@ -95,12 +95,11 @@ def _check_choice(arguments: Arguments, y: np.ndarray) -> None:
     elif np.ndim(estimator.noise_variance):
         got = "noise_variance to be a number or None; got one for each row"
     elif estimator.target_transform != "none":
-        got = f'target_transform="none"; got {estimator.target_transform!r}. Choose one of them'
+        got = f'target_transform="none"; got {estimator.target_transform!r} (choose one of them)'
     elif arguments.optimizer is None:
         got = "an optimizer, because it compares learned models; got None"
     if got is not None:
-        msg = f'likelihood="auto" of GPRegressor needs {got}.'
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f'likelihood="auto" of GPRegressor needs {got}.')
 
 
 @dataclass(frozen=True)

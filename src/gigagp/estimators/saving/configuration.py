@@ -102,8 +102,7 @@ def from_plain(data: Any, custom: Custom = NOTHING, n_inputs: int | None = None)
     A class that is neither part of the package nor in ``custom`` is refused, and so are invalid values.
     """
     if isinstance(data, list):
-        msg = f"a list is not a setting; got {str(data)[:100]}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"a list is not a setting; got {str(data)[:100]}.")
     if not isinstance(data, dict):
         return data
     if isinstance(data.get("tuple"), list):
@@ -112,16 +111,14 @@ def from_plain(data: Any, custom: Custom = NOTHING, n_inputs: int | None = None)
         return from_dict(data["kernel"], custom, n_inputs)
     name, settings = data.get("class"), data.get("settings")
     if not isinstance(name, str) or not isinstance(settings, dict):
-        msg = f"a setting must be plain or have a class and settings; got {str(data)[:100]}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"a setting must be plain or have a class and settings; got {str(data)[:100]}.")
     cls = _CLASSES.get(name) if MARK not in data else None
     if cls is None:
         cls = _registered(data.get(MARK)) or custom.find(name, data, "a setting")
     try:
         return cls(**{key: from_plain(item, custom, n_inputs) for key, item in settings.items()})
     except TypeError as error:
-        msg = f"the description of {name} has arguments that it does not take: {error}."
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f"the description of {name} has arguments that it does not take: {error}.") from error
 
 
 def _registered(path: Any) -> type | None:

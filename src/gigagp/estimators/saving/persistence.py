@@ -105,8 +105,7 @@ def load(path: Path, custom: Iterable[Item] = ()) -> Any:
     except (ModelFileError, InvalidInputError) as error:
         if isinstance(error, ModelFileError) and str(error).startswith(os.fspath(path)):
             raise
-        msg = f"{os.fspath(path)} cannot be loaded: {error}"
-        raise ModelFileError(msg) from error
+        raise ModelFileError(f"{os.fspath(path)} cannot be loaded: {error}") from error
     except _UNSOUND as error:
         shown = f"{type(error).__name__}: {error}"
         msg = (
