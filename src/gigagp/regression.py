@@ -151,10 +151,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         ``torch.distributed``, all of which make the same call with the same rows and get the same model (the
         documentation has a page on it). `fit_table` then takes `inference.Grid`, whose processes share the files.
     outputs : {"auto", "independent", "shared"}, default "auto"
-        Hyperparameters of several targets. ``"independent"``: each target has its own, and everything is as in a fit of
-        it alone, for as many times the time. ``"shared"``: one kernel and one noise variance for all, as shares of each
-        target's variance, for the time of about one fit; targets of unlike shape then get wrong error bars. ``"auto"``:
-        independent for up to 50 targets and 20,000 rows times targets, and shared beyond and in `fit_table`.
+        Hyperparameters of several targets. ``"independent"``: each target has its own, as in a fit of that target
+        alone, which takes one fit for each. ``"shared"``: one kernel and one noise variance for all, as shares of each
+        target's variance, in about the time of one fit; error bars are wrong for targets that vary differently.
+        ``"auto"``: independent for up to 50 targets and 20,000 rows times targets, and shared beyond and in
+        `fit_table`.
 
     Attributes
     ----------
@@ -505,8 +506,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     def noise_weights_(self) -> np.ndarray:
         """Weight of each training row, shape (n,), for Student-t noise; below 0.1 a row counts as an outlier.
 
-        A row of weight w is as informative as one with ``1 / w`` times the squared scale of the noise for its variance.
-        Rows that fit well have weights a little above 1.
+        A row of weight w counts as one whose noise variance is ``1 / w`` times the squared scale of the noise. Rows
+        that fit well have weights a little above 1.
 
         Raises
         ------

@@ -27,6 +27,7 @@ from gigagp.optimization.optimizer import check_optimizer
 from gigagp.runtime import processes
 from gigagp.runtime.duration import resolve_duration
 from gigagp.runtime.memory import resolve_budget
+from gigagp.runtime.run import current_run
 from gigagp.settings.fields import check_parameters
 from gigagp.tables.encoding import fitted_encoder, scaled_inputs
 from gigagp.tables.intake import numbers
@@ -57,7 +58,7 @@ class Arguments:
     def of(cls, estimator: Estimator) -> Arguments:
         """Check the arguments of an estimator."""
         check_parameters(estimator)
-        if processes.current() is not None:
+        if current_run().processes is not None:
             _check_distributed(estimator)
         device = resolve_device(estimator.device)
         optimizer = estimator.optimizer
@@ -184,7 +185,7 @@ def _check_distributed(estimator: Estimator) -> None:
 
 def require_same_rows(X: np.ndarray, y: np.ndarray, noise_variance: torch.Tensor) -> None:
     """Raise `InvalidInputError` in all processes of a distributed fit unless they have the same rows."""
-    if processes.current() is not None:
+    if current_run().processes is not None:
         found: dict[str, object] = {"shape of X": X.shape}
         for name, rows in (("X", X), ("y", y), ("noise_variance", noise_variance.numpy())):
             found[name] = sha256(np.ascontiguousarray(rows).data).hexdigest()[:16]

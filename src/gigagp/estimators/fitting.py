@@ -38,8 +38,8 @@ from gigagp.estimators.estimator import Estimator
 from gigagp.estimators.fit_checks import noise_support, poor_fits
 from gigagp.estimators.fit_checks.small_variances import warn_of_small_variances
 from gigagp.estimators.guard import finite_means
+from gigagp.estimators.metrics import gaussian_nll, rmse
 from gigagp.estimators.planning import require_time, resolve_inference, resolve_streaming
-from gigagp.estimators.validation import refuse_validation, validation_scorer
 from gigagp.inference import Inference
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.automatic.objective import AutomaticObjective
@@ -48,11 +48,12 @@ from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.streaming import StreamJob
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.model.likelihoods import Gaussian
+from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.model.means import Mean
 from gigagp.model.model import Model, StartModel
 from gigagp.model.scaling import Scaling
 from gigagp.model.target_transform import Log, NoTransform, TargetTransform
+from gigagp.model.transformed_answers import log_density, moments
 from gigagp.optimization import Auto, History, SubsetStart
 from gigagp.optimization.optimizer import check_found
 from gigagp.optimization.sampled import SampledObjective
@@ -60,10 +61,11 @@ from gigagp.optimization.trace import Trace
 from gigagp.runtime import processes, termination
 from gigagp.runtime.interruption import Interrupted, interruptible
 from gigagp.runtime.progress import Meter, meter_for
-from gigagp.runtime.run import naming, running
+from gigagp.runtime.run import current_run, naming, running
 from gigagp.settings.brief import output_name
 from gigagp.settings.random import generator_from, spawn
 from gigagp.storage.files import check_folder
+from gigagp.tables import intake
 from gigagp.tables.encoding import encoded_validation, fitted_encoder, refuse_streams
 from gigagp.tables.rows.source import RowSource
 
@@ -116,7 +118,7 @@ def fit_rows(
     arguments.check_for(inference)
     inference.check_held()
     if validation is not None:
-        refuse_validation(arguments.optimizer, likelihood)
+        _refuse_validation(arguments.optimizer, likelihood)
     inference.check_model(problem.model)
     if likelihood.has_noise:
         warn_of_shares(estimator, problem.model, y[:1].size)
@@ -142,7 +144,7 @@ def fit_source(
         msg = 'likelihood of GPRegressor for fit_table must be given; "auto" compares rows that are held. Use fit.'
         raise InvalidInputError(msg)
     inference = resolve_streaming(estimator.inference, likelihood)
-    if processes.current() is not None:
+    if current_run().processes is not None:
         inference = inference.in_processes()
     if arguments.weights_rows(inference):
         msg = (
@@ -213,7 +215,7 @@ class _Job(ABC):
         """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
         arguments, trace, log = self.arguments, begun.trace, begun.trace.log
         # A fit that several processes share does without.
-        solves = None if log is None or processes.current() is not None else log.solves
+        solves = None if log is None or current_run().processes is not None else log.solves
         with running(solves=solves):
             posterior = learn_posterior(
                 begun.objective, begun.model, arguments.optimizer, trace, begun.generator, arguments.deadline
@@ -286,7 +288,7 @@ class _Held(_Job):
         validate = None
         if self.validation is not None:
             validation = encoded_validation(fitted_encoder(estimator), self.validation)
-            validate = validation_scorer(validation, problem.scaling, table, transform)
+            validate = _validation_scorer(validation, problem.scaling, table, transform)
         averages, choice, rule = False, None, estimator.kernel
         if isinstance(rule, str):
             may_average = not arguments.likelihood.is_scale_mixture
@@ -421,7 +423,7 @@ def _sample(table: TrainingTable, scaling: Scaling) -> poor_fits.Rows:
 def _afterwards(history: History, deadline: float = math.inf) -> Iterator[None]:
     """Let a first Ctrl-C, or a deadline, end only the block, which follows a fit; a second Ctrl-C ends both."""
     is_first = history.interrupted in ("", "time budget")
-    with interruptible(deadline, handles=is_first and processes.current() is None) as interruption:
+    with interruptible(deadline, handles=is_first and current_run().processes is None) as interruption:
         interruption.keep()
         with suppress(Interrupted):
             yield
@@ -462,7 +464,7 @@ def learn_posterior(
     interrupts the last solve, on which predictions depend. A deadline ends the learning in time for this solve.
     """
     # Ctrl-C does not come to all processes at once, so that it ends a distributed fit as it ends other programs.
-    with interruptible(deadline, handles=processes.current() is None) as interruption:
+    with interruptible(deadline, handles=current_run().processes is None) as interruption:
         if deadline < math.inf:
             interruption.reserve = objective.ending_seconds()
         if optimizer is not None:
@@ -515,6 +517,74 @@ def _best_so_far(objective: TableObjective, start: Model, trace: Trace) -> Model
     model = start.replace({name: learned[name] for name in start.learned_names()})
     # A stage on other rows has no free parameters for these rows. Sampled objectives start when they are learned.
     return model if isinstance(objective, SampledObjective) else objective.start(model)
+
+
+# Scores on held-out validation rows at every step of a fit ------------------------------------------------------------
+
+
+def _validation_scorer(
+    validation: tuple[Any, Any], scaling: Scaling, table: TrainingTable, transform: TargetTransform
+) -> Callable[[Any], tuple[float, float] | None]:
+    """Return a function that scores the current posterior of an objective of all rows of the table on validation rows.
+
+    It returns RMSE and mean log-likelihood in the target's units, over all targets, or None if the objective has no
+    posterior available. Predictions include the noise if it is learned. Validation rows that cannot be used are
+    refused.
+    """
+    X = intake.inputs(validation[0], "validation X")
+    y = intake.targets(validation[1], len(X), "validation y")
+    if X.shape[1] != table.n_inputs or y[:1].size != table.n_targets:
+        msg = (
+            f"validation of GPRegressor.fit must have {table.n_inputs} inputs and {table.n_targets} target(s); got "
+            f"{X.shape[1]} and {y[:1].size}."
+        )
+        raise InvalidInputError(msg)
+    transform.check(y, "validation y")
+    points = torch.from_numpy(scaling.inputs(X)).to(table.X)
+    targets = y.reshape(len(y), -1) - table.mean.offset(X)[:, None]
+
+    def score(objective: Any) -> tuple[float, float] | None:
+        if objective.n_rows != table.n_rows or (posterior := objective.current_posterior()) is None:
+            return None
+        refusal = posterior.refusal(points, scaling, None)
+        if refusal is not None:
+            raise refusal
+        predicted, variance = posterior.mean_and_variance(points)
+        if (student := posterior.model.student) is not None:
+            noise, latent = posterior.noise_at(points).double().cpu(), variance.double().cpu().sqrt()
+            standard = torch.from_numpy(scaling.targets(targets))
+            centre = predicted.double().cpu()
+            logs = StudentT(student.df).predictive_log_density(standard, centre, latent[:, None], noise[:, None])
+            unit = float(np.log(scaling.y_scale[0]))
+            return rmse(targets, scaling.original(centre.numpy())), float(logs.mean()) - unit
+        if not posterior.model.noise_is_known:
+            variance = variance + posterior.model.noise_at(points)
+        std = variance.sqrt().double().cpu().numpy()[:, None] * scaling.y_scale
+        centre = scaling.original(predicted.double().cpu().numpy())
+        if not transform.is_identity:
+            z, whole = centre[:, 0], np.square(std[:, 0])
+            middle = moments(transform, z, np.zeros_like(whole), whole)[0]
+            return rmse(y.ravel(), middle), float(log_density(transform, y.ravel(), z, whole).mean())
+        flat = targets.ravel(), centre.ravel(), np.broadcast_to(std, centre.shape).ravel()
+        return rmse(*flat[:2]), -gaussian_nll(*flat)
+
+    return score
+
+
+def _refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
+    """Refuse validation rows if there are no steps to score, or if the scores do not apply to the likelihood."""
+    if optimizer is None:
+        msg = (
+            "validation of GPRegressor.fit scores the steps of an optimizer, and optimizer is None; leave it out, and "
+            "score predictions with gigagp.metrics."
+        )
+        raise InvalidInputError(msg)
+    if not isinstance(likelihood, Gaussian) and not likelihood.is_scale_mixture:
+        msg = (
+            "validation of GPRegressor.fit scores targets with Gaussian noise; got the "
+            f"{likelihood.name} likelihood. Leave it out, and score predictions with gigagp.metrics."
+        )
+        raise InvalidInputError(msg)
 
 
 # What a fit would choose, and several fits ----------------------------------------------------------------------------
@@ -602,8 +672,8 @@ def _check_targets(arguments: Arguments, y: np.ndarray) -> None:
                 arguments.likelihood.check_targets(torch.from_numpy(np.ascontiguousarray(column)))
 
 
-def _columns(validation: Any, count: int) -> Sequence[Any]:
-    """Return the validation rows of each output; anything else than a pair is left for its own check."""
-    if not isinstance(validation, tuple | list) or len(validation) != 2:
-        return [validation] * count
+def _columns(validation: tuple[Any, Any] | None, count: int) -> Sequence[Any]:
+    """Return the validation rows of each output."""
+    if validation is None:
+        return [None] * count
     return [(validation[0], column) for column in columns_of(validation[1], count, "validation y")]

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.runtime.processes import current
+from gigagp.runtime.run import current_run
 from gigagp.settings.fields import number_with_unit, shown
 
 #: Share of the free memory that a model may use if it is given no budget.
@@ -46,7 +46,7 @@ def resolve_budget(memory_budget: float | str | None, device: torch.device | str
     processes.
     """
     if memory_budget is None:
-        processes = current()
+        processes = current_run().processes
         if processes is None:
             return max(int(DEFAULT_SHARE * free_bytes(device)), 2**26)
         return processes.least(max(int(DEFAULT_SHARE * free_bytes(device)) // processes.here, 2**26))

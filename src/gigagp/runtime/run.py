@@ -1,8 +1,8 @@
 """What a computation runs in: what it reports to, when it has to end, who shares it, and where its state is kept.
 
-`current_run` returns it for the work in this thread, and `running` changes it within a block. It is the one variable
-of the package that code sees without being given it. Loops of solvers get it as an argument (`Solver.prepare`). The
-modules `interruption`, `termination`, `processes` and `progress` say what its parts are for.
+`current_run` returns it for the work in this thread, and `running` changes it within a block. It is the only ambient
+variable of the package. Loops of solvers get it as an argument (`Solver.prepare`). The modules `interruption`,
+`termination`, `processes` and `progress` say what its parts are for.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The last solve of a fit on a million rows takes minutes an iteration. `gigagp.estimators.checkpoint` logs evaluations
 and not what happens within one, so conjugate gradients write their state to a file of their own beside the checkpoint.
-It is known by what determines the solve, and read where the resumed fit comes to the same solve again.
+It is identified by everything that determines the solve, and read when the resumed fit reaches the same solve.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is tried on a few rows, and taken only if it is surely better than what is plain.
+"""Candidates that are learned from a few rows, and taken only if they are surely better than the plain choice.
 
 The arguments ``likelihood``, ``target_transform`` and ``kernel`` can leave a choice to the data. Each has candidates of
-its own, and reasons of its own against them; how candidates are learned, compared and chosen is here.
+its own and its own reasons against them. This module learns, compares and chooses candidates.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """More noise than was learned, where the rows do not support so little of it.
 
-The likelihood takes less noise than there is in two ways, and each has a rule:
+The likelihood can find less noise than there is in two ways, and each has a rule:
 
-1. Few rows repeat, with targets that are nearly equal by chance. They decide on the noise alone, and a kernel that need
-   not explain the differences within places follows all others. Rows of one place tell the noise by their spread; if
-   they are few, it is that of learning from one row of each place. Also without repeats, a kernel that correlates no
-   place with another fits as well as noise of the same size: noise takes its variance (`_from_places`).
-2. Half of all targets are equal, few are giants, or many rows repeat: what few rows gain by little noise hides what the
-   others lose. Learning begins again on three quarters of the rows, four times, and the noise gets what the left-out
-   rows support (`most_supported`).
+1. A few rows repeat, with targets that are nearly equal by chance. These rows alone then determine the noise, and the
+   function follows all others. Rows of one place show the noise by their spread; if they are few, the noise is learned
+   again from one row of each place. Even without repeats, a kernel that correlates no place with another fits as well
+   as noise of the same size, and the noise takes its variance (`_from_places`).
+2. Half of all targets are equal, a few are giants, or many rows repeat: what a few rows gain from little noise hides
+   what the others lose. Learning begins again on three quarters of the rows, four times, and the noise gets what the
+   left-out rows support (`most_supported`).
 """
 
 from __future__ import annotations

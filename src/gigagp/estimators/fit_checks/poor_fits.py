@@ -1,18 +1,19 @@
 """Fits that far targets, rows outside their error bars or a poor optimum spoil: warnings before and after the fit.
 
-Targets that lie far from all others spoil a fit with Gaussian noise. Before a fit, the targets alone show those that
-set the standard deviation of all. Fewer or nearer ones show after it, because no row around them predicts them. The
-noise is then mostly theirs; or, in small tables, the function turns to each of them, with a lengthscale that is far too
-short for all others.
+Targets that lie far from all others spoil a fit with Gaussian noise. Some are so far that they determine the standard
+deviation of all targets, which shows before the fit. Others show after it, because the rows around them do not predict
+them. The noise variance is then mostly due to them; or, in small tables, the function passes through each of them, with
+a lengthscale that is far too short for the other rows.
 
 Rows that all others contradict lie outside their error bars. Each row is predicted from all others at the learned
 hyperparameters, and the error is divided by its predicted standard deviation. If the model is right these are normal,
-and the largest of n exceeds z with a probability of at most ``2 n Phi(-z)``, however they are correlated. That
-hyperparameters are learned from the same rows makes large ones rarer: few rows that are far off raise the noise of all.
+and the largest of n exceeds z with a probability of at most ``2 n Phi(-z)``, however they are correlated. The
+hyperparameters are learned from the same rows, which makes large errors rarer: a few rows that are far off raise the
+noise of all.
 
-A flat fit explains its targets as noise although nearby rows have similar targets. The likelihood has optima
-where the kernel's variance is zero, or its lengthscales so short that it correlates no row with another, and all is
-noise. Learning that starts far from a better one can end there.
+A flat fit explains its targets as noise although nearby rows have similar targets. The likelihood has optima where the
+kernel's variance is zero, or where its lengthscales are so short that it correlates no row with another. Learning that
+starts far from a better optimum can end there.
 """
 
 from __future__ import annotations
