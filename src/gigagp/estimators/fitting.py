@@ -270,7 +270,7 @@ class _Held(_Job):
         """Choose the transform of the target, make the objective, and choose the kernel."""
         arguments, inference, problem, X = self.arguments, self.inference, self.problem, self.problem.X
         estimator, rows = arguments.estimator, self._rows()
-        is_spoiled = self.watches and poor_fits.warns_of_far_targets(rows)
+        is_spoiled = self.watches and poor_fits.warn_of_extreme_targets(rows)
         generator = generator_from(estimator.random_state)
         transform: TargetTransform = NoTransform()
         if estimator.target_transform != "none":
@@ -380,7 +380,7 @@ class _Streamed(_Job):
             extra = {"source": rows.identity, "rows": found.objective.n_rows}
             trace.log = open_checkpoint(checkpoint, estimator, optimizer, found.objective, found.model, extra)
         sample = _sample(found.objective.table, found.scaling)
-        is_spoiled = self.watches and poor_fits.warns_of_far_targets(sample)
+        is_spoiled = self.watches and poor_fits.warn_of_extreme_targets(sample)
         return _Begun(found.objective, found.model, found.scaling, trace, generator, sample, is_spoiled)
 
     def learn(self, begun: _Begun) -> Fitted:

@@ -69,8 +69,8 @@ class Rows(NamedTuple):
     table: Callable[[slice], TrainingTable]  # in the posterior's units
 
 
-def warns_of_far_targets(rows: Rows) -> bool:
-    """Warn if the standard deviation of targets is due to few far ones; return whether it is."""
+def warn_of_extreme_targets(rows: Rows) -> bool:
+    """Before a fit, warn if a few targets determine the standard deviation of all; return whether they do."""
     Y = rows.targets()
     for k, column in enumerate(Y.T):
         far = far_rows(column, _TIMES)
@@ -82,7 +82,7 @@ def warns_of_far_targets(rows: Rows) -> bool:
 
 
 def warn_of_far_targets(rows: Rows, posterior: Posterior) -> bool:
-    """Warn if few targets are so far from what the rows around them predict that a fit is theirs; return whether."""
+    """After a fit, warn if a few targets that the rows around them do not predict spoil it; return whether they do."""
     Y = rows.targets()
     far = distances_from_bulk(Y) > _SPREADS
     if not far.any():
