@@ -97,7 +97,7 @@ def killed_at_write(count: int) -> Iterator[None]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
+        patch.setattr(checkpoint, "INTERVAL", 0.0)
         patch.setattr(checkpoint.Checkpoint, "write", killing)
         with pytest.raises(Killed):
             yield

@@ -192,13 +192,9 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
             latent._fit_source(open_rows, None, checkpoint)
             assert labels.classes is not None
             self.classes_, self.latent_, self.n_features_in_ = labels.classes, latent, latent.n_features_in_
-            names = latent.__dict__.pop(
-                "feature_names_in_", None
-            )  # the classifier checks the names; the latent functions receive arrays
-            if names is not None:
-                self.feature_names_in_ = names
-            elif hasattr(self, "feature_names_in_"):  # of an earlier fit
-                del self.feature_names_in_
+            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+            if hasattr(latent, "feature_names_in_"):  # the latent functions take arrays, which have no names
+                self.feature_names_in_ = latent.__dict__.pop("feature_names_in_")
         warn_of_interruption(latent.history_, checkpoint)
         return self
 
@@ -221,29 +217,10 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         self.latent_ = latent
 
     def _latent(self) -> GPRegressor:
-        return GPRegressor(
-            RBF() if self.kernel is None else self.kernel,
-            self.inference,
-            self.optimizer,
-            mean="zero",
-            standardize=self.standardize,
-            dtype=self.dtype,
-            device=self.device,
-            memory_budget=self.memory_budget,
-            verbose=self.verbose,
-            random_state=self.random_state,
-            likelihood=self.likelihood,
-            hyperparameter_units=self.hyperparameter_units,
-            time_budget=self.time_budget,
-            encode=self.encode,
-            outputs="shared",
-        )
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True  # converted to dense arrays within the memory budget
-        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = self.encode == "auto"
-        return tags
+        """Return the unfitted estimator of the latent functions, which has all arguments of this one."""
+        arguments = {name: getattr(self, name) for name in GPClassifier._get_param_names()}
+        arguments["kernel"] = RBF() if self.kernel is None else self.kernel
+        return GPRegressor(**arguments, mean="zero", outputs="shared")
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of correct predictions; see scikit-learn's `ClassifierMixin.score`."""

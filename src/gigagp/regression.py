@@ -151,10 +151,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         ``torch.distributed``, all of which make the same call with the same rows and get the same model (the
         documentation has a page on it). `fit_table` then takes `inference.Grid`, whose processes share the files.
     outputs : {"auto", "independent", "shared"}, default "auto"
-        Hyperparameters of several targets. ``"independent"``: each target has its own, and everything is as in a fit of
-        it alone, for as many times the time. ``"shared"``: one kernel and one noise variance for all, as shares of each
-        target's variance, for the time of about one fit; targets of unlike shape then get wrong error bars. ``"auto"``:
-        independent for up to 50 targets and 20,000 rows times targets, and shared beyond and in `fit_table`.
+        Hyperparameters of several targets. ``"independent"``: each target has its own, as in a fit of that target
+        alone, which takes one fit for each. ``"shared"``: one kernel and one noise variance for all, as shares of each
+        target's variance, in about the time of one fit; error bars are wrong for targets that vary differently.
+        ``"auto"``: independent for up to 50 targets and 20,000 rows times targets, and shared beyond and in
+        `fit_table`.
 
     Attributes
     ----------
@@ -447,13 +448,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     def _fit_source(self, open_rows: Callable[[Mean], RowSource], bounds: Any, checkpoint: Any) -> None:
         """Fit rows that are not held in memory, and set the names of their columns."""
-        self.__dict__.pop("encoder_", None)  # of an earlier fit
+        for name in ("encoder_", "feature_names_in_"):
+            self.__dict__.pop(name, None)  # of an earlier fit
         fitted, rows = fit_source(self, open_rows, bounds, checkpoint)
         self.n_features_in_ = rows.n_inputs
         if rows.input_names is not None:
             self.feature_names_in_ = np.array(rows.input_names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
-            del self.feature_names_in_
         self._take(fitted, one_target=rows.n_targets == 1 and (rows.one_target or rows.labels is not None))
 
     def plot(self, X: Any = None, y: Any = None, **options: Any) -> Any:
@@ -485,9 +485,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True  # converted to dense arrays within the memory budget
         tags.requires_fit = self.encode == "auto"  # predictions before a fit are those of the prior
-        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = self.encode == "auto"
         return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -508,8 +506,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     def noise_weights_(self) -> np.ndarray:
         """Weight of each training row, shape (n,), for Student-t noise; below 0.1 a row counts as an outlier.
 
-        A row of weight w is as informative as one with ``1 / w`` times the squared scale of the noise for its variance.
-        Rows that fit well have weights a little above 1.
+        A row of weight w counts as one whose noise variance is ``1 / w`` times the squared scale of the noise. Rows
+        that fit well have weights a little above 1.
 
         Raises
         ------
@@ -610,8 +608,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         """
         _require_one_of(return_std, return_cov, "predict")
         if return_parts and hyperparameters == "laplace":
-            msg = 'return_parts of GPRegressor.predict must be False with hyperparameters="laplace".'
-            raise InvalidInputError(msg)
+            raise InvalidInputError('return_parts of GPRegressor.predict must be False with hyperparameters="laplace".')
         predictor, inputs = self._answering(X, hyperparameters)
         return predictor.predict(
             inputs, return_std, return_cov, include_noise=include_noise, variance=variance, return_parts=return_parts
@@ -1003,13 +1000,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
         Parameters
         ----------
-        X : array-like of shape (k, d)
-            Inputs.
-        y : array-like of shape (k,) or (k, n_targets)
-            Targets.
-        noise_variance : array-like of shape (k,), float or None, default None
-            As for `condition_on`.
-        refit : bool, default False
+        X, y, noise_variance, refit
             As for `condition_on`.
 
         Returns
@@ -1022,11 +1013,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         InvalidInputError
             If a row is invalid; in that case no row is added.
         MemoryBudgetError
-            If the rows exceed the memory budget or the memory of the machine.
+            As for `condition_on`.
         """
         if not hasattr(self, "posterior_"):
             if noise_variance is not None:
-                msg = "noise_variance of the first partial_fit, which is a fit, is an argument of GPRegressor; got one."
+                msg = "noise_variance of the first partial_fit, which is a fit, must be None. GPRegressor takes it."
                 raise InvalidInputError(msg)
             return self.fit(X, y)
         with whole_or_unchanged(self):

@@ -346,7 +346,7 @@ def test_a_killed_fit_goes_on_where_it_was(tmp_path, monkeypatch, stopped):
         return evaluate(self, model)
 
     monkeypatch.setattr("gigagp.estimators.checkpoint.INTERVAL", 0.0)
-    monkeypatch.setattr("gigagp.estimators.checkpoint.Checkpoint.__init__.__defaults__", (0.0,))
+    monkeypatch.setattr("gigagp.estimators.checkpoint.INTERVAL", 0.0)
     monkeypatch.setattr(ExactObjective, "evaluate", counted)
     # fits without some rows follow the learning, and are no part of a checkpoint
     monkeypatch.setattr(noise_support, "supported", lambda objective, posterior, *rest: (posterior, ""))

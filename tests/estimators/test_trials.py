@@ -30,7 +30,7 @@ def test_each_doubt_is_said_and_nothing_where_there_is_none():
     assert better(MARGIN + 1, sure).doubt(PLAIN) is None
     assert better(MARGIN - 1, sure).doubt(PLAIN) == "too few"
     assert better(MARGIN + 1, sure).doubt(PLAIN, penalty=2.0) == "too few"
-    assert "within their error" in better(MARGIN + 1, unsure).doubt(PLAIN)
+    assert "within its error" in better(MARGIN + 1, unsure).doubt(PLAIN)
     error = better(MARGIN + 1, unsure).gain(PLAIN).standard_error
     shifted = unsure - unsure.mean() + (ERRORS + 0.01) * error / 60
     assert better(MARGIN + 1, shifted).doubt(PLAIN) is None

@@ -249,7 +249,7 @@ def test_the_same_seed_gives_the_same_bits():
 
 def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr("gigagp.estimators.checkpoint.INTERVAL", 0.0)
-    monkeypatch.setattr("gigagp.estimators.checkpoint.Checkpoint.__init__.__defaults__", (0.0,))
+    monkeypatch.setattr("gigagp.estimators.checkpoint.INTERVAL", 0.0)
     whole = fit()
     settings = {"inference": aware(), "optimizer": optimization.Adam(0.1, 15)}
     evaluate, calls = ComputationAwareObjective.evaluate, []

@@ -12,7 +12,7 @@ import torch
 import gigagp
 from engines import NO_EXTENSION
 from gigagp import GPRegressor, inference, optimization
-from gigagp.estimators.checkpoint import Checkpoint
+from gigagp.estimators import checkpoint
 from gigagp.inference.contract.forecast import Forecast, Subject
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.registry import registered
@@ -257,7 +257,7 @@ def test_what_cannot_end_in_time_is_not_tried(small, monkeypatch):
 
 def test_a_killed_fit_that_ends_with_inducing_points_resumes(small, monkeypatch, tmp_path):
     prefer(monkeypatch, inference.SparseVariational)
-    monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     X, y = rows(200)
     whole = GPRegressor(random_state=0, optimizer=QUICK).fit(X, y)
     path = tmp_path / "fit.checkpoint"

@@ -169,7 +169,7 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     whole, path = estimator(name).fit(ROWS, TARGET), tmp_path / "fit.checkpoint"
     evaluate, count = RandomFeaturesObjective.evaluate, {"ran": 0, "most": 3}
 

@@ -203,7 +203,7 @@ class Killed(BaseException):
     [("sgpr", optimization.LBFGS(6)), ("sgpr", optimization.Adam(0.05, 8)), ("svgp", optimization.Adam(0.05, 9))],
 )
 def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch, method, optimizer, learn):
-    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     chosen = SparseVariational(8, METHODS[method].batch_size, learn_inducing_points=learn)
     path = tmp_path / "fit.checkpoint"
     ran = {"count": 0}

@@ -346,8 +346,8 @@ def test_auto_names_the_test_that_a_transform_fails():
     assert transform_learning._failing(found, plain) is None
     changes = {
         "too few": {"value": plain.value + 9.0},
-        "within their error": {"densities": plain.densities + torch.from_numpy(np.resize([9.0, -8.9], 60))},
-        r"RMSE \+5.0 %": {"rmse": 1.05 * plain.rmse},
+        "within its error": {"densities": plain.densities + torch.from_numpy(np.resize([9.0, -8.9], 60))},
+        r"RMSE changes by \+5.0 %": {"rmse": 1.05 * plain.rmse},
         "RMSE": {"rmse": np.nan},
     }
     for match, change in changes.items():

@@ -8,6 +8,7 @@ import torch
 from gigagp.kernels import RBF, Matern
 from gigagp.products import LowRankWeights, NativeTiles, TorchTiles, shared_tiles
 from gigagp.products.shared_tiles import SharedTiles, _triangle
+from gigagp.runtime.run import running
 
 BUDGET = 2**26
 ENGINES = [
@@ -74,13 +75,13 @@ class OneProcess:
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("make", ENGINES)
 def test_a_gradient_in_terms_is_the_gradient(make, symmetric, monkeypatch):
-    monkeypatch.setattr(shared_tiles, "current", OneProcess)
     monkeypatch.setattr(shared_tiles, "SMALLEST", 0)
     generator = torch.Generator().manual_seed(0)
     X, L = (torch.randn(n, k, generator=generator, dtype=torch.float64) for n, k in ((300, 2), (300, 3)))
     Z, R = (X, L) if symmetric else (X[:170].contiguous(), torch.randn(170, 3, generator=generator).double())
     kernel, weights = Matern(1.5, [0.7, 1.3]).bind(2), LowRankWeights(L, R)
     expected = make().gradient(kernel, X, Z, weights, symmetric=symmetric, budget=BUDGET)
-    found = SharedTiles(make()).gradient(kernel, X, Z, weights, symmetric=symmetric, budget=BUDGET)
+    with running(processes=OneProcess()):
+        found = SharedTiles(make()).gradient(kernel, X, Z, weights, symmetric=symmetric, budget=BUDGET)
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-10, atol=1e-10)

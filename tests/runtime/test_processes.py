@@ -28,6 +28,7 @@ from gigagp.operators import KernelMatrix, ShardedKernelMatrix, kernel_matrix
 from gigagp.products import LowRankWeights, TorchTiles
 from gigagp.products.shared_tiles import SMALLEST, SharedTiles, n_terms
 from gigagp.runtime import group, processes
+from gigagp.runtime.run import current_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -169,13 +170,13 @@ def refusals(rank: int) -> dict[str, str]:
             if rank == 1:
                 msg = "the disk is full"
                 raise OSError(msg)
-            shared = processes.current()
+            shared = current_run().processes
             assert shared is not None
             shared.total(torch.zeros(3), 4, lambda part: torch.ones(3), "a sum")
 
     def differs() -> None:
         with processes.joined(True):
-            shared = processes.current()
+            shared = current_run().processes
             assert shared is not None
             shared.total(torch.zeros(3 + rank), 4, lambda part: torch.ones(3 + rank), "a sum")
 
@@ -207,9 +208,9 @@ def _quiet(call: Callable[[], object]) -> None:
 
 
 def sums(count: int) -> None:
-    """Add in all processes so many times."""
+    """Add in all processes this many times."""
     with processes.joined(True):
-        shared = processes.current()
+        shared = current_run().processes
         assert shared is not None
         for _ in range(count):
             shared.total(torch.zeros(3), 4, lambda part: torch.ones(3), "a sum")
@@ -220,8 +221,8 @@ class Killed(BaseException):
 
 
 def resumed(folder: Path, steps: int | None) -> dict[str, torch.Tensor]:
-    """Return the answers of a fit with a checkpoint that may exist; after so many steps the fit is killed."""
-    checkpoint.Checkpoint.__init__.__defaults__ = (0.0,)  # write at every step
+    """Return the answers of a fit with a checkpoint that may exist; the fit is killed after this many steps."""
+    checkpoint.INTERVAL = 0.0  # write at every step
     evaluate, count = IterativeObjective.evaluate, 0
 
     def counted(self: Any, model: Any) -> Any:
@@ -415,7 +416,7 @@ def test_a_killed_process_ends_the_others(tmp_path):
 def test_without_processes_it_is_refused():
     with pytest.raises(InvalidInputError, match="distributed of GPRegressor, or of"):
         estimator("vecchia").fit(*rows())
-    assert processes.current() is None
+    assert current_run().processes is None
 
 
 def test_without_processes_nothing_changes():

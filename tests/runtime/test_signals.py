@@ -41,7 +41,7 @@ inferences = {
 }
 method, optimizer = inferences[name]
 estimator = GPRegressor(inference=method, optimizer=optimizer)
-gigagp.estimators.checkpoint.Checkpoint.__init__.__defaults__ = (0.05,)  # seconds between two writes
+gigagp.estimators.checkpoint.INTERVAL = 0.05  # seconds between two writes
 places = 0
 
 

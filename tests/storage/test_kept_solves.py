@@ -28,7 +28,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def _write_at_every_iteration(monkeypatch):
-    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
 
 
 def table() -> tuple[np.ndarray, np.ndarray]:

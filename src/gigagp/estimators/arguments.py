@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from gigagp.optimization.optimizer import check_optimizer
 from gigagp.runtime import processes
 from gigagp.runtime.duration import resolve_duration
 from gigagp.runtime.memory import resolve_budget
+from gigagp.runtime.run import current_run
 from gigagp.settings.fields import check_parameters
 from gigagp.tables.encoding import fitted_encoder, scaled_inputs
 from gigagp.tables.intake import numbers
@@ -34,42 +35,18 @@ from gigagp.tables.intake import numbers
 
 @dataclass(frozen=True)
 class Arguments:
-    """The checked arguments of an estimator, with every ``"auto"`` resolved that does not depend on rows.
-
-    Attributes
-    ----------
-    estimator : Estimator
-        Estimator whose arguments these are.
-    dtype : torch.dtype
-        Data type of the training table.
-    device : torch.device
-        Device of the training table.
-    budget : int
-        Memory budget in bytes.
-    mean : Mean
-        Mean function.
-    likelihood : Likelihood
-        Likelihood of the targets.
-    optimizer : object or None
-        Optimizer of the hyperparameters.
-    deadline : float
-        Value of ``time.monotonic()`` at which the fit is to end; infinity without a time budget.
-    job : str
-        What the fit is of, for its progress; empty for all targets.
-    keeps_checkpoint : bool
-        Whether the checkpoint stays after the fit, because it is a part of a larger one.
-    """
+    """The checked arguments of an estimator, with every ``"auto"`` resolved that does not depend on rows."""
 
     estimator: Estimator
-    dtype: torch.dtype
+    dtype: torch.dtype  # of the training table
     device: torch.device
-    budget: int
+    budget: int  # in bytes
     mean: Mean
     likelihood: Likelihood
     optimizer: Any
-    deadline: float
-    job: str = ""
-    keeps_checkpoint: bool = False
+    deadline: float  # value of ``time.monotonic()``; infinity without a time budget
+    job: str = ""  # what the fit is of, for its progress; empty for all targets
+    keeps_checkpoint: bool = False  # whether it stays after the fit, as a part of a larger one
 
     @property
     def chooses_likelihood(self) -> bool:
@@ -79,15 +56,9 @@ class Arguments:
 
     @classmethod
     def of(cls, estimator: Estimator) -> Arguments:
-        """Check the arguments of an estimator.
-
-        Raises
-        ------
-        InvalidInputError
-            If an argument is invalid.
-        """
+        """Check the arguments of an estimator."""
         check_parameters(estimator)
-        if processes.current() is not None:
+        if current_run().processes is not None:
             _check_distributed(estimator)
         device = resolve_device(estimator.device)
         optimizer = estimator.optimizer
@@ -96,7 +67,7 @@ class Arguments:
         check_optimizer(optimizer)
         return cls(
             estimator,
-            resolve_dtype(estimator.dtype),
+            DTYPES[estimator.dtype],
             device,
             resolve_budget(estimator.memory_budget, device),
             resolve_mean(estimator.mean),
@@ -106,34 +77,19 @@ class Arguments:
         )
 
     def check_plan(self) -> None:
-        """Refuse arguments for which nothing can be foreseen.
-
-        Raises
-        ------
-        InvalidInputError
-            If there is such an argument.
-        """
-        if self.estimator.inference != "auto":
-            msg = f'plan of GPRegressor chooses an inference, which must be "auto"; got {self.estimator.inference!r}.'
-            raise InvalidInputError(msg)
-        if not isinstance(self.likelihood, Gaussian):
-            msg = f'plan of GPRegressor needs likelihood="gaussian"; got {self.estimator.likelihood!r}.'
-            raise InvalidInputError(msg)
-        if self.estimator.target_transform != "none":
-            msg = (
-                "plan of GPRegressor is of targets as they are: target_transform must be "
-                f'"none"; got {self.estimator.target_transform!r}.'
-            )
-            raise InvalidInputError(msg)
+        """Refuse arguments for which nothing can be foreseen."""
+        estimator = self.estimator
+        for name, needed, is_met in (
+            ("inference", "auto", estimator.inference == "auto"),
+            ("likelihood", "gaussian", isinstance(self.likelihood, Gaussian)),
+            ("target_transform", "none", estimator.target_transform == "none"),
+        ):
+            if not is_met:
+                msg = f'plan of GPRegressor needs {name}="{needed}"; got {getattr(estimator, name)!r}.'
+                raise InvalidInputError(msg)
 
     def check_for(self, inference: Inference, *, streams: bool = False) -> None:
-        """Refuse arguments that this inference method or the likelihood does not use.
-
-        Raises
-        ------
-        InvalidInputError
-            If there is such an argument.
-        """
+        """Refuse arguments that this inference method or the likelihood does not use."""
         estimator, likelihood = self.estimator, self.likelihood
         inference.check_precision(estimator.dtype, asked=estimator.inference != "auto")
         inference.check_device(self.device, asked=estimator.device != "auto")
@@ -184,14 +140,7 @@ class Arguments:
             raise InvalidInputError(msg)
 
     def check_transform(self, n_targets: int = 1, *, streams: bool = False) -> None:
-        """Refuse a target transform together with arguments that have no meaning after it.
-
-        Raises
-        ------
-        InvalidInputError
-            If rows are streamed, or there are several targets, another likelihood than the Gaussian, known variances of
-            rows or a known mean.
-        """
+        """Refuse a target transform together with arguments that have no meaning after it."""
         estimator, mean, likelihood = self.estimator, self.mean, self.likelihood
         name = estimator.target_transform
         if name == "none":
@@ -200,16 +149,15 @@ class Arguments:
         if not isinstance(likelihood, Gaussian):
             got = f"the {likelihood.name} likelihood, whose targets are not transformed"
         elif n_targets > 1:
-            got = f'{n_targets} targets that share one kernel. Use outputs="independent"'
+            got = f'{n_targets} targets that share one kernel (use outputs="independent")'
         elif np.ndim(estimator.noise_variance):
             got = "the known noise variance of each row, which is in the units of the untransformed target"
         elif type(mean).offset is not Mean.offset:
             got = "a known mean function, which is in the units of the untransformed target"
         elif streams:
-            got = "fit_table, which reads rows in chunks. Load the table and use fit, or transform its column"
+            got = "fit_table, which reads rows in chunks (load the table and use fit, or transform its column)"
         if got is not None:
-            msg = f'target_transform of GPRegressor must be "none" with {got}; got {name!r}.'
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f'target_transform of GPRegressor is {name!r}, but must be "none" with {got}.')
 
     def weights_rows(self, inference: Inference) -> bool:
         """Whether an inference method fits the likelihood by weights of rows."""
@@ -237,7 +185,7 @@ def _check_distributed(estimator: Estimator) -> None:
 
 def require_same_rows(X: np.ndarray, y: np.ndarray, noise_variance: torch.Tensor) -> None:
     """Raise `InvalidInputError` in all processes of a distributed fit unless they have the same rows."""
-    if processes.current() is not None:
+    if current_run().processes is not None:
         found: dict[str, object] = {"shape of X": X.shape}
         for name, rows in (("X", X), ("y", y), ("noise_variance", noise_variance.numpy())):
             found[name] = sha256(np.ascontiguousarray(rows).data).hexdigest()[:16]
@@ -269,13 +217,7 @@ class Problem:
         return cls(arguments, X, targets, scaling, start.standardized(scaling.units()))
 
     def table(self) -> TrainingTable:
-        """Return the standardized rows.
-
-        Raises
-        ------
-        InvalidInputError
-            If they are beyond the range of the data type.
-        """
+        """Return the standardized rows; rows beyond the range of the data type are refused."""
         return self._standardized(self.X, self.targets)
 
     def table_of(self, X: np.ndarray, y: np.ndarray) -> TrainingTable:
@@ -307,21 +249,9 @@ def start_model(
 ) -> StartModel:
     """Return the initial kernel, mean and noise, in the estimator's hyperparameter units.
 
-    For a rule such as ``"average"``, the kernel is the default one, which shows how candidates treat the inputs.
-
-    Parameters
-    ----------
-    estimator : Estimator
-    mean : Mean
-    n_rows, n_targets : int
-    noise_differs : bool
-        Whether rows with missing cells may have more noise than others, as under a Gaussian likelihood. They get it
-        where kernel and noise are left to the fit, and the inference supports it.
-
-    Raises
-    ------
-    InvalidInputError
-        If the noise variance is invalid.
+    For a rule such as ``"average"``, the kernel is the default one, which shows how candidates treat the inputs. With
+    ``noise_differs``, as under a Gaussian likelihood, rows with missing cells get more noise than others where kernel
+    and noise are left to the fit, and the inference supports it.
     """
     kernel = estimator.kernel if isinstance(estimator.kernel, Kernel) else Matern(nu=1.5)
     encoder = fitted_encoder(estimator)
@@ -370,9 +300,9 @@ def warn_of_shares(estimator: Estimator, model: Model, n_targets: int) -> None:
     names += [NOISE] * (np.ndim(estimator.noise_variance) == 0 and estimator.noise_variance is not None)
     if names:
         msg = (
-            f"{names[0]} is given in squared units of the target, and {n_targets} targets of so many rows share one "
-            "model, in which it is a share of the variance of each. Give "
-            'outputs="shared" if that is meant, or outputs="independent" for a model of each target.'
+            f"{names[0]} is given in squared units of the target, but {n_targets} targets of a table of this size "
+            "share one model, in which it is a share of the variance of each. Give "
+            'outputs="shared" if you mean that, or outputs="independent" for a model of each target.'
         )
         warn(msg, GigaGPWarning)
 
@@ -382,30 +312,11 @@ def _units(n_inputs: int, variance: float) -> Units:
 
 
 def start_noise(noise_variance: Any, kernel: Kernel, n_rows: int) -> torch.Tensor | None:
-    """Return the noise variance at the start of a fit, in addition to that of the kernel.
+    """Return the noise variance at the start of a fit, besides that of the kernel: of shape () or (n_rows,), or None.
 
     If only the sum of two variances has a meaning, they cannot both be learned. A `White` term of the kernel therefore
-    represents all noise, unless ``noise_variance`` is given too.
-
-    Parameters
-    ----------
-    noise_variance : float, array-like of shape (n_rows,) or None
-        The argument of `GPRegressor`.
-    kernel : Kernel
-        Kernel of the estimator.
-    n_rows : int
-        Number of training rows.
-
-    Returns
-    -------
-    Tensor of shape () or (n_rows,), or None
-        0: the variance stays fixed at zero. None: none was given, and it is initialised from the data.
-
-    Raises
-    ------
-    InvalidInputError
-        If the argument is none of these, or 0 without a `White` term, because nothing would then bound the condition
-        number of the kernel matrix.
+    represents all noise, unless ``noise_variance`` is given too: 0 stays fixed at zero. Without such a term 0 is
+    refused, because nothing would bound the condition number of the kernel matrix. None is initialised from the data.
     """
     if has_white_term(kernel) and (noise_variance is None or (np.ndim(noise_variance) == 0 and noise_variance == 0)):
         return torch.zeros((), dtype=torch.float64)
@@ -421,13 +332,7 @@ def has_white_term(kernel: Kernel) -> bool:
 
 
 def refuse_white(kernel: object, likelihood: Likelihood) -> None:
-    """Refuse a kernel with a white part under a likelihood without noise, where that part would have no effect.
-
-    Raises
-    ------
-    InvalidInputError
-        If the kernel has a white part, as a term or within a product, and the likelihood has no noise.
-    """
+    """Refuse a kernel with a white part under a likelihood without noise, where that part would have no effect."""
     if likelihood.has_noise or not isinstance(kernel, Kernel) or not kernel.has_white:
         return
     msg = (
@@ -440,29 +345,23 @@ def refuse_white(kernel: object, likelihood: Likelihood) -> None:
 # Settings that estimators share ---------------------------------------------------------------------------------------
 
 
-_DTYPES = {"float64": torch.float64, "float32": torch.float32, "mixed": torch.float64}
-
-
-def resolve_dtype(dtype: Literal["float64", "float32", "mixed"]) -> torch.dtype:
-    """Return the torch dtype for a setting."""
-    return _DTYPES[dtype]
+#: Data type of the training table for each ``dtype``.
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "mixed": torch.float64}
 
 
 def resolve_device(device: str) -> torch.device:
     """Return the device for a setting; ``"auto"`` is CUDA if available, and the CPU otherwise."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}'
     try:
         resolved = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}.'
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f"{msg}.") from error
     if resolved.type not in ("cpu", "cuda"):  # meta has no data; others lack float64 or our kernels
-        msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}.'
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{msg}.")
     if resolved.type == "cpu" and resolved.index:  # torch accepts any index, but there is only one
-        msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}: there is one CPU device.'
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{msg}: there is one CPU device.")
     if resolved.type == "cuda" and not torch.cuda.is_available():
         msg = f'device of GPRegressor is {device!r}, but torch finds no CUDA device. Use "auto" or "cpu".'
         raise InvalidInputError(msg)
@@ -475,8 +374,7 @@ def known_noise(noise_variance: Any, n_rows: int, name: str = "noise_variance of
         return None
     values = numbers(noise_variance, name, finite=False)
     if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != n_rows):
-        msg = f"{name} must have shape () or ({n_rows},), one for each row; got {values.shape}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} must have shape () or ({n_rows},), one for each row; got {values.shape}.")
     if not (np.isfinite(values).all() and (values > 0).all()):
         first = values if values.ndim == 0 else values[~(np.isfinite(values) & (values > 0))][0]
         msg = (

@@ -35,6 +35,14 @@ class GaussianProcess(BaseEstimator):
     pipelines and searches need. ``sklearn.set_config(display="text")`` turns both off.
     """
 
+    encode: Any
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True  # converted to dense arrays within the memory budget
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = self.encode == "auto"
+        return tags
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name.
 
@@ -74,8 +82,7 @@ class GaussianProcess(BaseEstimator):
         owner = type(self).__name__
         for name in {**values, **deeper}:
             if name not in known:
-                msg = f"{owner} has no argument {name!r}; it has {', '.join(known)}."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"{owner} has no argument {name!r}; it has {', '.join(known)}.")
         for name, changes in deeper.items():
             values[name] = _replaced(values.get(name, known[name]), changes, name, owner)
         for name, value in values.items():
@@ -83,7 +90,22 @@ class GaussianProcess(BaseEstimator):
         return self
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted model to one file, atomically; `gigagp.load` reads it. See `gigagp.save`."""
+        """Write the fitted model to one file, atomically; `gigagp.load` reads it.
+
+        Parameters
+        ----------
+        path : str or path
+            The file. A previous file is replaced once the new one is complete. Classes and functions that are not part
+            of gigagp (a kernel, a mean, a likelihood, a subclass of the estimator) are stored by their names, and must
+            be passed to `gigagp.load`.
+
+        Raises
+        ------
+        InvalidInputError
+            If a part of the model could not be recreated from the file; nothing is then written.
+        ModelFileError
+            If the file cannot be written.
+        """
         save(self, path)
 
     @property

@@ -59,25 +59,8 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Return the checkpoint of an estimator's fit, new or as left by a killed fit.
 
-    Parameters
-    ----------
-    path : str or path
-        File of the checkpoint.
-    estimator : Estimator
-        Its settings are part of the fit's identity.
-    optimizer : object
-        The optimizer, which is also part of the fit's identity.
-    objective : TableObjective
-        The objective on all rows, whose evaluations are logged.
-    model : Model
-        The start of the fit.
-    extra : mapping, optional
-        Further settings that determine the fit.
-
-    Raises
-    ------
-    InvalidInputError
-        If the estimator's ``random_state`` is not an int, or the file belongs to another fit or cannot be written.
+    The settings of the estimator, the optimizer and the start are part of the fit's identity, and so is ``extra``.
+    Refuses a ``random_state`` that is not an int, and a file that belongs to another fit or cannot be written.
     """
     check_folder(path)
     if not isinstance(estimator.random_state, int | np.integer):
@@ -98,31 +81,14 @@ def open_checkpoint(
 class Checkpoint:
     """The log of a fit's evaluations on one objective.
 
-    Parameters
-    ----------
-    path : str or path
-        Read if it exists, written atomically during the fit, and removed at its end.
-    identity : str
-        `fingerprint` of the fit.
-    objective : TableObjective
-        The objective whose evaluations are logged.
-    interval : float, default 60
-        Minimum number of seconds between two writes.
-
-    Raises
-    ------
-    InvalidInputError
-        If the file belongs to another fit.
-    ModelFileError
-        If the file is damaged.
+    The file is read if it exists, written atomically during the fit, and removed at its end. A file of another fit or a
+    damaged one is refused.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], identity: str, objective: TableObjective, interval: float = INTERVAL
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], identity: str, objective: TableObjective) -> None:
         self.path, self.identity, self.objective = Path(path), identity, objective
-        self._writes = OccasionalWrites(self.path, interval)
-        self.solves = SolveFile(self.path.with_name(f"{self.path.name}.solve"), identity, interval)
+        self._writes = OccasionalWrites(self.path, INTERVAL)
+        self.solves = SolveFile(self.path.with_name(f"{self.path.name}.solve"), identity, INTERVAL)
         self._vectors: list[torch.Tensor] = []
         self._gradients: list[torch.Tensor] = []
         self._steps: list[Step] = []

@@ -21,21 +21,11 @@ _SHOWN = 12
 
 
 class Hyperparameter(NamedTuple):
-    """One number of a model.
+    """One number of a model."""
 
-    Attributes
-    ----------
-    label : str
-        Name, with the input in brackets.
-    standardized : float
-        Value in units of the standardized problem.
-    own : float or None
-        Value in the data's own units; None where the kernel does not say how it is scaled.
-    """
-
-    label: str
+    label: str  # with the input in brackets
     standardized: float
-    own: float | None
+    own: float | None  # in the data's own units; None where the kernel does not say how it is scaled
 
 
 def describe(estimator: FittedEstimator) -> str:
@@ -45,9 +35,8 @@ def describe(estimator: FittedEstimator) -> str:
     """
     models = estimator.estimators_
     if len(models) > 1:
-        heads = [f"{'outputs':13s} {len(models)}, each with hyperparameters of its own"]
-        heads += [f"\n{output_name(number)}" for number in range(len(models))]
-        return "\n".join([heads[0], *(f"{head}\n{describe(one)}" for head, one in zip(heads[1:], models, strict=True))])
+        parts = (f"\n{output_name(number)}\n{describe(one)}" for number, one in enumerate(models))
+        return "\n".join([f"{'outputs':13s} {len(models)}, each with hyperparameters of its own", *parts])
     lines = []
     for word, text in facts(estimator):
         lines += [f"{word if not k else '':13s} {line}" for k, line in enumerate(text.splitlines())]
@@ -71,9 +60,10 @@ def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
     posterior = estimator.posterior_
     optimizer = "none" if estimator.optimizer_ is None else type(estimator.optimizer_).__name__
     epochs = estimator.history_.epochs
-    found = [
-        ("rows", f"{posterior.n_rows:,}, inputs {posterior.n_inputs}, targets {posterior.n_targets}"),
-        *_shared(posterior.n_targets),
+    found = [("rows", f"{posterior.n_rows:,}, inputs {posterior.n_inputs}, targets {posterior.n_targets}")]
+    if posterior.n_targets > 1:
+        found.append(("outputs", f"{posterior.n_targets}, which share the kernel and the noise"))
+    found += [
         *_transform(estimator),
         *_noise(estimator),
         *_noise_of_missing_cells(estimator),
@@ -86,7 +76,7 @@ def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
         found.append(("forecast", str(estimator.plan_)))
     if estimator.history_.interrupted == "learning":
         found.append(("interrupted", "Ctrl-C ended the learning; these are the best hyperparameters so far"))
-    if estimator.history_.interrupted == "time budget":
+    elif estimator.history_.interrupted == "time budget":
         found.append(("time budget", "it ended the learning; these are the best hyperparameters so far"))
     found += _truncated_solves(estimator)
     final = posterior.final_solve
@@ -101,11 +91,6 @@ def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
     found += posterior.notes().items()
     structure = re.sub(r"\[[^\]]{40,}\]", "[...]", rounded(repr(estimator.kernel_)))  # a table has long lists
     return [*found, ("kernel", structure)]
-
-
-def _shared(n_targets: int) -> list[tuple[str, str]]:
-    """Return a fact about several outputs of one model."""
-    return [("outputs", f"{n_targets}, which share the kernel and the noise")] if n_targets > 1 else []
 
 
 def hyperparameters(
@@ -270,10 +255,7 @@ def _table(head: tuple[str, ...], rows: list[Any]) -> str:
 
     def line(row: tuple[str, ...], tag: str) -> str:
         mark = ' class="number"' if head else ""
-        return (
-            "<tr>"
-            + "".join(f"<{tag}{mark if k else ''}>{html.escape(cell)}</{tag}>" for k, cell in enumerate(row))
-            + "</tr>"
-        )
+        cells = (f"<{tag}{mark if k else ''}>{html.escape(cell)}</{tag}>" for k, cell in enumerate(row))
+        return f"<tr>{''.join(cells)}</tr>"
 
     return "<table>" + (line(head, "th") if head else "") + "".join(line(row, "td") for row in rows) + "</table>"

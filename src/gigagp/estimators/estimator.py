@@ -40,7 +40,6 @@ class Estimator(Protocol):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name."""
-        ...
 
 
 class FittedEstimator(Estimator, Protocol):
@@ -67,12 +66,10 @@ class FittedEstimator(Estimator, Protocol):
     @property
     def estimators_(self) -> tuple[Any, ...]:
         """The fitted estimators of the outputs that have a model each, or this one."""
-        ...
 
     @property
     def likelihood_(self) -> Likelihood:
         """The likelihood that ran."""
-        ...
 
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None: ...
 

@@ -38,8 +38,8 @@ from gigagp.estimators.estimator import Estimator
 from gigagp.estimators.fit_checks import noise_support, poor_fits
 from gigagp.estimators.fit_checks.small_variances import warn_of_small_variances
 from gigagp.estimators.guard import finite_means
+from gigagp.estimators.metrics import gaussian_nll, rmse
 from gigagp.estimators.planning import require_time, resolve_inference, resolve_streaming
-from gigagp.estimators.validation import refuse_validation, validation_scorer
 from gigagp.inference import Inference
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.automatic.objective import AutomaticObjective
@@ -48,11 +48,12 @@ from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.streaming import StreamJob
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.model.likelihoods import Gaussian
+from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.model.means import Mean
 from gigagp.model.model import Model, StartModel
 from gigagp.model.scaling import Scaling
 from gigagp.model.target_transform import Log, NoTransform, TargetTransform
+from gigagp.model.transformed_answers import log_density, moments
 from gigagp.optimization import Auto, History, SubsetStart
 from gigagp.optimization.optimizer import check_found
 from gigagp.optimization.sampled import SampledObjective
@@ -60,49 +61,27 @@ from gigagp.optimization.trace import Trace
 from gigagp.runtime import processes, termination
 from gigagp.runtime.interruption import Interrupted, interruptible
 from gigagp.runtime.progress import Meter, meter_for
-from gigagp.runtime.run import naming
+from gigagp.runtime.run import current_run, naming, running
 from gigagp.settings.brief import output_name
 from gigagp.settings.random import generator_from, spawn
 from gigagp.storage.files import check_folder
-from gigagp.storage.kept_solves import kept_in
+from gigagp.tables import intake
 from gigagp.tables.encoding import encoded_validation, fitted_encoder, refuse_streams
 from gigagp.tables.rows.source import RowSource
 
 
 class Fitted(NamedTuple):
-    """The result of a fit.
-
-    Attributes
-    ----------
-    posterior : Posterior
-        Posterior in the units of the standardized problem.
-    scaling : Scaling
-        Transformation between the data's own units and those of the standardized problem.
-    history : History
-        Optimization history in the units of the standardized problem.
-    inference : Inference
-        Inference method that ran.
-    optimizer : object or None
-        Optimizer that ran.
-    plan : Plan or None
-        What was forecast where ``inference="auto"`` had a choice, in the units of the standardized problem.
-    transform : TargetTransform
-        Transform of the target, before the scaling.
-    choice : KernelChoice or None
-        Kernels that were tried, if the kernel was not given.
-    note : str
-        What ``likelihood="auto"`` has chosen, and why; or what was done to the noise (`fit_checks.noise_support`).
-    """
+    """The result of a fit; posterior, history and plan are in the units of the standardized problem."""
 
     posterior: Posterior
     scaling: Scaling
     history: History
-    inference: Inference
-    optimizer: Any
-    plan: Plan | None = None
+    inference: Inference  # the one that ran
+    optimizer: Any  # the one that ran
+    plan: Plan | None = None  # the forecast where ``inference="auto"`` had a choice
     transform: TargetTransform = NoTransform()
-    choice: KernelChoice | None = None
-    note: str = ""
+    choice: KernelChoice | None = None  # the kernels that were tried, if none was given
+    note: str = ""  # what ``likelihood="auto"`` has chosen, and why; or what was done to the noise
 
 
 def fit_rows(
@@ -112,25 +91,10 @@ def fit_rows(
     validation: tuple[Any, Any] | None = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> Fitted:
-    """Fit rows that are held in memory.
+    """Fit rows (n, d) and targets (n,) or (n, n_targets) that are held in memory, in the data's own units.
 
-    Parameters
-    ----------
-    arguments : Arguments
-        Checked arguments of the estimator.
-    X : ndarray of shape (n, d)
-        Inputs in the data's own units.
-    y : ndarray of shape (n,) or (n, n_targets)
-        Targets in the data's own units.
-    validation, checkpoint
-        The same as for `GPRegressor.fit`.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument or the data are invalid; raised before any work.
-    MemoryBudgetError
-        If the fit exceeds the memory budget.
+    ``validation`` and ``checkpoint`` are those of `GPRegressor.fit`. Invalid arguments and data are refused before any
+    work.
     """
     estimator, note = arguments.estimator, ""
     if arguments.chooses_likelihood:
@@ -154,7 +118,7 @@ def fit_rows(
     arguments.check_for(inference)
     inference.check_held()
     if validation is not None:
-        refuse_validation(arguments.optimizer, likelihood)
+        _refuse_validation(arguments.optimizer, likelihood)
     inference.check_model(problem.model)
     if likelihood.has_noise:
         warn_of_shares(estimator, problem.model, y[:1].size)
@@ -168,30 +132,10 @@ def fit_source(
     bounds: tuple[Any, Any] | None = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> tuple[Fitted, RowSource]:
-    """Fit rows that are not held in memory.
+    """Fit rows that are not held in memory, and return their source too.
 
-    Parameters
-    ----------
-    estimator : Estimator
-        Estimator whose arguments are used.
-    open_rows : callable
-        Function that returns the source of rows for a mean function; called after the arguments have been checked.
-    bounds, checkpoint
-        The same as for `GPRegressor.fit_table`.
-
-    Returns
-    -------
-    fitted : Fitted
-        Result of the fit.
-    rows : RowSource
-        Source that ``open_rows`` has returned.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument or a row is invalid; the message names the file and the row.
-    MemoryBudgetError
-        If the fit exceeds the memory budget.
+    ``open_rows`` returns the source for a mean function, and is called once the arguments have been checked. ``bounds``
+    and ``checkpoint`` are those of `GPRegressor.fit_table`.
     """
     arguments = Arguments.of(estimator)
     likelihood = arguments.likelihood
@@ -200,7 +144,7 @@ def fit_source(
         msg = 'likelihood of GPRegressor for fit_table must be given; "auto" compares rows that are held. Use fit.'
         raise InvalidInputError(msg)
     inference = resolve_streaming(estimator.inference, likelihood)
-    if processes.current() is not None:
+    if current_run().processes is not None:
         inference = inference.in_processes()
     if arguments.weights_rows(inference):
         msg = (
@@ -218,14 +162,15 @@ def fit_source(
         raise InvalidInputError(msg)
     arguments.check_transform(streams=True)
     rows = open_rows(arguments.mean)
-    if checkpoint is not None and not rows.has_files:
-        msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can resume; got rows."
-        raise InvalidInputError(msg)
     if checkpoint is not None:
+        if not rows.has_files:
+            msg = "checkpoint of fit_table needs a file or a folder as source, so that reading can resume; got rows."
+            raise InvalidInputError(msg)
         check_folder(checkpoint)
     start = start_model(estimator, arguments.mean, 1, rows.n_targets)
-    inference.check_model(start.bound(rows.n_inputs))
-    warn_of_shares(estimator, start.bound(rows.n_inputs), rows.n_targets)
+    model = start.bound(rows.n_inputs)
+    inference.check_model(model)
+    warn_of_shares(estimator, model, rows.n_targets)
     return _Streamed(arguments, inference, checkpoint, "fit of a table", rows, start, bounds).fit(), rows
 
 
@@ -268,8 +213,10 @@ class _Job(ABC):
 
     def learn(self, begun: _Begun) -> Fitted:
         """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
-        arguments, trace = self.arguments, begun.trace
-        with kept_in(None if trace.log is None else trace.log.solves):
+        arguments, trace, log = self.arguments, begun.trace, begun.trace.log
+        # A fit that several processes share does without.
+        solves = None if log is None or current_run().processes is not None else log.solves
+        with running(solves=solves):
             posterior = learn_posterior(
                 begun.objective, begun.model, arguments.optimizer, trace, begun.generator, arguments.deadline
             )
@@ -277,8 +224,8 @@ class _Job(ABC):
         if isinstance(arguments.likelihood, Gaussian):
             warn_of_small_variances(begun.objective, posterior, ended_early=ended_early)
         if self.checkpoint is not None and not ended_early and not arguments.keeps_checkpoint:
-            if trace.log is not None:
-                trace.log.remove()
+            if log is not None:
+                log.remove()
             else:  # the state of a pass over the rows
                 Path(self.checkpoint).unlink(missing_ok=True)
         inference, plan = self.inference, None
@@ -323,7 +270,7 @@ class _Held(_Job):
         """Choose the transform of the target, make the objective, and choose the kernel."""
         arguments, inference, problem, X = self.arguments, self.inference, self.problem, self.problem.X
         estimator, rows = arguments.estimator, self._rows()
-        is_spoiled = self.watches and poor_fits.warns_of_far_targets(rows)
+        is_spoiled = self.watches and poor_fits.warn_of_extreme_targets(rows)
         generator = generator_from(estimator.random_state)
         transform: TargetTransform = NoTransform()
         if estimator.target_transform != "none":
@@ -336,9 +283,12 @@ class _Held(_Job):
             objective, model = student_fit.begin(arguments, inference, table, problem.model, generator)
         else:
             objective, model = inference.objective(table, spawn(generator), arguments.likelihood), problem.model
-        require_time(objective, inference, arguments.deadline)
-        validation = encoded_validation(fitted_encoder(estimator), self.validation)
-        validate = None if validation is None else validation_scorer(validation, problem.scaling, table, transform)
+        if arguments.deadline < math.inf:
+            require_time(objective, inference, arguments.deadline)
+        validate = None
+        if self.validation is not None:
+            validation = encoded_validation(fitted_encoder(estimator), self.validation)
+            validate = _validation_scorer(validation, problem.scaling, table, transform)
         averages, choice, rule = False, None, estimator.kernel
         if isinstance(rule, str):
             may_average = not arguments.likelihood.is_scale_mixture
@@ -430,7 +380,7 @@ class _Streamed(_Job):
             extra = {"source": rows.identity, "rows": found.objective.n_rows}
             trace.log = open_checkpoint(checkpoint, estimator, optimizer, found.objective, found.model, extra)
         sample = _sample(found.objective.table, found.scaling)
-        is_spoiled = self.watches and poor_fits.warns_of_far_targets(sample)
+        is_spoiled = self.watches and poor_fits.warn_of_extreme_targets(sample)
         return _Begun(found.objective, found.model, found.scaling, trace, generator, sample, is_spoiled)
 
     def learn(self, begun: _Begun) -> Fitted:
@@ -473,7 +423,7 @@ def _sample(table: TrainingTable, scaling: Scaling) -> poor_fits.Rows:
 def _afterwards(history: History, deadline: float = math.inf) -> Iterator[None]:
     """Let a first Ctrl-C, or a deadline, end only the block, which follows a fit; a second Ctrl-C ends both."""
     is_first = history.interrupted in ("", "time budget")
-    with interruptible(deadline, handles=is_first and processes.current() is None) as interruption:
+    with interruptible(deadline, handles=is_first and current_run().processes is None) as interruption:
         interruption.keep()
         with suppress(Interrupted):
             yield
@@ -510,12 +460,11 @@ def learn_posterior(
 ) -> Posterior:
     """Return the posterior at the hyperparameters found by the optimizer; None keeps those of the model.
 
-    The first Ctrl-C ends learning at the best hyperparameters so far and sets ``trace.history.interrupted``. The last
-    solve is never interrupted by it, because predictions depend on that solve. A deadline ends the learning in time
-    for the last solve.
+    The first Ctrl-C ends learning at the best hyperparameters so far and sets ``trace.history.interrupted``. It never
+    interrupts the last solve, on which predictions depend. A deadline ends the learning in time for this solve.
     """
     # Ctrl-C does not come to all processes at once, so that it ends a distributed fit as it ends other programs.
-    with interruptible(deadline, handles=processes.current() is None) as interruption:
+    with interruptible(deadline, handles=current_run().processes is None) as interruption:
         if deadline < math.inf:
             interruption.reserve = objective.ending_seconds()
         if optimizer is not None:
@@ -570,14 +519,79 @@ def _best_so_far(objective: TableObjective, start: Model, trace: Trace) -> Model
     return model if isinstance(objective, SampledObjective) else objective.start(model)
 
 
+# Scores on held-out validation rows at every step of a fit ------------------------------------------------------------
+
+
+def _validation_scorer(
+    validation: tuple[Any, Any], scaling: Scaling, table: TrainingTable, transform: TargetTransform
+) -> Callable[[Any], tuple[float, float] | None]:
+    """Return a function that scores the current posterior of an objective of all rows of the table on validation rows.
+
+    It returns RMSE and mean log-likelihood in the target's units, over all targets, or None if the objective has no
+    posterior available. Predictions include the noise if it is learned. Validation rows that cannot be used are
+    refused.
+    """
+    X = intake.inputs(validation[0], "validation X")
+    y = intake.targets(validation[1], len(X), "validation y")
+    if X.shape[1] != table.n_inputs or y[:1].size != table.n_targets:
+        msg = (
+            f"validation of GPRegressor.fit must have {table.n_inputs} inputs and {table.n_targets} target(s); got "
+            f"{X.shape[1]} and {y[:1].size}."
+        )
+        raise InvalidInputError(msg)
+    transform.check(y, "validation y")
+    points = torch.from_numpy(scaling.inputs(X)).to(table.X)
+    targets = y.reshape(len(y), -1) - table.mean.offset(X)[:, None]
+
+    def score(objective: Any) -> tuple[float, float] | None:
+        if objective.n_rows != table.n_rows or (posterior := objective.current_posterior()) is None:
+            return None
+        refusal = posterior.refusal(points, scaling, None)
+        if refusal is not None:
+            raise refusal
+        predicted, variance = posterior.mean_and_variance(points)
+        if (student := posterior.model.student) is not None:
+            noise, latent = posterior.noise_at(points).double().cpu(), variance.double().cpu().sqrt()
+            standard = torch.from_numpy(scaling.targets(targets))
+            centre = predicted.double().cpu()
+            logs = StudentT(student.df).predictive_log_density(standard, centre, latent[:, None], noise[:, None])
+            unit = float(np.log(scaling.y_scale[0]))
+            return rmse(targets, scaling.original(centre.numpy())), float(logs.mean()) - unit
+        if not posterior.model.noise_is_known:
+            variance = variance + posterior.model.noise_at(points)
+        std = variance.sqrt().double().cpu().numpy()[:, None] * scaling.y_scale
+        centre = scaling.original(predicted.double().cpu().numpy())
+        if not transform.is_identity:
+            z, whole = centre[:, 0], np.square(std[:, 0])
+            middle = moments(transform, z, np.zeros_like(whole), whole)[0]
+            return rmse(y.ravel(), middle), float(log_density(transform, y.ravel(), z, whole).mean())
+        flat = targets.ravel(), centre.ravel(), np.broadcast_to(std, centre.shape).ravel()
+        return rmse(*flat[:2]), -gaussian_nll(*flat)
+
+    return score
+
+
+def _refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
+    """Refuse validation rows if there are no steps to score, or if the scores do not apply to the likelihood."""
+    if optimizer is None:
+        msg = (
+            "validation of GPRegressor.fit scores the steps of an optimizer, and optimizer is None; leave it out, and "
+            "score predictions with gigagp.metrics."
+        )
+        raise InvalidInputError(msg)
+    if not isinstance(likelihood, Gaussian) and not likelihood.is_scale_mixture:
+        msg = (
+            "validation of GPRegressor.fit scores targets with Gaussian noise; got the "
+            f"{likelihood.name} likelihood. Leave it out, and score predictions with gigagp.metrics."
+        )
+        raise InvalidInputError(msg)
+
+
 # What a fit would choose, and several fits ----------------------------------------------------------------------------
 
 
 def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:
-    """Return what `fit_rows` with ``inference="auto"`` would choose from, in standardized units.
-
-    Parameters and errors are those of `fit_rows`.
-    """
+    """Return what `fit_rows` with ``inference="auto"`` would choose from, in standardized units."""
     problem = Problem.of(arguments, X, y)
     model, estimator = problem.model, arguments.estimator
     inference = Automatic(arguments.deadline, all_rows=model.noise_is_known)
@@ -604,19 +618,13 @@ def fit_outputs(
 ) -> list[Any]:
     """Return a fitted copy of an estimator for each output, as a fit of that output alone leaves it.
 
-    All have the seed of the estimator, so that equal targets get equal models; what is drawn from
-    these afterwards has random numbers of its own (`gigagp.estimators.answers.outputs.by_output`). Each output gets an
-    equal share of the memory budget, because all models are kept, and of what is left of a time budget.
+    All have the seed of the estimator, so that equal targets get equal models; samples drawn afterwards have random
+    numbers of their own (`gigagp.estimators.answers.outputs.by_output`). Each output gets an equal share of the memory
+    budget, because all models are kept, and of what is left of a time budget. There is a checkpoint for each output,
+    with ``.0``, ``.1`` and so on added to the name; they stay until all outputs are fitted.
 
-    Parameters are those of `fit_rows`, with targets (n, t). There is a checkpoint for each output, with ``.0``, ``.1``
-    and so on added to the name; they stay until all outputs are fitted.
-
-    Raises
-    ------
-    InvalidInputError, MemoryBudgetError
-        As for `fit_rows`; the message names the output.
-    KeyboardInterrupt
-        If Ctrl-C ends the fit of an output that is not the last: the others have not been learned.
+    Messages name the output. If Ctrl-C ends the fit of an output that is not the last, the others have not been
+    learned, and `KeyboardInterrupt` is raised.
     """
     count = y.shape[1]
     _check_targets(arguments, y)
@@ -664,8 +672,8 @@ def _check_targets(arguments: Arguments, y: np.ndarray) -> None:
                 arguments.likelihood.check_targets(torch.from_numpy(np.ascontiguousarray(column)))
 
 
-def _columns(validation: Any, count: int) -> Sequence[Any]:
-    """Return the validation rows of each output; anything else than a pair is left for its own check."""
-    if not isinstance(validation, tuple | list) or len(validation) != 2:
-        return [validation] * count
+def _columns(validation: tuple[Any, Any] | None, count: int) -> Sequence[Any]:
+    """Return the validation rows of each output."""
+    if validation is None:
+        return [None] * count
     return [(validation[0], column) for column in columns_of(validation[1], count, "validation y")]

@@ -85,23 +85,8 @@ def _check_refit(estimator: Any, method: str) -> None:
 def _with_rows(estimator: Any, X: np.ndarray, y: Any, noise_variance: Any, method: str) -> GrowingPosterior:
     """Return the posterior given additional rows, at the hyperparameters, scaling and transform of the fit.
 
-    Parameters
-    ----------
-    estimator : GPRegressor
-        A fit with one model.
-    X : ndarray of shape (n, d)
-        Inputs in the data's own units.
-    y : array-like of shape (n,) or (n, n_targets)
-        Targets in the data's own units.
-    noise_variance : array-like of shape (n,), float or None
-        Known noise variance of the rows in the data's own units, if the fit has known ones.
-    method : str
-        Name of the public method, for messages.
-
-    Raises
-    ------
-    InvalidInputError
-        If a row is invalid, or no rows can be added to this posterior.
+    The rows are in the data's own units. ``noise_variance`` are their known variances, if the fit has known ones;
+    ``method`` is the name of the public method, for messages.
     """
     posterior, scaling, transform = estimator.posterior_, estimator.scaling_, estimator.target_transform_
     names = getattr(estimator, "feature_names_in_", None)
@@ -142,13 +127,7 @@ def _cannot_add(method: str, posterior: Posterior) -> str:
 
 
 def _rows_of(estimator: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of a fit with one model in the data's own units.
-
-    Raises
-    ------
-    InvalidInputError
-        If the posterior does not keep all of them.
-    """
+    """Return the rows of a fit with one model in the data's own units; a posterior without all of them is refused."""
     posterior, scaling = estimator.posterior_, estimator.scaling_
     if not isinstance(posterior, RowsPosterior) or posterior.table.drawn_from is not None:
         msg = (

@@ -44,8 +44,7 @@ def scored() -> Iterator[None]:
     except GigaGPError:
         raise
     except (TypeError, ValueError) as error:
-        msg = f"y and sample_weight of score cannot be used: {error}"
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f"y and sample_weight of score cannot be used: {error}") from error
 
 
 def finite_prediction(values: np.ndarray) -> np.ndarray:

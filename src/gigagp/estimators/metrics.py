@@ -74,12 +74,12 @@ def gaussian_crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
     Parameters
     ----------
     y, mean, std : array-like of the same shape, (n,) or (n, n_targets)
-        Measured values, predicted means and predicted standard deviations (above zero).
+        As for `gaussian_nll`.
 
     Raises
     ------
     InvalidInputError
-        If the shapes differ, there is no row, a value is not finite, or a standard deviation is not above zero.
+        As for `gaussian_nll`.
     """
     from scipy.special import ndtr  # the normal distribution function; NumPy has none
 
@@ -99,15 +99,14 @@ def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: Fraction = 0.
     Parameters
     ----------
     y, mean, std : array-like of the same shape, (n,) or (n, n_targets)
-        Measured values, predicted means and predicted standard deviations (above zero).
+        As for `gaussian_nll`.
     level : float, default 0.95
         Probability of the interval, between 0 and 1.
 
     Raises
     ------
     InvalidInputError
-        If the shapes differ, there is no row, a value is not finite, a standard deviation is not above zero, or
-        ``level`` is not between 0 and 1.
+        As for `gaussian_nll`, or if ``level`` is not between 0 and 1.
     """
     target, centre, spread = _checked(y=y, mean=mean, std=std)
     half_width = NormalDist().inv_cdf(0.5 + 0.5 * level)
@@ -137,8 +136,7 @@ def _checked(**arguments: ArrayLike) -> tuple[np.ndarray, ...]:
             msg = f"{name} must have shape (n,) or (n, n_targets) with n at least 1; got shape {array.shape}."
             raise InvalidInputError(msg)
         if arrays and array.shape != arrays[0].shape:
-            msg = f"{name} must have the shape of y, {arrays[0].shape}; got {array.shape}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{name} must have the shape of y, {arrays[0].shape}; got {array.shape}.")
         _refuse(name, array, ~np.isfinite(array), "finite")
         if name == "std":
             _refuse(name, array, array <= 0, "above zero (was the noise left out, or the model exact there?)")

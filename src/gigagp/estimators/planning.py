@@ -113,19 +113,16 @@ def _of_other(likelihood: Likelihood) -> Inference:
 
 def _checked(inference: object, likelihood: Likelihood | None) -> Inference | None:
     """Return an inference method that supports the likelihood; None for ``"auto"``."""
-    given = checked(inference, InferenceChoice, "inference", "GPRegressor")
-    if given == "auto":
+    if isinstance(inference, str) and inference == "auto":
         return None
-    chosen = cast("Inference", given)
+    chosen = cast("Inference", checked(inference, InferenceChoice, "inference", "GPRegressor"))
     if likelihood is not None:
         chosen.check_likelihood(likelihood)
     return chosen
 
 
 def require_time(objective: TableObjective, inference: Inference, deadline: float) -> None:
-    """Raise an error if a time budget is far too short for the posterior of a method."""
-    if deadline == math.inf:  # the speed of the machine need not be measured
-        return
+    """Raise an error if a time budget is far too short for the posterior of a method, at the speed of this machine."""
     needed = objective.least_seconds()
     if needed > _FAR * max(deadline - time.monotonic(), _ALWAYS_TIME):
         msg = (

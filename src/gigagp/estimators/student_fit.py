@@ -35,13 +35,7 @@ _LEFT_OUT_PASSES, _PASSES = 2, 3
 def begin(
     arguments: Arguments, inference: Inference, table: TrainingTable, model: Model, generator: torch.Generator
 ) -> tuple[TableObjective, Model]:
-    """Return the objective of a fit that weights rows, and the start of its learning.
-
-    Raises
-    ------
-    InvalidInputError
-        If Student-t noise has no meaning for the targets or their noise.
-    """
+    """Return the objective of a fit that weights rows, and the start of its learning."""
     likelihood = arguments.likelihood
     assert isinstance(likelihood, StudentT)
     check_student(model, table.n_targets)
@@ -80,18 +74,10 @@ def with_squared_scale(model: Model, df: float | None) -> Model:
 
 
 def weighted_by_neighbours(model: Model, table: TrainingTable, noise: StudentNoise, *, learns_df: bool | None) -> Model:
-    """Return the model with the weights of all rows, for given hyperparameters of the kernel.
+    """Return the model with the weights of all rows of one target, for given hyperparameters of the kernel.
 
-    Parameters
-    ----------
-    model : Model
-        Its noise is not used.
-    table : TrainingTable
-        Training rows in the model's units, with one target.
-    noise : StudentNoise
-        Start of the noise.
-    learns_df : bool or None
-        Whether the degrees of freedom are learned with the scale; None: neither is.
+    ``noise`` is the start. ``learns_df`` says whether the degrees of freedom are learned with the scale; None: neither
+    is.
     """
     n, double = table.n_rows, table.X.double()
     table = replace(table, X=double, Y=table.Y.double())

@@ -15,7 +15,7 @@ from torch import Tensor, cat
 
 from gigagp.errors import InvalidInputError
 from gigagp.settings.custom import MARK, NOTHING, Custom, Item, marked, state_of
-from gigagp.settings.fields import Words, checked
+from gigagp.settings.fields import Words
 
 #: A known mean: takes float64 inputs of shape (n, d) in their own units, and returns values of shape (n,).
 MeanFunction = Callable[[np.ndarray], np.ndarray]
@@ -81,8 +81,7 @@ class FixedMean(ZeroMean):
 
     def __init__(self, function: MeanFunction) -> None:
         if not callable(function):
-            msg = f"function of FixedMean must be callable; got {function!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"function of FixedMean must be callable; got {function!r}.")
         self.function = function
 
     def offset(self, X: np.ndarray) -> np.ndarray:
@@ -130,15 +129,14 @@ def resolve_mean(mean: MeanLike) -> Mean:
     InvalidInputError
         If the argument is none of these.
     """
-    mean = checked(mean, MeanLike, "mean", "GPRegressor")
     if isinstance(mean, Mean):
         return mean
-    if not isinstance(mean, str):
+    if callable(mean):
         return FixedMean(mean)
-    if mean not in _MEANS:
-        msg = f"mean of GPRegressor must be one of {list(_MEANS)}, a Mean or a function of the inputs; got {mean!r}."
-        raise InvalidInputError(msg)
-    return _MEANS[mean]()
+    if isinstance(mean, str) and mean in _MEANS:
+        return _MEANS[mean]()
+    msg = f"mean of GPRegressor must be one of {list(_MEANS)}, a Mean or a function of the inputs; got {mean!r}."
+    raise InvalidInputError(msg)
 
 
 def describe(mean: Mean) -> dict[str, Any]:
@@ -173,8 +171,7 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING) -> Mean:
     """
     name = description.get("mean") if isinstance(description, Mapping) else None
     if not isinstance(name, str):
-        msg = f"A mean description must name one of {list(_MEANS)}; got {str(name)[:100]!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"A mean description must name one of {list(_MEANS)}; got {str(name)[:100]!r}.")
     if MARK not in description and name in _MEANS:
         return _MEANS[name]()
     if description.get("fixed") is True:
@@ -182,6 +179,5 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING) -> Mean:
     try:
         mean: Mean = custom.find(name, description, "a mean", Mean)(**description.get("settings", {}))
     except TypeError as error:
-        msg = f"The description of {name} has arguments that it does not take: {error}."
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f"The description of {name} has arguments that it does not take: {error}.") from error
     return mean

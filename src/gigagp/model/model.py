@@ -29,33 +29,18 @@ class Model:
     more linear solve (generalised least squares), so no optimizer has to find them. See
     `gigagp.inference.contract.trend`.
 
-    Attributes
-    ----------
-    kernel : Kernel
-        Bound to the number of inputs.
-    mean : Mean
-        The prior mean.
-    noise_variance : Tensor of shape () or (n,)
-        One variance, which is learned, or the known variance of each row, which is not.
-    noise_is_learned : bool
-        False if ``noise_variance`` is fixed at zero, because the white part of the kernel represents all noise.
-    free : mapping of str to Tensor
-        Free numbers, float64, that an inference method learns together with the hyperparameters: actions or inducing
-        points. They are not part of the prior. The objective adds them (`TableObjective.start`) and returns their
-        gradient under the same names, and every optimizer changes them without a transform.
-    given : frozenset of str
-        Hyperparameters of the kernel whose start the user has given; a search for a start leaves them alone.
-    student : StudentNoise or None
-        Student-t noise, for which the noise variances of the rows are those at their weights; None: Gaussian noise.
+    ``free`` are numbers, float64, that an inference method learns together with the hyperparameters: actions or
+    inducing points. They are not part of the prior. The objective adds them (`TableObjective.start`) and returns their
+    gradient under the same names, and every optimizer changes them without a transform.
     """
 
-    kernel: Kernel
+    kernel: Kernel  # bound to the number of inputs
     mean: Mean
-    noise_variance: torch.Tensor
+    noise_variance: torch.Tensor  # of shape (): learned; of shape (n,): the known variance of each row
     free: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    noise_is_learned: bool = True
-    given: frozenset[str] = frozenset()
-    student: StudentNoise | None = None
+    noise_is_learned: bool = True  # False: it is fixed at zero, as the white part of the kernel represents all noise
+    given: frozenset[str] = frozenset()  # hyperparameters of the kernel that a search for a start leaves alone
+    student: StudentNoise | None = None  # Student-t noise; the noise variances are then those at the rows' weights
 
     @property
     def n_inputs(self) -> int:
@@ -96,8 +81,7 @@ class Model:
         unknown = sorted(set(values) - set(self.parameters()) - set(self.free))
         if unknown:
             known = ", ".join([*self.parameters(), *self.free])
-            msg = f"the model has no hyperparameter {unknown[0]!r}; it has {known}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"the model has no hyperparameter {unknown[0]!r}; it has {known}.")
         kernel_values = {name: value for name, value in values.items() if name != NOISE and name not in self.free}
         return replace(
             self,
@@ -171,12 +155,8 @@ class Model:
     def noise_of_rows(self, rows: torch.Tensor | slice, X: torch.Tensor) -> torch.Tensor:
         """Return the noise variances of training rows, including the kernel's white part, shape (r,).
 
-        Parameters
-        ----------
-        rows : Tensor of shape (r,), int64, or slice
-            Their places in the training table, which matter where the variance of every row is known.
-        X : Tensor of shape (r, d)
-            Their inputs, which matter to the kernel's white part.
+        ``rows`` are their places in the training table, which matter where the variance of every row is known, and X
+        (r, d) their inputs, which matter to the kernel's white part.
         """
         noise = self.noise_variance.to(X)
         return (noise[rows] if self.noise_is_known else noise) + self.kernel.white(X)
@@ -184,10 +164,7 @@ class Model:
     def noise_at(self, X: torch.Tensor) -> torch.Tensor:
         """Return the noise variance at new rows, including the kernel's white part, shape (m,).
 
-        Raises
-        ------
-        InvalidInputError
-            If the noise was given for each training row, because that of other rows is then unknown.
+        It is refused if the noise was given for each training row, because that of other rows is then unknown.
         """
         if self.student is not None:
             return self.kernel.white(X) + self.student.variance
@@ -221,16 +198,10 @@ HyperparameterUnits = Literal["own", "standardized"]
 class StartModel:
     """The given start of learning, from which the standardized model is made once the rows are known.
 
-    Attributes
-    ----------
-    kernel : Kernel
-        Not bound yet; hyperparameters without a value are initialised from the data.
-    mean : Mean
-    noise_variance : Tensor of shape () or (n,), or None
-        None stands for `START_NOISE_SHARE` of the target's variance. 0 stays fixed, because the kernel's white part
-        then represents all noise. Known variances of rows are always in the data's own units.
-    units : {"own", "standardized"}
-        Units of the kernel's hyperparameters and of a single noise variance.
+    The kernel is not bound yet; hyperparameters without a value are initialised from the data. A noise variance of None
+    stands for `START_NOISE_SHARE` of the target's variance. 0 stays fixed, because the kernel's white part then
+    represents all noise. ``units`` are those of the kernel's hyperparameters and of a single noise variance; known
+    variances of rows are always in the data's own units.
     """
 
     kernel: Kernel

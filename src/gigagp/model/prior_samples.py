@@ -22,17 +22,10 @@ class PriorSamples:
 
     All samples share the frequencies, and each has its own weights (Lin et al. 2024, section 3 and appendix B). Both
     are base randomness: the functions change smoothly with the hyperparameters.
-
-    Attributes
-    ----------
-    draw : FeatureDraw
-        Base randomness of the features.
-    weights : Tensor of shape (n_columns, s)
-        Standard normal weights, float64.
     """
 
     draw: FeatureDraw
-    weights: torch.Tensor
+    weights: torch.Tensor  # (n_columns, s), standard normal, float64
 
     @classmethod
     def new(
@@ -53,13 +46,7 @@ class PriorSamples:
     def for_sample_functions(
         cls, kernel: Kernel, n_inputs: int, n_samples: int, generator: torch.Generator
     ) -> PriorSamples:
-        """Draw the prior functions behind a posterior's `sample_functions`, with 4,000 features.
-
-        Raises
-        ------
-        InvalidInputError
-            If the kernel has no random features.
-        """
+        """Draw the prior functions behind a posterior's `sample_functions`; refuse a kernel without random features."""
         if not kernel.has_features():
             msg = (
                 "sample_functions needs a kernel with random features for prior functions; got "

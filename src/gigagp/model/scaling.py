@@ -29,15 +29,8 @@ _FEWEST, _TOLD_BY = 20, 10_000
 class Scaling:
     """Centres and scales from the training rows; constant columns are only centred.
 
-    Inputs of which a few rows lie far from all others, such as a 999999 for a missing number, are scaled by the spread
-    of the others.
-
-    Attributes
-    ----------
-    x_centre, x_scale : array of shape (d,)
-        In the units of the inputs.
-    y_centre, y_scale : array of shape (t,)
-        In the units of the targets.
+    Those of the inputs have shape (d,), and those of the targets (t,). Inputs of which a few rows lie far from all
+    others, such as a 999999 for a missing number, are scaled by the spread of the others.
     """
 
     x_centre: np.ndarray

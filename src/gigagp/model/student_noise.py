@@ -53,18 +53,10 @@ _BLOCK = 2**21
 
 
 class StudentNoise(NamedTuple):
-    """Student-t noise of new rows, where the noise variances of the training rows follow from their weights.
+    """Student-t noise of new rows, where the noise variances of the training rows follow from their weights."""
 
-    Attributes
-    ----------
-    df : float
-        Degrees of freedom, above 2.
-    squared_scale : float
-        ``s^2``, in the units of the model.
-    """
-
-    df: float
-    squared_scale: float
+    df: float  # above 2
+    squared_scale: float  # in the units of the model
 
     @property
     def variance(self) -> float:
@@ -110,16 +102,7 @@ def most_likely_df(squares: Tensor, squared_scale: float) -> float:
 
 
 def most_likely_noise(squares: Tensor, noise: StudentNoise, *, learns_df: bool) -> StudentNoise:
-    """Return the scale, and the degrees of freedom if they are learned, that maximise the bound; see `most_likely_df`.
-
-    Parameters
-    ----------
-    squares : Tensor of shape (n,)
-        Expected squares of the errors.
-    noise : StudentNoise
-        Start.
-    learns_df : bool
-    """
+    """Return the scale, and the degrees of freedom if they are learned, that maximise the bound from a start."""
     for _ in range(_SCALE_STEPS):
         # a fixed point of the likelihood of the scale: the mean of weighted squares over that of the weights
         # (Kent, Tyler and Vardi 1994), which converges faster than dividing by the number of rows
@@ -151,20 +134,9 @@ def precision_rule(df: float) -> tuple[Tensor, Tensor]:
 
 
 def quantile(level: float, mean: Tensor, variance: Tensor, df: float, squared_scale: Tensor) -> Tensor:
-    """Return quantiles of ``f + e`` for ``f ~ N(mean, variance)`` and Student-t noise e, by bisection.
+    """Return quantiles (m,) of ``f + e`` for ``f ~ N(mean, variance)`` and Student-t noise e, by bisection in float64.
 
     The distribution function is a mixture of normal ones over the precision of the noise.
-
-    Parameters
-    ----------
-    level : float
-        Probability, between 0 and 1.
-    mean, variance : Tensor of shape (m,)
-        Of the function, float64.
-    df : float
-        Degrees of freedom, above 2.
-    squared_scale : Tensor of shape (m,)
-        Squared scale of the noise, float64.
     """
     if level > 0.5:  # the lower tail has more digits
         return mean - quantile(1 - level, torch.zeros_like(mean), variance, df, squared_scale)

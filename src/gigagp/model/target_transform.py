@@ -28,15 +28,9 @@ _MOST_KNOTS = 64
 
 @dataclass(frozen=True)
 class TargetTransform(ABC):
-    """A strictly increasing function of the target, with a continuous derivative.
+    """A strictly increasing function of the target, with a continuous derivative."""
 
-    Attributes
-    ----------
-    note : str
-        How it was chosen, for `GPRegressor.describe`.
-    """
-
-    note: str = ""
+    note: str = ""  # how it was chosen, for `GPRegressor.describe`
 
     #: value of ``target_transform`` that selects it
     kind: ClassVar[str]
@@ -81,7 +75,6 @@ class NoTransform(TargetTransform):
     kind = "none"
 
     def forward(self, y: np.ndarray) -> np.ndarray:
-        """Return the targets."""
         return y
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
@@ -118,7 +111,6 @@ class Log(TargetTransform):
         return "log(y)"
 
     def check(self, y: np.ndarray, name: str = "y") -> None:
-        """Raise `InvalidInputError` for a target that is not positive."""
         bad = ~(y > 0)
         if bad.any():
             row = int(np.argmax(bad.reshape(len(y), -1).any(1)))
@@ -167,7 +159,6 @@ class YeoJohnson(TargetTransform):
             return self.centre + self.scale * np.where(v >= 0, _root(size, self.power), -_root(size, 2 - self.power))
 
     def log_derivative(self, y: np.ndarray) -> np.ndarray:
-        """Return ``(p - 1) sign(t) log(1 + |t|)``."""
         t = (y - self.centre) / self.scale
         return (self.power - 1) * np.sign(t) * np.log1p(np.abs(t))
 
@@ -277,13 +268,7 @@ _FORMS: dict[str, dict[str, Form]] = {
 
 
 def from_plain(data: Any, where: str = "the header.target_transform") -> TargetTransform:
-    """Return the transform from the plain data of a model file, which are checked.
-
-    Raises
-    ------
-    ModelFileError
-        If they do not describe a strictly increasing transform.
-    """
+    """Return the transform from the plain data of a model file, which are checked."""
     record({"kind": one_of(*_KINDS), "note": text})(data, where)
     kind = data["kind"]
     forms = _FORMS[kind]
@@ -306,13 +291,7 @@ def from_plain(data: Any, where: str = "the header.target_transform") -> TargetT
 
 
 def restored(header: Mapping[str, Any], n_targets: int, *, may_transform: bool) -> TargetTransform:
-    """Return the transform of a model file, which is there if the settings ask for one.
-
-    Raises
-    ------
-    ModelFileError
-        If it is not valid, or does not belong to the settings of the model.
-    """
+    """Return the transform of a model file, which is there if the settings ask for one."""
     setting = header["settings"].get("target_transform", "none")
     one_of("none", "log", "yeo-johnson", "spline", "auto")(setting, "the header.settings.target_transform")
     if setting == "none" and "target_transform" not in header:

@@ -7,11 +7,9 @@ h(f) plus the noise that remains when f is known. Without a transform h is the i
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
-
 import numpy as np
 
+from gigagp.model.likelihoods.base import hermite, hermite_polynomials
 from gigagp.model.target_transform import Log, TargetTransform
 
 #: Nodes of the quadrature over f + e, and over f and over e where both are integrated.
@@ -22,19 +20,12 @@ _ROWS = 2048
 _quiet = np.errstate(over="ignore", invalid="ignore")  # callers refuse numbers that are not finite
 
 
-@lru_cache
-def _hermite(nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights for expectations under a standard normal distribution."""
-    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
-    return places, weights / weights.sum()
-
-
 @_quiet
 def function_values(transform: TargetTransform, f: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return ``h(f) = E[g^-1(f + e)]`` for noise of variance ``noise``, which broadcasts with f."""
     if isinstance(transform, Log):
         return np.exp(f + 0.5 * noise)
-    places, weights = _hermite(_NODES_OF_EACH)
+    places, weights = (one.numpy() for one in hermite(_NODES_OF_EACH))
     spread = np.broadcast_to(np.sqrt(noise), f.shape).reshape(-1)
     flat, found = f.reshape(-1), np.empty(f.size)
     step = _ROWS * _NODES_OF_EACH
@@ -50,19 +41,13 @@ def moments(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the mean of a measurement, the variance of h(f) and that of a measurement, each of shape (m,).
 
-    Parameters
-    ----------
-    transform : TargetTransform
-    mean, variance : ndarray of shape (m,)
-        Of the latent function, in the units of the transformed target.
-    noise : ndarray of shape (m,)
-        Noise variance in squared units of the transformed target.
+    Mean and variance of the latent function and the noise variance, (m,), are in the units of the transformed target.
     """
     whole = variance + noise
     if isinstance(transform, Log):
         centre = np.exp(mean + 0.5 * whole)
         return centre, centre**2 * np.expm1(variance), centre**2 * np.expm1(whole)
-    places, weights = _hermite(_NODES)
+    places, weights = (one.numpy() for one in hermite(_NODES))
     # Differences from the median, so that a small variance does not vanish beside a large mean
     median = transform.inverse(mean)
     nodes = transform.inverse(mean[:, None] + np.sqrt(whole)[:, None] * places) - median[:, None]
@@ -85,11 +70,8 @@ def _hermite_coefficients(
 
     Their squares add up to the variance by quadrature, because Gauss's rule keeps the polynomials orthonormal.
     """
-    places, weights = _hermite(_NODES_OF_EACH)
-    basis = [np.zeros_like(places), np.ones_like(places)]
-    for k in range(_NODES_OF_EACH - 1):
-        basis.append((places * basis[-1] - math.sqrt(k) * basis[-2]) / math.sqrt(k + 1))
-    weighted = (np.array(basis[2:]) * weights).T
+    places, weights = (one.numpy() for one in hermite(_NODES_OF_EACH))
+    weighted = (hermite_polynomials(_NODES_OF_EACH).numpy() * weights).T
     found = []
     for first in range(0, len(mean), _ROWS):
         part = slice(first, first + _ROWS)
@@ -124,15 +106,9 @@ def covariance_of(
 
 
 def log_density(transform: TargetTransform, y: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return the log density of measurements in their own units, the Jacobian included.
+    """Return the log density of measurements (m,) in their own units, the Jacobian included.
 
-    Parameters
-    ----------
-    transform : TargetTransform
-    y : ndarray of shape (m,)
-        Measurements.
-    mean, variance : ndarray of shape (m,)
-        Of the transformed measurement: latent function and noise.
+    Mean and variance are those of the transformed measurement: latent function and noise.
     """
     gap = transform.forward(y) - mean
     return -0.5 * (np.log(2 * np.pi * variance) + gap**2 / variance) + transform.log_derivative(y)

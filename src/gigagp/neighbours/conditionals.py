@@ -22,7 +22,7 @@ from gigagp.products.extension import native as _native
 from gigagp.products.program import Program, compile_kernel, supports
 from gigagp.runtime.group import Processes
 from gigagp.runtime.memory import require
-from gigagp.runtime.processes import current
+from gigagp.runtime.run import current_run
 
 #: Bytes of a local problem for each entry of its covariance: eight in the lanes of a vector, or batches of torch.
 _LOCAL_BYTES = 64
@@ -229,7 +229,7 @@ class Pool:
 
 def _sharing(targets: Tensor) -> Processes | None:
     """Return the processes that share some rows; None where these are too few, or there are none."""
-    return current() if len(targets) >= _SHARED_ROWS else None
+    return current_run().processes if len(targets) >= _SHARED_ROWS else None
 
 
 def _numbers(values: Tensor) -> Any:

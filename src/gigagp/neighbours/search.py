@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.products.extension import native as _native
-from gigagp.runtime.processes import current
+from gigagp.runtime.run import current_run
 
 #: Largest size of a coordinate: squares of differences stay within float64.
 LARGEST = 1e150
@@ -68,7 +68,7 @@ class NeighbourTree:
             raise InvalidInputError(msg)
         limits = limits.clamp(0, n).to(torch.int32)
         found = torch.empty(len(queries), n_neighbours, dtype=torch.int32, device=queries.device)
-        processes = current() if len(queries) >= _SHARED_QUERIES else None
+        processes = current_run().processes if len(queries) >= _SHARED_QUERIES else None
         if processes is None:
             return self._fill(found, queries, limits)
 

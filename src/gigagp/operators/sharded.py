@@ -9,7 +9,7 @@ from torch import Tensor
 from gigagp.operators.kernel_matrix import KernelMatrix
 from gigagp.products.stored import stored_product
 from gigagp.runtime.group import Processes, row_edges
-from gigagp.runtime.processes import current
+from gigagp.runtime.run import current_run
 
 
 class ShardedKernelMatrix(KernelMatrix):
@@ -25,7 +25,7 @@ class ShardedKernelMatrix(KernelMatrix):
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        processes = current()
+        processes = current_run().processes
         assert processes is not None, "kernel_matrix makes it"
         self._processes: Processes = processes
         self._blocks: dict[int, Tensor] = {}
@@ -59,5 +59,5 @@ class ShardedKernelMatrix(KernelMatrix):
 
 def kernel_matrix(*arguments: Any, **settings: Any) -> KernelMatrix:
     """Return the matrix for the rows of a fit: a `ShardedKernelMatrix` in a distributed one, else a `KernelMatrix`."""
-    kind = KernelMatrix if current() is None else ShardedKernelMatrix
+    kind = KernelMatrix if current_run().processes is None else ShardedKernelMatrix
     return kind(*arguments, **settings)

@@ -11,7 +11,7 @@ from gigagp.products.native_tiles import NativeTiles
 from gigagp.products.shared_tiles import SharedTiles
 from gigagp.products.torch_tiles import TorchTiles
 from gigagp.products.triton_tiles import TritonTiles
-from gigagp.runtime.processes import current
+from gigagp.runtime.run import current_run
 
 
 def select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype, *, alone: bool = False) -> Engine:
@@ -23,7 +23,7 @@ def select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype, *, al
     fit, its processes share the work of the engine (`gigagp.products.shared_tiles`), unless one computes ``alone``.
     """
     engine = _select(kernel, device, dtype)
-    return engine if alone or current() is None else SharedTiles(engine)
+    return engine if alone or current_run().processes is None else SharedTiles(engine)
 
 
 def _select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype) -> Engine:

@@ -14,7 +14,7 @@ from gigagp.products.engine import Engine, LowRankWeights, Weights
 from gigagp.products.native_tiles import NativeTiles
 from gigagp.products.torch_tiles import TorchTiles
 from gigagp.runtime.group import Processes, row_edges
-from gigagp.runtime.processes import current
+from gigagp.runtime.run import current_run
 
 #: Entries of the kernel matrix below which a process computes a result alone, in a few milliseconds.
 SMALLEST = 2**20
@@ -37,7 +37,7 @@ class SharedTiles:
     @property
     def name(self) -> str:
         """Name of the engine of each process, and how many there are."""
-        processes = current()
+        processes = current_run().processes
         shared = "" if processes is None or processes.count == 1 else f" in {processes.count} processes"
         return self.engine.name + shared
 
@@ -111,7 +111,7 @@ def n_terms(n: int) -> int:
 
 def _sharing(X: Tensor, Z: Tensor) -> Processes | None:
     """Return the processes that share a job; None where it is too small, or there are none."""
-    return current() if len(X) * len(Z) >= SMALLEST else None
+    return current_run().processes if len(X) * len(Z) >= SMALLEST else None
 
 
 def _triangle(n: int, terms: int) -> Iterator[tuple[slice, slice]]:

@@ -10,30 +10,19 @@ from gigagp.settings.fields import number_with_unit, shown
 _SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "hours": 3600.0}
 
 
-def resolve_duration(given: float | str | None, name: str = "time_budget") -> float:
+def resolve_duration(given: float | str | None) -> float:
     """Return a duration in seconds; None is infinity.
 
-    Parameters
-    ----------
-    given : float, str or None
-        Seconds, or a number with a unit, such as ``"90s"``, ``"10min"`` or ``"1.5h"``.
-    name : str
-        Name of the argument, for messages.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is not a positive duration.
+    It is given in seconds or with a unit, such as ``"90s"``, ``"10min"`` or ``"1.5h"``.
     """
     if given is None:
         return math.inf
     seconds = number_with_unit(given, _SECONDS) if isinstance(given, str) else given
     if seconds is None:
-        msg = f'{name} must be seconds or a string like "90s", "10min" or "1.5h"; got {given!r}.'
+        msg = f'time_budget must be seconds or a string like "90s", "10min" or "1.5h"; got {given!r}.'
         raise InvalidInputError(msg)
     if not 0 < seconds < math.inf:  # also rejects NaN
-        msg = f"{name} must be positive and finite; got {shown(given)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"time_budget must be positive and finite; got {shown(given)}.")
     return float(seconds)
 
 

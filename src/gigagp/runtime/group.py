@@ -28,12 +28,7 @@ _HEADER = 4
 class Processes:
     """The processes of the default group of ``torch.distributed``, as one of them sees them.
 
-    Attributes
-    ----------
-    rank, count : int
-        Number of this process, and of all.
-    here : int
-        How many of them run on this machine.
+    This one has the number ``rank`` of ``count``; ``here`` of them run on this machine.
     """
 
     def __init__(self) -> None:
@@ -55,20 +50,10 @@ class Processes:
         given: Tensor | None = None,
         entries: int | None = None,
     ) -> Tensor:
-        """Fill a result whose rows are independent of each other, and return it.
+        """Fill a contiguous result whose rows are independent of each other, and return it.
 
-        Parameters
-        ----------
-        out : Tensor of shape (n, ...)
-            Contiguous; is overwritten.
-        compute : callable
-            ``compute(rows)`` returns the rows of a slice.
-        what : str
-            What is computed, which has to be the same in all processes.
-        given : Tensor, optional
-            What it is computed from; has to be the same in all processes.
-        entries : int, optional
-            Kernel entries of a row, if that is what is computed.
+        ``compute`` returns the rows of a slice. ``what`` is computed from ``given``, which are the same in all
+        processes. ``entries`` are the kernel entries of a row, if that is what is computed.
         """
         edges = row_edges(len(out), entries)
         parts = len(edges) - 1
@@ -85,18 +70,10 @@ class Processes:
     def total(
         self, like: Tensor, parts: int, compute: Callable[[int], Tensor], what: str, given: Tensor | None = None
     ) -> Tensor:
-        """Return a sum of terms, added along a binary tree.
+        """Return a sum of terms like a given tensor, added along a binary tree.
 
-        Parameters
-        ----------
-        like : Tensor
-            Has the shape and the dtype of the terms.
-        parts : int
-            Number of terms, a power of two.
-        compute : callable
-            ``compute(part)`` returns a term, which may be overwritten.
-        what, given
-            As for `rows`.
+        ``parts`` is their number, a power of two. ``compute`` returns a term, which may be overwritten. For the rest
+        see `rows`.
         """
         mine = [_subtree(level, place, compute) for level, place in _nodes(self.share(parts))]
         self.meet(f"{what} {tuple(like.shape)} {parts}", given)
@@ -126,13 +103,7 @@ class Processes:
     # Agreement ------------------------------------------------------------------------------------------------------
 
     def meet(self, what: str, given: Tensor | None = None, failure: str | None = None) -> None:
-        """Wait for all processes, and end if one of them has failed or has come to another place.
-
-        Raises
-        ------
-        ProcessFailedError
-            With the message of the process that failed.
-        """
+        """Wait for all processes, and end if one of them has failed, with its message, or has come to another place."""
         content = 0 if given is None else zlib.crc32(given.detach().cpu().contiguous().numpy().data)
         self._meetings += 1
         header = torch.tensor([failure is not None, self._meetings, zlib.crc32(what.encode()), content])
@@ -158,18 +129,7 @@ class Processes:
         return int(min(self._everywhere(value)))
 
     def require_same(self, values: Mapping[str, object]) -> None:
-        """Refuse processes that differ.
-
-        Parameters
-        ----------
-        values : mapping
-            Values by what they are, for the message.
-
-        Raises
-        ------
-        InvalidInputError
-            In all processes, if one value is not the same in all of them.
-        """
+        """Refuse, in all processes, values that are not the same in all of them; their names are for the message."""
         self.meet("require_same")
         everywhere: list[Mapping[str, object]] = self._everywhere(dict(values))
         for rank, theirs in enumerate(everywhere):

@@ -75,7 +75,7 @@ def is_pending() -> bool:
 def check() -> None:
     """Raise `Interrupted` if Ctrl-C or the deadline asks for the end of the learning in this thread."""
     interruption = current_run().interruption
-    if interruption is not None and is_pending():
+    if interruption is not None and interruption.learning and interruption.wanted:
         interruption.cut = True
         raise Interrupted
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.runtime.processes import current
+from gigagp.runtime.run import current_run
 from gigagp.settings.fields import number_with_unit, shown
 
 #: Share of the free memory that a model may use if it is given no budget.
@@ -40,35 +40,23 @@ def free_bytes(device: torch.device | str = "cpu") -> int:
 
 
 def resolve_budget(memory_budget: float | str | None, device: torch.device | str = "cpu") -> int:
-    """Return a budget in bytes.
+    """Return a budget in bytes, given in bytes, as a string such as ``"2GiB"``, or as None.
 
-    Parameters
-    ----------
-    memory_budget : int, float, str or None
-        Bytes, a string such as ``"2GiB"``, or None for half of the memory that is free now; in a distributed fit for
-        this share of a process, the smallest of all.
-    device : torch.device or str, default "cpu"
-        Device on which the memory is used.
-
-    Raises
-    ------
-    InvalidInputError
-        If the budget is not positive or the string cannot be parsed.
+    None is half of the memory of the device that is free now; in a distributed fit, the smallest of such shares of all
+    processes.
     """
     if memory_budget is None:
-        processes = current()
+        processes = current_run().processes
         if processes is None:
             return max(int(DEFAULT_SHARE * free_bytes(device)), 2**26)
         return processes.least(max(int(DEFAULT_SHARE * free_bytes(device)) // processes.here, 2**26))
     if isinstance(memory_budget, str):
         size = number_with_unit(memory_budget, _UNITS)
         if size is None:
-            msg = f'memory_budget must be bytes or a string like "2GiB"; got {memory_budget!r}.'
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f'memory_budget must be bytes or a string like "2GiB"; got {memory_budget!r}.')
         memory_budget = size
     if not 0 < memory_budget < 2**63:  # also rejects NaN
-        msg = f"memory_budget must be positive, and below 2^63 bytes; got {shown(memory_budget)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"memory_budget must be positive, and below 2^63 bytes; got {shown(memory_budget)}.")
     return int(memory_budget)
 
 
@@ -83,8 +71,7 @@ def size_in_words(n_bytes: float) -> str:
 def require(needed: int, budget: int, what: str, remedy: str) -> None:
     """Raise `MemoryBudgetError` if ``what`` needs more than the budget, before it is allocated."""
     if needed > budget:
-        msg = f"{what} needs {needed:,} bytes, but the memory budget is {budget:,}. {remedy}"
-        raise MemoryBudgetError(msg)
+        raise MemoryBudgetError(f"{what} needs {needed:,} bytes, but the memory budget is {budget:,}. {remedy}")
 
 
 #: Messages of a plain RuntimeError by which torch and the C++ library report a failed allocation.

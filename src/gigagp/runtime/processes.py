@@ -6,14 +6,14 @@ receive all results::
 
     with joined(True):
         ...
-        processes = current()
+        processes = current_run().processes
         if processes is not None:
             processes.rows(out, rows_of, "what")            # rows_of(rows) returns these rows of the result
             processes.total(like, parts, term, "what")      # term(part) returns one of the terms of a sum
 
 `fill_rows` and `sum_of_rows` do the same, and compute at once where no processes share the block, or the job is small.
 Rows are copied, and sums are added along one binary tree of the parts. So the bits do not depend on the number of
-processes. Outside of the block, and without ``torch.distributed``, `current` returns None.
+processes. Outside of the block, and without ``torch.distributed``, `Run.processes` is None.
 """
 
 from __future__ import annotations
@@ -32,21 +32,16 @@ from gigagp.runtime.run import current_run, running
 _SUM_NUMBERS, _SUM_ROWS, _SUM_TERMS = 2**17, 32, 64
 
 
-def current() -> Processes | None:
-    """Return the processes that share the work of this block; None if there is no `joined` around it."""
-    return current_run().processes
-
-
 def require_same(values: Mapping[str, object]) -> None:
     """Refuse processes that differ; see `Processes.require_same`. A process alone accepts everything."""
-    processes = current()
+    processes = current_run().processes
     if processes is not None:
         processes.require_same(values)
 
 
 def is_first() -> bool:
     """Whether this process shows and writes what processes share; true for a process alone."""
-    processes = current()
+    processes = current_run().processes
     return processes is None or processes.rank == 0
 
 
@@ -60,20 +55,11 @@ def sum_of_rows(
 ) -> list[Tensor]:
     """Return sums over rows, which the processes of the block share; a process alone computes them at once.
 
-    Parameters
-    ----------
-    compute : callable
-        ``compute(rows)`` returns the sums over the rows of a slice; they may be overwritten.
-    like : sequence of Tensor
-        Have the shapes, dtypes and device of the sums.
-    n_rows : int
-        Number of rows.
-    width : int
-        Numbers that are computed for each row. Where there are few in all, each process computes all.
-    what, given
-        As for `Processes.rows`.
+    ``compute`` returns the sums over the rows of a slice, which are like ``like`` and may be overwritten. ``width``
+    numbers are computed for each row; where there are few in all, each process computes all. For the rest see
+    `Processes.rows`.
     """
-    processes = current() if n_rows * width >= _SUM_NUMBERS else None
+    processes = current_run().processes if n_rows * width >= _SUM_NUMBERS else None
     if processes is None:
         return list(compute(slice(0, n_rows)))
     terms = 2 ** (min(max(n_rows // _SUM_ROWS, 1), _SUM_TERMS).bit_length() - 1)
@@ -92,14 +78,9 @@ def fill_rows(
 ) -> Tensor:
     """Return a result whose rows are independent of each other, which the processes of the block share.
 
-    Parameters
-    ----------
-    out, compute, what, given
-        As for `Processes.rows`; a process alone returns ``compute`` of all rows.
-    width : int
-        As for `sum_of_rows`.
+    A process alone returns ``compute`` of all rows. For the arguments see `Processes.rows` and `sum_of_rows`.
     """
-    processes = current() if len(out) * width >= _SUM_NUMBERS else None
+    processes = current_run().processes if len(out) * width >= _SUM_NUMBERS else None
     return compute(slice(0, len(out))) if processes is None else processes.rows(out, compute, what, given)
 
 
@@ -107,19 +88,10 @@ def fill_rows(
 def joined(distributed: bool) -> Iterator[None]:
     """Share large computations in a block with the other processes, all of which run the same block.
 
-    Parameters
-    ----------
-    distributed : bool
-        False, or a block in another one: nothing changes.
-
-    Raises
-    ------
-    InvalidInputError
-        If ``torch.distributed`` is not initialised, or the processes run different versions.
-    ProcessFailedError
-        If another process failed in the block or does not answer; the message is that of the other process.
+    A block in another one changes nothing. `ProcessFailedError` has the message of another process that failed in the
+    block, or says that one does not answer.
     """
-    if not distributed or current() is not None:
+    if not distributed or current_run().processes is not None:
         yield
         return
     import torch.distributed as dist

@@ -1,8 +1,8 @@
 """What a computation runs in: what it reports to, when it has to end, who shares it, and where its state is kept.
 
-`current_run` returns it for the work in this thread, and `running` changes it within a block. It is the one variable
-of the package that code sees without being given it. Loops of solvers get it as an argument (`Solver.prepare`). The
-modules `interruption`, `termination`, `processes` and `progress` say what its parts are for.
+`current_run` returns it for the work in this thread, and `running` changes it within a block. It is the only ambient
+variable of the package. Loops of solvers get it as an argument (`Solver.prepare`). The modules `interruption`,
+`termination`, `processes` and `progress` say what its parts are for.
 """
 
 from __future__ import annotations
@@ -110,40 +110,22 @@ class Meter(ABC):
 class NoProgress(Meter):
     """A meter that shows nothing."""
 
-    def start(self, total: int | None, title: str) -> None:
-        """Do nothing."""
+    def start(self, total: int | None, title: str) -> None: ...
 
-    def step(self, **fields: object) -> None:
-        """Do nothing."""
+    def step(self, **fields: object) -> None: ...
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
 
 
 class Interruption:
-    """The present effect of Ctrl-C and of a time budget on a fit.
-
-    Parameters
-    ----------
-    deadline : float, default infinity
-        Value of ``time.monotonic()`` at which the fit is to end.
-
-    Attributes
-    ----------
-    requested : bool
-        Whether Ctrl-C has been pressed once.
-    cut : bool
-        Whether work was left undone because of it, or because of the deadline.
-    learning : bool
-        Whether `check` may end the current work.
-    reserve : float
-        Seconds that what follows the learning is expected to take.
-    """
+    """The present effect of Ctrl-C and of a time budget on a fit."""
 
     def __init__(self, deadline: float = math.inf) -> None:
-        self.requested = self.cut = False
-        self.learning = True
-        self.deadline, self.reserve = deadline, 0.0
+        self.deadline = deadline  # value of ``time.monotonic()``
+        self.requested = False  # whether Ctrl-C has been pressed once
+        self.cut = False  # whether work was left undone because of it, or because of the deadline
+        self.learning = True  # whether `check` may end the current work
+        self.reserve = 0.0  # seconds that what follows the learning is expected to take
         self._keeps = False
 
     @property
@@ -199,30 +181,14 @@ class SolveStates(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """What the work at hand runs in.
+    """What the work at hand runs in."""
 
-    Attributes
-    ----------
-    meters : tuple of Meter
-        Meters whose blocks are open, the innermost last.
-    interruption : Interruption or None
-        The effect of Ctrl-C and of a time budget.
-    termination : Termination or None
-        The effect of SIGTERM, where there is something to write first.
-    processes : Processes or None
-        The processes that share the work.
-    solves : SolveStates or None
-        Where long solves keep their state.
-    subject : str
-        What the work is about, for messages; empty if that goes without saying.
-    """
-
-    meters: tuple[Meter, ...] = ()
-    interruption: Interruption | None = None
-    termination: Termination | None = None
-    processes: Processes | None = None
-    solves: SolveStates | None = None
-    subject: str = ""
+    meters: tuple[Meter, ...] = ()  # whose blocks are open, the innermost last
+    interruption: Interruption | None = None  # the effect of Ctrl-C and of a time budget
+    termination: Termination | None = None  # the effect of SIGTERM, where there is something to write first
+    processes: Processes | None = None  # that share the work
+    solves: SolveStates | None = None  # where long solves keep their state
+    subject: str = ""  # what the work is about, for messages; empty if that goes without saying
 
     @property
     def meter(self) -> Meter:
@@ -256,13 +222,7 @@ def running(**changes: Any) -> Iterator[None]:
 
 @contextmanager
 def naming(subject: str) -> Iterator[None]:
-    """Begin the messages of errors and warnings in the block with what they are about, such as one of several outputs.
-
-    Parameters
-    ----------
-    subject : str
-        It precedes a colon.
-    """
+    """Begin messages of errors and warnings in the block with what they are about, such as one of several outputs."""
     try:
         with running(subject=subject):
             yield

@@ -22,10 +22,7 @@ T = TypeVar("T")
 def marked(item: Item) -> dict[str, str]:
     """Return the entry of a description for a class or function that is not part of the package.
 
-    Raises
-    ------
-    InvalidInputError
-        If it has no name by which it could be found: a lambda, a partial function, or a callable object.
+    One without a name by which it could be found is refused: a lambda, a partial function, or a callable object.
     """
     name = getattr(item, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
@@ -40,10 +37,7 @@ def marked(item: Item) -> dict[str, str]:
 def state_of(value: Any) -> dict[str, Any]:
     """Return the constructor arguments of a user-defined object: the fields of a dataclass, or none.
 
-    Raises
-    ------
-    InvalidInputError
-        If the object has other attributes.
+    An object with other attributes is refused.
     """
     named = {one.name: getattr(value, one.name) for one in fields(value) if one.init} if is_dataclass(value) else {}
     if set(getattr(value, "__dict__", ())) - set(named):
@@ -56,18 +50,7 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 class Custom:
-    """User-defined classes and functions that a model file may name.
-
-    Parameters
-    ----------
-    items : iterable of class or function
-        The objects, which are found by their names.
-
-    Raises
-    ------
-    InvalidInputError
-        If an item is neither a class nor a function, or two items have the same name.
-    """
+    """User-defined classes and functions that a model file may name; they are found by their names."""
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
         given: list[Any] = list(items) if isinstance(items, Iterable) else [items]
@@ -75,8 +58,7 @@ class Custom:
         for item in given:
             name = getattr(item, "__name__", None)
             if not callable(item) or not isinstance(name, str):
-                msg = f"custom of gigagp.load must be a list of classes and functions; got {item!r}."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"custom of gigagp.load must be a list of classes and functions; got {item!r}.")
             if self._items.setdefault(name, item) is not item:
                 msg = f"custom of gigagp.load has two different items named {name!r}; rename one of them."
                 raise InvalidInputError(msg)
@@ -86,22 +68,9 @@ class Custom:
         return [item for item in self._items.values() if isinstance(item, type) and issubclass(item, base)]
 
     def find(self, name: Any, description: Mapping[str, Any], what: str, base: type | None = None) -> Any:
-        """Return the item with a name.
+        """Return the item with the name in a description, which may have the import path too, under `MARK`.
 
-        Parameters
-        ----------
-        name : str
-        description : mapping
-            The description that contains the name, and possibly the import path under `MARK`.
-        what : str
-            The expected kind of object, for messages.
-        base : type, optional
-            Required base class; None: the item is a function.
-
-        Raises
-        ------
-        InvalidInputError
-            If the item was not passed, or is not of the expected kind.
+        ``what`` is the expected kind of object, for messages. ``base`` is its base class; None: the item is a function.
         """
         item = self._items.get(name) if isinstance(name, str) else None
         if item is None:

@@ -105,13 +105,7 @@ class Length:
 
 
 class OneOf:
-    """A choice of numbers, because ``Literal`` does not allow floats.
-
-    Parameters
-    ----------
-    *choices : float
-        The allowed numbers.
-    """
+    """A choice of numbers, because ``Literal`` does not allow floats."""
 
     def __init__(self, *choices: float) -> None:
         self.choices = choices
@@ -126,33 +120,29 @@ class OneOf:
 
 
 @dataclass(frozen=True)
-class Words:
-    """A description that replaces the one derived from the type in error messages."""
+class _Text:
+    """A text for error messages, which allows every value."""
 
     text: str
 
     def allows(self, value: object) -> bool:
-        """Return True, because a description allows every value."""
+        """Return True."""
         return True
 
     def describe(self, noun: str) -> str:
-        """Return the description."""
+        """Return the allowed values in words."""
+        return noun
+
+
+class Words(_Text):
+    """A description that replaces the one derived from the type in error messages."""
+
+    def describe(self, noun: str) -> str:
         return self.text
 
 
-@dataclass(frozen=True)
-class Remedy:
+class Remedy(_Text):
     """Advice that follows the value in error messages."""
-
-    text: str
-
-    def allows(self, value: object) -> bool:
-        """Return True, because advice allows every value."""
-        return True
-
-    def describe(self, noun: str) -> str:
-        """Return the noun unchanged."""
-        return noun
 
 
 #: Numbers of items.
@@ -173,11 +163,6 @@ class Settings:
     """Base of settings dataclasses, whose fields are checked against their types.
 
     A class whose fields depend on each other defines ``__post_init__`` and calls this one first.
-
-    Raises
-    ------
-    InvalidInputError
-        If a field is invalid; the message names the field, the class and the allowed values.
     """
 
     __slots__ = ()
@@ -251,11 +236,6 @@ def check_parameters(estimator: Any) -> None:
     """Check the constructor arguments of a scikit-learn estimator against the types of the constructor's parameters.
 
     The values are not converted, because scikit-learn's `clone` requires them unchanged.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument is invalid.
     """
     hints = get_type_hints(type(estimator).__init__, include_extras=True)
     for name, value in estimator.get_params(deep=False).items():
@@ -263,14 +243,9 @@ def check_parameters(estimator: Any) -> None:
 
 
 def number_with_unit(text: str, units: Mapping[str, float]) -> float | None:
-    """Return the size of a text such as ``"2 GiB"``; None if it is not a number with one of the units.
+    """Return the size of a text such as ``"2 GiB"``; None if it is not a number with one of the units, or alone.
 
-    Parameters
-    ----------
-    text : str
-        A number and, perhaps after spaces, a unit in any case.
-    units : mapping of str to float
-        Sizes of the units, by names in lower case; "" is that of a number alone.
+    The units have their sizes by names in lower case; "" is that of a number alone.
     """
     match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].lower() not in units:
@@ -279,20 +254,13 @@ def number_with_unit(text: str, units: Mapping[str, float]) -> float | None:
 
 
 def checked(value: Any, hint: Any, name: str, owner: str) -> Any:
-    """Return a value converted to its type.
-
-    Raises
-    ------
-    InvalidInputError
-        ``name of owner must be ...; got ...``.
-    """
+    """Return a value converted to its type, or refuse it: ``name of owner must be ...; got ...``."""
     found = _converted(value, hint)
     if found is not _REFUSED:
         return found
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     remedy = " ".join(["", *(mark.text for mark in marks if isinstance(mark, Remedy))])
-    msg = f"{name} of {owner} must be {describe(hint)}; got {shown(value)}.{remedy}"
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f"{name} of {owner} must be {describe(hint)}; got {shown(value)}.{remedy}")
 
 
 def _converted(value: Any, hint: Any) -> Any:

@@ -38,15 +38,7 @@ def _xor_shift_(bits: Tensor, places: int) -> Tensor:
 
 
 def random_bits(key: int, counters: Tensor) -> Tensor:
-    """Return 64 random bits for each counter, as int64: outputs number ``counters + 1`` of SplitMix64 from a seed.
-
-    Parameters
-    ----------
-    key : int
-        The seed.
-    counters : Tensor of int64
-        Numbers from 0.
-    """
+    """Return 64 random bits for each counter from 0, as int64: outputs ``counters + 1`` of SplitMix64 from a seed."""
     bits = counters.mul(_signed(_GOLDEN)).add_(_signed(key + _GOLDEN))
     _xor_shift_(bits, 30).mul_(_signed(_MIX_1))
     _xor_shift_(bits, 27).mul_(_signed(_MIX_2))
@@ -54,15 +46,9 @@ def random_bits(key: int, counters: Tensor) -> Tensor:
 
 
 class IndexedDraws:
-    """Random numbers that belong to items, for a selection of items.
+    """Random numbers that belong to items, for a selection (b,) of items, counted from 0, in any order.
 
-    Parameters
-    ----------
-    seed : int
-    stream : tuple of int
-        Distinguishes uses that must be independent under the same seed.
-    index : Tensor of shape (b,), int64
-        The selected items, counted from 0, in any order.
+    Streams distinguish uses that must be independent under the same seed.
     """
 
     def __init__(self, seed: int, stream: tuple[int, ...], index: Tensor) -> None:

@@ -175,20 +175,11 @@ def below(limit: int) -> Rule:
 
 @dataclass(frozen=True)
 class Field:
-    """Description of a tensor of a state.
+    """Description of a tensor of a state."""
 
-    Attributes
-    ----------
-    shape : str
-        One letter for each axis. The first tensor with a letter determines its size. Empty: a scalar.
-    dtype : str
-        ``"real"``: float32 or float64, the same for all such tensors of the state. ``"float"``: either. Otherwise the
-        name of a torch dtype.
-    rule : Rule, optional
-        Condition on the numbers.
-    """
-
+    #: one letter for each axis; the first tensor with a letter determines its size; empty: a scalar
     shape: str = ""
+    #: ``"real"``: float32 or float64, the same for all such tensors of the state; ``"float"``: either; or a torch dtype
     dtype: str = "float"
     rule: Rule | None = None
 
@@ -196,24 +187,9 @@ class Field:
 def check_tensors(
     tensors: Mapping[str, Tensor], fields: Mapping[str, Field], sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Check the tensors of a state, and return the sizes of the letters in their shapes.
+    """Check the tensors of a state, and return the sizes of the letters in their shapes; some may be known before.
 
-    Parameters
-    ----------
-    tensors : mapping of str to Tensor
-    fields : mapping of str to Field
-        All allowed tensors; one whose name ends in "?" may be absent.
-    sizes : mapping of str to int
-        Sizes of letters that are already known.
-
-    Returns
-    -------
-    dict of str to int
-
-    Raises
-    ------
-    ModelFileError
-        If a tensor is missing or not expected, has a wrong dtype or shape, is not finite, or violates its field's rule.
+    All allowed tensors have a field; one whose name ends in "?" may be absent.
     """
     known, real = dict(sizes), None
     allowed = {name.removesuffix("?") for name in fields}

@@ -24,8 +24,7 @@ _ENDINGS = (".png", ".pdf", ".svg")
 def check_plot(path: str | os.PathLike[str]) -> None:
     """Raise `InvalidInputError` unless a plot can be written to this file; called before any expensive work."""
     if Path(path).suffix.lower() not in _ENDINGS:
-        msg = f"a plot must be a file that ends in {', '.join(_ENDINGS)}; got {os.fspath(path)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"a plot must be a file that ends in {', '.join(_ENDINGS)}; got {os.fspath(path)}.")
     require_matplotlib()
     check_folder(path)
 
@@ -35,20 +34,14 @@ def require_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401  (checks that it is installed)
     except ImportError as error:
-        msg = 'plots need matplotlib. Install it with pip install "gigagp[plot]".'
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError('plots need matplotlib. Install it with pip install "gigagp[plot]".') from error
 
 
 def new_figure(width: float, height: float, *, shown: bool = False) -> Any:
     """Return a figure of a size in inches.
 
-    Parameters
-    ----------
-    width, height : float
-        Size in inches.
-    shown : bool, default False
-        Whether pyplot knows the figure, so that notebooks and ``pyplot.show`` show it. Figures for files are not known
-        to it: they need no display and no clean-up, and may be drawn in any thread.
+    If it is ``shown``, pyplot knows it, so that notebooks and ``pyplot.show`` show it. Figures for files are not known
+    to pyplot: they need no display and no clean-up, and may be drawn in any thread.
     """
     require_matplotlib()
     if shown:

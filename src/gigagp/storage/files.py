@@ -32,22 +32,12 @@ _KINDS = (
 def written_file(path: str | os.PathLike[str]) -> Path:
     """Return the file that a write to ``path`` creates or replaces; symbolic links are followed.
 
-    Parameters
-    ----------
-    path : str or path
-        A regular file, a link to one, or an unused name. A link to an unused name creates that file.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is not a path.
-    OSError
-        If the path is something else: a folder, a device, a pipe, a socket or a loop of links. Replacing these would
-        destroy what other programs need.
+    It is a regular file or an unused name; a link to an unused name creates that file. Anything else, such as a folder,
+    a device, a pipe, a socket or a loop of links, raises an `OSError`, because replacing it would destroy what other
+    programs need.
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        msg = f"path must be a file name, as a string or a path; got {path!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"path must be a file name, as a string or a path; got {path!r}.")
     if "\0" in os.fspath(path):
         raise OSError(errno.EINVAL, "a file name cannot contain a NUL character")
     try:
@@ -72,8 +62,7 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     try:
         folder = written_file(path).parent
     except OSError as error:
-        msg = f"{os.fspath(path)!r} cannot be written: {error.strerror}."
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f"{os.fspath(path)!r} cannot be written: {error.strerror}.") from error
     if not folder.is_dir():
         msg = f"{path}: the folder {folder} does not exist."
     elif not os.access(folder, os.W_OK):
@@ -89,26 +78,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     After a crash, a kill, a full disk or an exception in the block, the previous file at ``path`` is intact. A symbolic
     link is followed: its target is replaced and the link remains. A new file gets the default permissions; a replaced
-    file keeps its own.
+    file keeps its own. An `OSError` says why the file cannot be written, as for `written_file`.
 
     On Linux the new file has no name until it is complete, so a kill leaves nothing behind. Elsewhere, and in the
     instant in which the file has a temporary name, a kill leaves a hidden temporary file beside ``path``; the next
     write to ``path`` removes it.
-
-    Parameters
-    ----------
-    path : str or path
-        The file to write. Its folder must exist.
-
-    Yields
-    ------
-    binary file
-        The new file.
-
-    Raises
-    ------
-    OSError
-        If ``path`` is not a regular file, the folder is missing or not writable, or the disk is full.
     """
     target = written_file(path)
     _sweep(target)

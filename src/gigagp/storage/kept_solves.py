@@ -2,20 +2,18 @@
 
 The last solve of a fit on a million rows takes minutes an iteration. `gigagp.estimators.checkpoint` logs evaluations
 and not what happens within one, so conjugate gradients write their state to a file of their own beside the checkpoint.
-It is known by what determines the solve, and read where the resumed fit comes to the same solve again.
+It is identified by everything that determines the solve, and read when the resumed fit reaches the same solve.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from gigagp.errors import GigaGPWarning, ModelFileError, warn
-from gigagp.runtime.run import current_run, running
 from gigagp.storage.occasional_writes import OccasionalWrites
 from gigagp.storage.tensor_file import load_state, save_state
 
@@ -25,14 +23,8 @@ _KIND = "solve"
 class SolveFile:
     """The state of the solve that a fit is in.
 
-    Parameters
-    ----------
-    path : Path
-        Read if it exists, written atomically, and removed at the end of the fit.
-    identity : str
-        Of the fit (`gigagp.estimators.checkpoint.fingerprint`).
-    interval : float
-        Least seconds between two writes.
+    The file is read if it exists, written atomically, at most once in an interval of seconds, and removed at the end of
+    the fit, whose identity is its `gigagp.estimators.checkpoint.fingerprint`.
     """
 
     def __init__(self, path: Path, identity: str, interval: float) -> None:
@@ -47,13 +39,7 @@ class SolveFile:
         return digest.hexdigest()
 
     def state_of(self, key: str) -> dict[str, torch.Tensor] | None:
-        """Return the state of a solve; None if the file has none of it.
-
-        Warns
-        -----
-        GigaGPWarning
-            If the file is damaged. The solve begins anew.
-        """
+        """Return the state of a solve, or None if the file has none of it; warn of a damaged file."""
         if not self.path.exists():
             return None
         try:
@@ -71,10 +57,3 @@ class SolveFile:
     def remove(self) -> None:
         """Delete the file, because the fit is complete."""
         self.path.unlink(missing_ok=True)
-
-
-@contextmanager
-def kept_in(file: SolveFile | None) -> Iterator[None]:
-    """Let solves of the block write their state to a file. A fit that several processes share does without."""
-    with running(solves=file if current_run().processes is None else None):
-        yield

@@ -11,13 +11,9 @@ from gigagp.runtime import termination
 
 
 class OccasionalWrites:
-    """Writes of a checkpoint now and then. One that fails (a full disk) does not end the fit, and is warned of once.
+    """Writes of a checkpoint now and then, because a write costs about as much as reading the table.
 
-    Parameters
-    ----------
-    path : path
-    interval : float
-        Least seconds between two writes: a write costs about as much as reading the table.
+    A write that fails (a full disk) does not end the fit, and is warned of once.
     """
 
     def __init__(self, path: Path, interval: float) -> None:
@@ -31,13 +27,7 @@ class OccasionalWrites:
         return termination.can_wait() or time.monotonic() - self._last >= self.interval
 
     def attempt(self, write: Callable[[], None]) -> bool:
-        """Write, and return whether that worked; where not, the file is what it was before. After SIGTERM never return.
-
-        Warns
-        -----
-        GigaGPWarning
-            At the first write that fails.
-        """
+        """Write, and return whether that worked; if not, the file is unchanged. After SIGTERM, end the process."""
         try:
             write()
         except ModelFileError as error:

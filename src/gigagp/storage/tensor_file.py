@@ -45,23 +45,12 @@ _DTYPES = {
 
 
 class Content(NamedTuple):
-    """The content of a file.
+    """The content of a file."""
 
-    Attributes
-    ----------
-    kind : str
-        Name of the class that wrote it.
-    tensors : dict of str to Tensor
-        The tensors, on the CPU.
-    header : dict
-    version : int
-        Version of the layout.
-    """
-
-    kind: str
-    tensors: dict[str, torch.Tensor]
+    kind: str  # name of the class that wrote it
+    tensors: dict[str, torch.Tensor]  # on the CPU
     header: dict[str, Any]
-    version: int
+    version: int  # of the layout
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -70,31 +59,15 @@ class Content(NamedTuple):
 def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> None:
     """Write tensors and a JSON header to one file, atomically: after a crash the old file is intact.
 
-    Parameters
-    ----------
-    path : str or path
-        The file.
-    kind : str
-        Name of the class that writes it.
-    tensors : mapping of str to Tensor
-        Tensors of any shape and real dtype, on any device; they are stored from the CPU.
-    header : mapping
-        Data that JSON can represent.
-
-    Raises
-    ------
-    InvalidInputError
-        If JSON cannot represent the header.
-    ModelFileError
-        If the file cannot be written.
+    ``kind`` is the name of the class that writes it. Tensors may have any shape, real dtype and device. A header that
+    JSON cannot represent is refused; `ModelFileError` says why the file cannot be written.
     """
     # Tensors on the CPU are written without a copy.
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         text = json.dumps(dict(header))
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"header must contain only data that JSON can represent ({error})."
-        raise InvalidInputError(msg) from None
+        raise InvalidInputError(f"header must contain only data that JSON can represent ({error}).") from None
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
@@ -107,8 +80,7 @@ def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], heade
         with replacing(path) as file:
             _write_tensors(file, stored, metadata)
     except OSError as error:
-        msg = f"{os.fspath(path)} cannot be written: {error.strerror or error}."
-        raise ModelFileError(msg) from error
+        raise ModelFileError(f"{os.fspath(path)} cannot be written: {error.strerror or error}.") from error
 
 
 def _write_tensors(file: BinaryIO, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
@@ -148,22 +120,7 @@ def _checksum(kind: str, header: str, tensors: Mapping[str, torch.Tensor]) -> st
 
 
 def load_state(path: Path) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
-    """Read a file of `save_state`, after checking that it is complete and undamaged.
-
-    Returns
-    -------
-    kind : str
-        Name of the class that was saved.
-    tensors : dict of str to Tensor
-        Tensors by name, on the CPU.
-    header : dict
-        Everything else that was saved, as JSON data.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is missing, damaged, truncated, newer than this version of gigagp, or not a gigagp file.
-    """
+    """Read kind, tensors and header of a file of `save_state`; see `read`."""
     content = read(path)
     return content.kind, content.tensors, content.header
 
@@ -199,11 +156,9 @@ def _opened(path: Path) -> Iterator[Any]:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
-            msg = f"{name} is a folder, not a model file."
-            raise ModelFileError(msg)
+            raise ModelFileError(f"{name} is a folder, not a model file.")
         if not stat.S_ISREG(found.st_mode):
-            msg = f"{name} is not a regular file, so it is not a model file."
-            raise ModelFileError(msg)
+            raise ModelFileError(f"{name} is not a regular file, so it is not a model file.")
         if found.st_size == 0:
             msg = f"{name} is empty: the program that wrote it was probably stopped. Fit and save again."
             raise ModelFileError(msg)
@@ -213,11 +168,9 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(next(filter(os.path.exists, names), path), framework="pt") as file:
             yield file
     except FileNotFoundError as error:
-        msg = f"{name} does not exist."
-        raise ModelFileError(msg) from error
+        raise ModelFileError(f"{name} does not exist.") from error
     except OSError as error:
-        msg = f"{name} cannot be read: {error.strerror or error}."
-        raise ModelFileError(msg) from error
+        raise ModelFileError(f"{name} cannot be read: {error.strerror or error}.") from error
     except ModelFileError:
         raise
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
@@ -232,8 +185,7 @@ def _metadata(file: Any, path: Path) -> tuple[dict[str, str], dict[str, Any], in
     name = os.fspath(path)
     metadata: dict[str, str] = file.metadata() or {}
     if metadata.get("format") != FORMAT:
-        msg = f"{name} is a safetensors file, but gigagp did not write it."
-        raise ModelFileError(msg)
+        raise ModelFileError(f"{name} is a safetensors file, but gigagp did not write it.")
     version = metadata.get("version", "")
     if not re.fullmatch("[0-9]{1,6}", version) or int(version) > VERSION:
         msg = (

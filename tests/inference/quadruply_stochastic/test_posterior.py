@@ -267,7 +267,6 @@ def test_a_sampled_fit_takes_its_hyperparameters_from_the_likelihood_and_not_fro
 
 def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
-    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
     x, y = table_of(100)
     settings = QuadruplyStochastic(n_basis=60, basis_batch=10, row_batch=30, n_columns=2, n_support=10)
     optimizer = optimization.SparseAdam(steps=100, hyper_learning_rate=0.01)

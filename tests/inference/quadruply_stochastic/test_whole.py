@@ -239,7 +239,6 @@ def test_a_classifier_without_settings_is_quick_and_good(tmp_path):
 
 def test_a_killed_fit_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
-    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
     y = (X[:, 0] > X[:, 1]).numpy()
     settings = QuadruplyStochastic(n_basis=30)
 

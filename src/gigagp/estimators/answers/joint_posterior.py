@@ -24,34 +24,14 @@ _JITTERS = (1e-10, 1e-8, 1e-6, 1e-4)
 
 
 class JointPosterior:
-    """The normal distribution of the latent function at batches of points.
+    """The normal distribution of the latent function at batches of points; `gigagp.GPRegressor.posterior` makes it.
 
-    All values are computed at their first use, in the data's own units. Where the points require a gradient, so do
-    they. The axis of the targets, of length t, is left out if the targets of the fit had none.
+    All values are computed at their first use, in the data's own units, as are the points X (..., q, d). Where the
+    points require a gradient, so do they. The axis of the targets, of length t, is left out if the targets of the fit
+    had none.
 
-    `gigagp.GPRegressor.posterior` makes it.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        Posterior in the units of the standardized problem.
-    scaling : Scaling
-        Transformation between the data's own units and those of the standardized problem.
-    X : Tensor of shape (..., q, d)
-        Points in the data's own units.
-    one_target : bool
-        Whether the axis of the targets is left out.
-    include_noise : bool, default False
-        Whether it is the distribution of measurements.
-    variance : {"auto", "samples", "solve"}, default "auto"
-        Source of `variance`; see `gigagp.GPRegressor.predict`.
-    names : sequence of str, optional
-        Names of the inputs, for messages.
-
-    Raises
-    ------
-    InvalidInputError
-        If the posterior has no prediction at a point, or no derivative.
+    With ``include_noise`` it is the distribution of measurements. ``variance`` is the source of `variance`; see
+    `gigagp.GPRegressor.predict`. Points at which the posterior has no prediction or no derivative are refused.
     """
 
     def __init__(
@@ -65,7 +45,7 @@ class JointPosterior:
         variance: Literal["auto", "samples", "solve"] = "auto",
         names: Sequence[str] | None = None,
     ) -> None:
-        self._posterior, self._scaling, self._one_target = posterior, scaling, one_target
+        self._posterior, self._scaling, self.one_target = posterior, scaling, one_target
         self._noisy, self._method = include_noise, variance
         self.X = X
         batches = X.reshape(-1, *X.shape[-2:]).to(torch.float64)
@@ -103,15 +83,10 @@ class JointPosterior:
 
         def compute() -> Tensor:
             found = self._covariance()[..., None] * self._unit.square()
-            found = found[..., 0] if self._one_target else found
+            found = found[..., 0] if self.one_target else found
             return self._finite(found.reshape(*self.X.shape[:-1], *found.shape[2:]))
 
         return self._once("covariance", compute)
-
-    @property
-    def one_target(self) -> bool:
-        """Whether the axis of the targets is left out."""
-        return self._one_target
 
     @property
     def noise(self) -> Tensor:
@@ -161,16 +136,16 @@ class JointPosterior:
             drawn = standard_normal(math.prod(leading) * q, t, generator=generator_from(random_state))
             drawn = drawn.reshape(*leading, *(1 for _ in self.X.shape[:-2]), q, t)
         else:
-            drawn = base_samples[..., None] if self._one_target else base_samples
+            drawn = base_samples[..., None] if self.one_target else base_samples
             if drawn.shape != shape:
-                given = shape[:-1] if self._one_target else shape
+                given = shape[:-1] if self.one_target else shape
                 msg = f"base_samples of rsample must have shape {given}; got {tuple(base_samples.shape)}."
                 raise InvalidInputError(msg)
         root = self._root().reshape(*self.X.shape[:-1], q)
         spread = (root @ drawn.to(root)) * self._unit
-        mean = self.mean[..., None] if self._one_target else self.mean
+        mean = self.mean[..., None] if self.one_target else self.mean
         found = mean + spread.to(mean)
-        return found[..., 0] if self._one_target else found
+        return found[..., 0] if self.one_target else found
 
     def log_prob(self, values: Tensor) -> Tensor:
         """Return the joint log density of values at the points of each batch, summed over the targets, shape (...).
@@ -217,7 +192,7 @@ class JointPosterior:
 
     def _shaped(self, values: Tensor) -> Tensor:
         """Return values of all points, (number of points, t), by batch, without the axis of a single target."""
-        values = values[:, 0] if self._one_target else values
+        values = values[:, 0] if self.one_target else values
         return self._finite(values.reshape(*self.X.shape[:-1], *values.shape[1:]))
 
     def _finite(self, values: Tensor) -> Tensor:
@@ -266,15 +241,10 @@ class JointPosterior:
 
 
 class JointOutputs:
-    """The joint distributions of several outputs at batches of points, where each output has a model of its own.
+    """The joint distributions of independent outputs, each with a model of its own, at the same batches of points.
 
-    The outputs are independent of each other. Attributes and methods are those of `JointPosterior`, with an axis of the
-    outputs, of length t, at the end.
-
-    Parameters
-    ----------
-    outputs : sequence of JointPosterior or TargetPosterior
-        One for each output, at the same points. Those of counts and classes have no log density.
+    Attributes and methods are those of `JointPosterior`, with an axis of the outputs, of length t, at the end. Counts
+    and classes have no log density.
     """
 
     def __init__(self, outputs: Sequence[Any]) -> None:
@@ -335,8 +305,7 @@ class JointOutputs:
         if values is None:
             return [None] * len(self.outputs)
         if values.shape != shape:
-            msg = f"{name} must have shape {shape}; got {tuple(values.shape)}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{name} must have shape {shape}; got {tuple(values.shape)}.")
         return values.unbind(-1)
 
 
@@ -344,23 +313,13 @@ def _checked_shape(sample_shape: object) -> tuple[int, ...]:
     """Return a leading shape of samples, or refuse it."""
     if isinstance(sample_shape, Sequence) and all(isinstance(k, Integral) and int(k) >= 0 for k in sample_shape):
         return tuple(int(k) for k in sample_shape)
-    msg = f"sample_shape of rsample must be a tuple of counts, such as (16,); got {sample_shape!r}."
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f"sample_shape of rsample must be a tuple of counts, such as (16,); got {sample_shape!r}.")
 
 
 def cholesky_of_batches(covariance: Tensor, scale: float) -> Tensor:
-    """Return lower Cholesky factors of covariances with 1e-10 of the prior variance added to their diagonals.
+    """Return lower Cholesky factors of covariances (b, q, q) with 1e-10 of the prior variance added to their diagonals.
 
-    Parameters
-    ----------
-    covariance : Tensor of shape (b, q, q)
-    scale : float
-        Prior variance. Batches that have no factor get more of it.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If a ten-thousandth of the prior variance does not suffice.
+    Batches that have no factor get more of it, up to a ten-thousandth.
     """
     eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     added = covariance.new_full((len(covariance), 1, 1), _JITTERS[0] * scale)
@@ -390,19 +349,7 @@ def known_mean(mean: Mean, X: Tensor, points: Tensor) -> Tensor | None:
 
 
 def points_of(X: object, n_inputs: int) -> Tensor:
-    """Return points as a tensor of shape (..., q, d) of floating point numbers, or refuse them.
-
-    Parameters
-    ----------
-    X : Tensor or array-like of shape (..., q, d)
-    n_inputs : int
-        d.
-
-    Raises
-    ------
-    InvalidInputError
-        If the shape is another, or a number is not finite.
-    """
+    """Return points as a finite tensor of floating point numbers of shape (..., q, d), or refuse them."""
     try:
         # torch would make float32 of Python's numbers
         found = X if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X))
@@ -412,8 +359,7 @@ def points_of(X: object, n_inputs: int) -> Tensor:
         _refuse_points(f"shape {tuple(found.shape)}, {found.dtype}", n_inputs, None)
     found = found if found.is_floating_point() else found.double()
     if not bool(torch.isfinite(found.detach()).all()):
-        msg = "X of posterior must be finite; it contains NaN or infinity."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("X of posterior must be finite; it contains NaN or infinity.")
     return found
 
 

@@ -31,12 +31,7 @@ def by_output(axis: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator of a method: for several models it is called for each of them, and the answers are joined.
 
     An argument ``y`` has a column for each output. A ``random_state`` becomes a generator for each, because samples of
-    independent outputs with the same random numbers would move together.
-
-    Parameters
-    ----------
-    axis : int
-        Axis of the outputs in arrays.
+    independent outputs with the same random numbers would move together. ``axis`` is that of the outputs in arrays.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
@@ -73,13 +68,7 @@ def each_output(getter: Callable[[Any], R]) -> Any:
 
 
 def columns_of(y: Any, count: int, name: str = "y") -> list[np.ndarray]:
-    """Return the columns of targets, one for each output.
-
-    Raises
-    ------
-    InvalidInputError
-        If there is another number of them.
-    """
+    """Return the columns of targets, one for each output; another number of them is refused."""
     values = intake.targets(y, name=name)
     if values.ndim != 2 or values.shape[1] != count:
         msg = f"{name} must have {count} target(s), as in the fit; got {values.size // max(len(values), 1)}."
@@ -101,15 +90,11 @@ def _split(given: dict[str, Any], count: int) -> list[dict[str, Any]]:
 
 
 def joined(found: Sequence[Any], axis: int) -> Any:
-    """Return the answers of all outputs as one.
-
-    Arrays are stacked along an axis, tuples are joined part by part, and functions become a function with joined
-    values. Log-likelihoods of independent outputs add up.
-    """
+    """Return the answers of all outputs as one; functions become a function with joined values."""
     first = found[0]
     if isinstance(first, np.ndarray):
         return np.stack(found, axis)
-    if isinstance(first, Estimate):
+    if isinstance(first, Estimate):  # log-likelihoods of independent outputs
         return Estimate(sum(one.value for one in found), math.hypot(*(one.standard_error for one in found)))
     if isinstance(first, JointPosterior | TargetPosterior):
         return JointOutputs(found)

@@ -70,19 +70,10 @@ class LeaveOneOut(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Points, and the posterior that answers there.
+    """Points, and the posterior that answers there."""
 
-    Attributes
-    ----------
-    X : ndarray of shape (m, d)
-        Points in the data's own units, with typical values in missing cells.
-    points : Tensor of shape (m, d)
-        Points in the units of the posterior, with NaN where cells are missing.
-    posterior : Posterior or OpenPosterior
-    """
-
-    X: np.ndarray
-    points: Tensor
+    X: np.ndarray  # (m, d) in the data's own units, with typical values in missing cells
+    points: Tensor  # (m, d) in the units of the posterior, with NaN where cells are missing
     posterior: Posterior | OpenPosterior
 
     def moments(self, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
@@ -114,32 +105,15 @@ class Predictor:
     The answers of a fit, those of the prior and those of a mixture over the hyperparameters (`predictors`) differ in
     the posterior alone. Points are inputs of the model in the data's own units, float64 of shape (m, d): an estimator
     has checked and encoded them. The methods are those of `gigagp.GPRegressor`, which documents them.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        Posterior in the units of the standardized problem.
-    scaling : Scaling
-        Transformation between the data's own units and those of the standardized problem.
-    transform : TargetTransform
-        Transform of the target, before the scaling.
-    likelihood : Likelihood
-        Likelihood with its learned parameters.
-    one_target : bool
-        Whether answers have no axis of the targets.
-    encoder : TableEncoder, optional
-        What has encoded the points. Without it, no cell is missing.
-    names : sequence of str, optional
-        Names of the inputs, for messages.
     """
 
     posterior: Posterior
     scaling: Scaling
-    transform: TargetTransform
-    likelihood: Likelihood
-    one_target: bool
-    encoder: TableEncoder | None = None
-    names: Sequence[str] | None = None
+    transform: TargetTransform  # before the scaling
+    likelihood: Likelihood  # with its learned parameters
+    one_target: bool  # whether answers have no axis of the targets
+    encoder: TableEncoder | None = None  # without one, no cell is missing
+    names: Sequence[str] | None = None  # of the inputs, for messages
 
     @guarded()
     def predict(

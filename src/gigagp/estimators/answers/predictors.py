@@ -13,7 +13,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.predictor import Predictor
-from gigagp.estimators.arguments import has_white_term, refuse_white, resolve_device, resolve_dtype, start_model
+from gigagp.estimators.arguments import DTYPES, has_white_term, refuse_white, resolve_device, start_model
 from gigagp.estimators.guard import guarded
 from gigagp.inference import Inference
 from gigagp.inference.contract.batches import prior_covariance
@@ -116,21 +116,8 @@ def prior_predictor(estimator: Any, X: Any) -> tuple[Predictor, np.ndarray]:
     """Return what answers before a fit at points like X, and these points as it takes them.
 
     Nothing is standardized, so the kernel's hyperparameters are in the units of X and of the target. There is one
-    target.
-
-    Parameters
-    ----------
-    estimator : GPRegressor
-        A copy of an estimator that is not fitted. The number and the names of the inputs are set on it.
-    X : array-like of shape (m, d)
-        Points, which determine the number and the names of the inputs.
-
-    Raises
-    ------
-    InvalidInputError
-        If an argument is invalid.
-    NotFittedError
-        With ``encode="auto"``, because a fit decides how columns are encoded.
+    target. The number and the names of the inputs are set on the estimator, which is a copy. With ``encode="auto"``,
+    `NotFittedError` is raised, because a fit decides how columns are encoded.
     """
     check_parameters(estimator)
     refuse_before_fit(estimator)
@@ -143,7 +130,7 @@ def prior_predictor(estimator: Any, X: Any) -> tuple[Predictor, np.ndarray]:
         )
         raise InvalidInputError(msg)
     inputs = intake.estimator_inputs(estimator, X, reset=True)
-    dtype, device = resolve_dtype(estimator.dtype), resolve_device(estimator.device)
+    dtype, device = DTYPES[estimator.dtype], resolve_device(estimator.device)
     start, noise = copy.copy(estimator), estimator.noise_variance
     if np.ndim(noise):
         start.noise_variance = None  # an array belongs to rows, which are not known yet
@@ -158,19 +145,7 @@ def prior_predictor(estimator: Any, X: Any) -> tuple[Predictor, np.ndarray]:
 
 
 class PriorFunctions:
-    """Samples of the prior of an unfitted estimator; the first points determine the number of inputs.
-
-    Parameters
-    ----------
-    estimator : GPRegressor
-        Unfitted estimator.
-    n_samples : int
-        Number of samples.
-    random_state : int or generator
-        Seed of the samples.
-    latent : bool, default False
-        Whether they are of the latent function.
-    """
+    """Samples of the prior of an unfitted estimator; the first points determine the number of inputs."""
 
     def __init__(self, estimator: Any, n_samples: int, random_state: RandomState, *, latent: bool = False) -> None:
         self._estimator, self._n_samples, self._random_state = copy.copy(estimator), n_samples, random_state
@@ -197,23 +172,7 @@ _KNOWN: WeakKeyDictionary[Posterior, MixturePosterior] = WeakKeyDictionary()
 def mixture_predictor(learned: Predictor, inference: Inference, optimizer: object) -> Predictor:
     """Return what answers with the mixture over what the rows of a fit leave open about its hyperparameters.
 
-    The mixture is computed once for each fit.
-
-    Parameters
-    ----------
-    learned : Predictor
-        What answers at the learned hyperparameters.
-    inference : Inference
-        Inference method that ran.
-    optimizer : object or None
-        Optimizer that ran.
-
-    Raises
-    ------
-    InvalidInputError
-        If nothing was learned, or the inference method, the likelihood or the number of targets has no such mixture.
-    MemoryBudgetError
-        If the factors of all components do not fit the memory budget.
+    The mixture is computed once for each fit, with the inference method and the optimizer that ran.
     """
     known = _KNOWN.get(learned.posterior)
     if known is None:
@@ -226,7 +185,7 @@ def _mixture(learned: Predictor, inference: Inference, optimizer: object) -> Mix
     posterior, likelihood = learned.posterior, learned.likelihood
     parts = posterior.components if isinstance(posterior, MixturePosterior) else (posterior,)
     if optimizer is None or not any(one.model.learned_names() for one in parts):
-        raise _refusal("learned hyperparameters, and this fit has kept those that were given (optimizer=None)")
+        raise _refusal("learned hyperparameters, but this fit has kept those that were given (optimizer=None)")
     if not isinstance(likelihood, Gaussian):
         raise _refusal(f"Gaussian noise; the likelihood of this fit is {likelihood.name}")
     if posterior.n_targets > 1:

@@ -30,30 +30,15 @@ from gigagp.settings.random import standard_normal
 
 @dataclass(frozen=True)
 class Latent:
-    """The latent function at points, in the units of the model; float64 on the CPU.
+    """The latent function at points, in the units of the model; float64 on the CPU."""
 
-    Attributes
-    ----------
-    mean : Tensor of shape (m, t)
-    variance : Tensor of shape (m,)
-        For all targets.
-    noise : Tensor of shape (m,)
-        Noise variance of a measurement, 0 where the likelihood has none.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    noise: Tensor
+    mean: Tensor  # (m, t)
+    variance: Tensor  # (m,), for all targets
+    noise: Tensor  # (m,), of a measurement; 0 where the likelihood has none
 
 
 class Response(ABC):
-    """A target's mean as a function of the latent function, and the distribution of the target around it.
-
-    Parameters
-    ----------
-    scaling : Scaling
-        Transformation between the units of the model and those of the targets.
-    """
+    """A target's mean as a function of the latent function, and the distribution of the target around it."""
 
     def __init__(self, scaling: Scaling) -> None:
         self.scaling = scaling
@@ -106,7 +91,6 @@ class TransformedTarget(Response):
         self.transform = transform
 
     def noise(self, posterior: Posterior | OpenPosterior, X: Tensor) -> Tensor:
-        """Return the learned noise variance."""
         return posterior.noise_at(X).double().cpu()
 
     def _own(self, latent: Latent) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -121,12 +105,10 @@ class TransformedTarget(Response):
         return function_values(self.transform, self.scaling.original(f), spread)
 
     def moments(self, latent: Latent) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the moments by quadrature, or in closed form."""
         mean, of_mean, whole = (one[:, None] for one in moments(self.transform, *self._own(latent)))
         return mean, of_mean, whole
 
     def covariance(self, latent: Latent, covariance: Tensor) -> np.ndarray:
-        """Return the covariance by Mehler's formula."""
         mean, _, noise = self._own(latent)
         found = covariance_of(self.transform, mean, covariance.numpy() * self.scaling.units().variance, noise)
         np.fill_diagonal(found, self.moments(latent)[1])
@@ -148,7 +130,6 @@ class TransformedTarget(Response):
         return log_density(self.transform, y[:, 0], mean, variance + noise)[:, None]
 
     def draws(self, f: np.ndarray, noise: Tensor, generator: torch.Generator) -> np.ndarray:
-        """Return ``g^-1(f + e)``."""
         normal = standard_normal(f.shape[0], f[0].size, generator=generator).numpy().reshape(f.shape)
         return self.transform.inverse(self.scaling.original(f + noise.sqrt().numpy()[:, None, None] * normal))
 
@@ -166,7 +147,6 @@ class TransformedTarget(Response):
         raise AssertionError
 
     def refuse_parts(self) -> NoReturn:
-        """Refuse, and say where the parts are."""
         msg = (
             "return_parts of GPRegressor.predict must be False with a target_transform: the two parts add up "
             "in units of the transformed target only. posterior_.variance_parts has them, standardized."
@@ -182,7 +162,6 @@ class TargetOfLikelihood(Response):
         self.likelihood = likelihood
 
     def noise(self, posterior: Posterior | OpenPosterior, X: Tensor) -> Tensor:
-        """Return the learned noise variance, or zeros."""
         if self.likelihood.has_noise:
             return posterior.noise_at(X).double().cpu()
         return torch.zeros(len(X), dtype=torch.float64)
@@ -191,17 +170,14 @@ class TargetOfLikelihood(Response):
         return latent.mean, latent.variance.sqrt()[:, None], latent.noise[:, None]
 
     def values(self, f: np.ndarray, noise: Tensor) -> np.ndarray:
-        """Return the mean of the target at each value."""
         return self.scaling.original(self.likelihood.target_mean(torch.from_numpy(f)).numpy())
 
     def moments(self, latent: Latent) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the moments that the likelihood states."""
         found = self.likelihood.target_moments(*self._parts(latent))
         unit = np.square(self.scaling.y_scale)
         return self.scaling.original(found.mean.numpy()), found.of_mean.numpy() * unit, found.of_target.numpy() * unit
 
     def covariance(self, latent: Latent, covariance: Tensor) -> np.ndarray:
-        """Return the covariance that the likelihood states."""
         found = self.likelihood.target_covariance(latent.mean.mT, covariance)
         return found.movedim(0, -1).numpy() * np.square(self.scaling.y_scale)
 
@@ -221,23 +197,19 @@ class TargetOfLikelihood(Response):
         return np.stack(found, -1) if found else np.empty((*mean.shape, 0))
 
     def log_density(self, y: np.ndarray, latent: Latent) -> np.ndarray:
-        """Return what the likelihood states, per unit of the target."""
         targets = torch.from_numpy(self.scaling.targets(y))
         self.likelihood.check_targets(targets)
         found = self.likelihood.predictive_log_density(targets, *self._parts(latent))
         return found.numpy() - np.log(self.scaling.y_scale)
 
     def draws(self, f: np.ndarray, noise: Tensor, generator: torch.Generator) -> np.ndarray:
-        """Return what the likelihood draws."""
         found = self.likelihood.draw_targets(torch.from_numpy(f), noise[:, None, None], generator)
         return self.scaling.original(found.numpy())
 
     def joint(self, latent: JointPosterior, *, include_noise: bool) -> TargetPosterior:
-        """Return the distribution of the target's mean, or of the target."""
         return TargetPosterior(latent, self.likelihood, self.scaling, include_noise=include_noise)
 
     def refuse_parts(self) -> NoReturn:
-        """Refuse, and say why."""
         msg = (
             f"return_parts of GPRegressor.predict must be False with the {self.likelihood.name} likelihood: the two "
             "parts add up for the latent function only. posterior_.variance_parts has them where there are any."

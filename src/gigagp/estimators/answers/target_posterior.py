@@ -19,21 +19,9 @@ from gigagp.settings.random import RandomState
 class TargetPosterior:
     """The distribution of ``E[y | f]``, such as the rate of counts, at batches of points; it is not normal.
 
-    All values are in the target's own units. Where the points require a gradient, so do they. The axis of the targets,
-    of length t, is left out if the targets of the fit had none.
-
-    `gigagp.GPRegressor.posterior` makes it.
-
-    Parameters
-    ----------
-    latent : JointPosterior
-        Joint distribution of the latent function.
-    likelihood : Likelihood
-        Says what the target's mean is.
-    scaling : Scaling
-        Transformation between the data's own units and those of the standardized problem.
-    include_noise : bool, default False
-        Whether variances and covariances are those of measurements.
+    `gigagp.GPRegressor.posterior` makes it. All values are in the target's own units. Where the points require a
+    gradient, so do they. The axis of the targets, of length t, is left out if the targets of the fit had none. With
+    ``include_noise``, variances and covariances are those of measurements.
     """
 
     def __init__(

@@ -28,49 +28,23 @@ _CHOICE = record({"rule": one_of("average", "choose"), "n_rows": whole(1), "trie
 
 
 class TriedKernel(NamedTuple):
-    """One candidate.
+    """One candidate. Gains are in nats, over the default kernel."""
 
-    Attributes
-    ----------
-    name : str
-        The kernel in the words of ``gigagp fit --kernel``.
-    gain : float
-        Log evidence in nats, minus that of the default kernel.
-    left_out_gain : float
-        Log density of each row given all others, added up, minus that of the default kernel.
-    standard_error : float
-        Standard error of ``left_out_gain``.
-    weight : float
-        Weight of its predictions: 0 or 1 for ``"choose"``.
-    without_noise : bool
-        Whether it was refused because it explains repeated inputs by having no noise.
-    """
-
-    name: str
-    gain: float
-    left_out_gain: float
-    standard_error: float
-    weight: float
-    without_noise: bool = False
+    name: str  # in the words of ``gigagp fit --kernel``
+    gain: float  # of the log evidence
+    left_out_gain: float  # of the log densities of all rows, each given all others
+    standard_error: float  # of ``left_out_gain``
+    weight: float  # of its predictions; 0 or 1 for ``"choose"``
+    without_noise: bool = False  # whether it was refused because it explains repeated inputs by having no noise
 
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """What a rule has tried, and by how much it won.
-
-    Attributes
-    ----------
-    rule : {"average", "choose"}
-        What was done. For ``kernel="auto"`` it is one of the two.
-    n_rows : int
-        Number of rows that the gains are those of.
-    tried : tuple of TriedKernel
-        The candidates; the default comes first.
-    """
+    """What a rule has tried, and by how much it won. For ``kernel="auto"`` the rule is one of the two."""
 
     rule: Literal["average", "choose"]
-    n_rows: int
-    tried: tuple[TriedKernel, ...]
+    n_rows: int  # of the rows that the gains are those of
+    tried: tuple[TriedKernel, ...]  # the default comes first
 
     def lines(self) -> list[str]:
         """Return a description, one line for the rule and one for each candidate."""
@@ -98,6 +72,5 @@ class KernelChoice:
     def from_plain(cls, data: Any) -> KernelChoice:
         """Return the choice that `to_plain` has described; raises `ModelFileError` for other data."""
         _CHOICE(data, "the header.kernel_choice")
-        names = TriedKernel._fields
-        tried = tuple(TriedKernel(**{name: one[name] for name in names}) for one in data["tried"])
+        tried = tuple(TriedKernel(*(one[name] for name in TriedKernel._fields)) for one in data["tried"])
         return cls(data["rule"], data["n_rows"], tried)

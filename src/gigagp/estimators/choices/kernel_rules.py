@@ -113,20 +113,8 @@ def pick(
 ) -> tuple[Model, KernelChoice | None]:
     """Return the model of the kernel that a rule chooses, as learned on a subset, and what was tried.
 
-    Parameters
-    ----------
-    kernel : object
-        Argument of the estimator. If it is a kernel or None, the given model is returned, and nothing is tried.
-    objective : TableObjective
-        Objective of the fit, which supplies the rows.
-    model : Model
-        Start of the fit with any kernel; its mean and noise are used.
-    inference : Inference
-        Inference method of the fit. Kernels that it does not support are not tried.
-    optimizer : object
-        Optimizer of the fit, whose settings are used if it is `optimization.Auto`.
-    generator : torch.Generator
-        Source of the subset.
+    The mean and the noise are those of the given start, which is returned if ``kernel`` is no rule. Kernels that the
+    inference does not support are not tried. The optimizer's settings are used if it is `optimization.Auto`.
     """
     if kernel not in ("auto", "choose"):
         return model, None
@@ -161,29 +149,10 @@ def average(
 ) -> tuple[MixturePosterior, History, KernelChoice]:
     """Return the mixture of the posteriors of the candidates, the history of the heaviest, and what was tried.
 
-    Parameters
-    ----------
-    objective : TableObjective
-        Objective of the fit.
-    model : Model
-        Start of the fit with any kernel; its mean and noise are used.
-    inference : Inference
-        Inference method of the fit. Kernels that it does not support are not tried.
-    learn : callable
-        Function from a start to the exact posterior of all rows after learning, and the history. After Ctrl-C the
-        remaining kernels are left out.
-    deadline : float, default infinity
-        Value of ``time.monotonic()`` at which the fit is to end. A kernel is left out if the slowest so far took longer
-        than what is left.
-    checkpoint : object
-        Must be None, because the checkpoint of a fit logs one kernel.
-
-    Raises
-    ------
-    InvalidInputError
-        If there are several targets, or a checkpoint.
-    MemoryBudgetError
-        If the factors of all kernels do not fit the memory budget.
+    The mean and the noise are those of the given start. ``learn`` returns the exact posterior of all rows after
+    learning from a start, and the history. After Ctrl-C the remaining kernels are left out, and so is one that would
+    end after the deadline if it took as long as the slowest so far. A checkpoint is refused, because it logs one
+    kernel.
     """
     if checkpoint is not None:
         msg = 'checkpoint of GPRegressor.fit must be None with kernel="average", which is for short fits; got a file.'
@@ -291,15 +260,9 @@ def candidate_kernels(default: Kernel, X: torch.Tensor, y: torch.Tensor) -> dict
     row on one of 200 rows and 18 inputs. On seven tables of 1,500 rows and five of 500, a Matern kernel of order 1/2 or
     5/2 or an RBF alone was worse than the default more often than better, by up to 1.2 nats a row.
 
-    Parameters
-    ----------
-    default : Kernel
-        Default kernel, bound to the inputs. Inputs that share a lengthscale in it do so in every kernel. What follows
-        the first part of a sum, the noise of some rows, is part of every kernel.
-    X : Tensor of shape (n, d)
-        Inputs.
-    y : Tensor of shape (n,)
-        Targets, in whose spectrum a period is looked for.
+    Inputs (n, d) that share a lengthscale in the default kernel, which is bound to them, do so in every kernel. What
+    follows the first part of a sum, the noise of some rows, is part of every kernel. A period is looked for in the
+    spectrum of the targets y (n,).
     """
     base, *noise = default.parts if isinstance(default, Sum) else (default,)
     d, groups = X.shape[1], base.groups if isinstance(base, Leaf) else None
@@ -331,11 +294,6 @@ def strongest_period(x: torch.Tensor, y: torch.Tensor) -> float | None:
 
     A cubic trend is taken out first. A peak is as good a start as the likelihood needs: its basin is one cycle in the
     span of the rows wide, and the frequencies tried lie five times closer.
-
-    Parameters
-    ----------
-    x, y : Tensor of shape (n,)
-        Places and values.
     """
     x, y = x.double().cpu(), y.double().cpu()
     n, span = len(x), float(x.max() - x.min())

@@ -24,12 +24,13 @@ from gigagp.neighbours.correlated import most_correlated
 
 #: Rows of the comparison of two likelihoods.
 CHOICE_ROWS = 500
-#: Rows with an error of so many standard deviations are compared although they were not drawn, at most so many, each
-#: with so many neighbours.
+#: Standard deviations from which a row with such an error is compared although it was not drawn, the largest number of
+#: such rows, and neighbours of each that are compared too.
 _FAR_ERROR, _MOST_FAR, _NEIGHBOURS = 6.0, 10, 3
-#: Student-t noise is not taken where the errors beyond so many scales recur in the rows around: the slope of their
-#: neighbours' mean error over their own is above this. Independent errors have a slope of zero. Those of a part of the
-#: function that the rows of the comparison are too few to resolve, such as a narrow peak, would be disregarded.
+#: Student-t noise is not taken where errors beyond this many scales recur in the rows around: the slope of their
+#: neighbours' mean error over their own is above the second number. Independent errors have a slope of zero. Those of a
+#: part of the function that the rows of the comparison are too few to resolve, such as a narrow peak, would be
+#: disregarded.
 _TAIL, _ALIKE = 4.0, 0.125
 #: Rows among which they are looked for: drawn at random, and with the targets farthest from most; and rows with the
 #: largest errors, whose standard deviations are computed.
@@ -52,22 +53,6 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
 
     The rows are random. Where others lie far from what a fit to these predicts, some of those and their neighbours
     replace as many: a few wrong targets among many rows spoil a fit with Gaussian noise, and no sample would hold them.
-
-    Parameters
-    ----------
-    arguments : Arguments
-        Checked arguments of the estimator.
-    X : ndarray of shape (n, d)
-        Inputs in the data's own units.
-    y : ndarray of shape (n,) or (n, n_targets)
-        Targets in the data's own units.
-    generator : torch.Generator
-        Source of the rows.
-
-    Raises
-    ------
-    InvalidInputError
-        If there are several targets, known noise variances of rows, a target transform, or nothing to learn.
     """
     _check_choice(arguments, y)
     y, order = y.reshape(-1), torch.randperm(len(y), generator=generator).numpy()
@@ -95,7 +80,7 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
     if robust.df > _NORMAL_DF:  # the tails are not why another optimum was found
         return Choice(Gaussian(), f"Gaussian, auto: Student-t noise would have {robust.df:.0f} degrees of freedom")
     if doubt is None and _disregards_neighbours(robust, X, y, rows, drawn):
-        doubt = "but rows around its outliers have errors alike"
+        doubt = "but rows around its outliers have similar errors"
     if doubt is not None:
         return Choice(Gaussian(), f"Gaussian, auto: {gained}, {doubt}")
     return Choice(StudentT(), f"auto: {gained}")
@@ -110,12 +95,11 @@ def _check_choice(arguments: Arguments, y: np.ndarray) -> None:
     elif np.ndim(estimator.noise_variance):
         got = "noise_variance to be a number or None; got one for each row"
     elif estimator.target_transform != "none":
-        got = f'target_transform="none"; got {estimator.target_transform!r}. Choose one of them'
+        got = f'target_transform="none"; got {estimator.target_transform!r} (choose one of them)'
     elif arguments.optimizer is None:
         got = "an optimizer, because it compares learned models; got None"
     if got is not None:
-        msg = f'likelihood="auto" of GPRegressor needs {got}.'
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f'likelihood="auto" of GPRegressor needs {got}.')
 
 
 @dataclass(frozen=True)
@@ -164,7 +148,7 @@ def _far_rows_and_neighbours(trial: _Noise, X: np.ndarray, y: np.ndarray, drawn:
 
 
 def _disregards_neighbours(robust: _Noise, X: np.ndarray, y: np.ndarray, rows: np.ndarray, drawn: np.ndarray) -> bool:
-    """Whether rows around the outliers of a robust fit to some rows, among those drawn, have errors alike."""
+    """Whether rows around the outliers of a robust fit to some rows, among those drawn, have similar errors."""
     everything, posterior = np.union1d(rows, drawn), robust.posterior
     points, errors = _errors(robust, X[everything], y[everything])
     assert posterior.model.student is not None

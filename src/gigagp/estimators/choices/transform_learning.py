@@ -73,23 +73,12 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Fit(Trial):
-    """A transform with the hyperparameters learned for it; value and densities are in the target's own units.
-
-    Attributes
-    ----------
-    transform : TargetTransform
-    model : Model
-        In units of the standardized problem.
-    precision : ndarray of shape (n, n)
-        Inverse covariance of the standardized targets, the mean's coefficients integrated out.
-    rmse : float
-        Error of the mean of each target given all others, as a share of the largest target.
-    """
+    """A transform with the hyperparameters learned for it; value and densities are in the target's own units."""
 
     transform: TargetTransform
-    model: Model
-    precision: np.ndarray
-    rmse: float
+    model: Model  # in units of the standardized problem
+    precision: np.ndarray  # inverse covariance of the standardized targets, the mean's coefficients integrated out
+    rmse: float  # of the mean of each target given all others, as a share of the largest target
 
     @classmethod
     def of(
@@ -118,26 +107,10 @@ class _Fit(Trial):
 def learn_transform(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.Generator) -> TargetTransform:
     """Return the transform that an estimator asks for, with its parameters.
 
-    Parameters
-    ----------
-    arguments : Arguments
-        Checked arguments of the estimator. Hyperparameters are learned unless its optimizer is None.
-    X : ndarray of shape (n, d)
-        Inputs.
-    y : ndarray of shape (n,)
-        Targets.
-    generator : torch.Generator
-        Source of the subset.
-
-    Raises
-    ------
-    InvalidInputError
-        If a target is not positive and the transform is a logarithm, or the variance of the targets leaves the range of
-        floating point and it is not.
+    Hyperparameters are learned unless the optimizer is None. Refuses targets that a logarithm does not allow, and those
+    whose variance leaves the range of floating point.
     """
     name = arguments.estimator.target_transform
-    if name == "none":
-        return NoTransform()
     if name == "log":
         Log().check(y)
         return Log()
@@ -199,7 +172,7 @@ def _failing(found: _Fit, plain: _Fit) -> str | None:
     """Return why a transform is not surely better than none, or None if it is."""
     doubt = found.doubt(plain, _penalty(found))
     if doubt is None and not found.rmse <= _RMSE_FACTOR * plain.rmse:
-        doubt = f"but leave-one-out RMSE {100 * (found.rmse / plain.rmse - 1):+.1f} %"
+        doubt = f"but the leave-one-out RMSE changes by {100 * (found.rmse / plain.rmse - 1):+.1f} %"
     return None if doubt is None else f"{found.value - plain.value:+.1f} nats, {doubt}"
 
 

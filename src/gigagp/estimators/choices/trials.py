@@ -1,7 +1,7 @@
-"""What is tried on a few rows, and taken only if it is surely better than what is plain.
+"""Candidates that are learned from a few rows, and taken only if they are surely better than the plain choice.
 
 The arguments ``likelihood``, ``target_transform`` and ``kernel`` can leave a choice to the data. Each has candidates of
-its own, and reasons of its own against them; how candidates are learned, compared and chosen is here.
+its own and its own reasons against them. This module learns, compares and chooses candidates.
 """
 
 from __future__ import annotations
@@ -50,18 +50,10 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate after learning from some rows.
+    """A candidate after learning from some rows."""
 
-    Attributes
-    ----------
-    value : float
-        Log density of all targets, a bound on it, or the log evidence.
-    densities : Tensor of shape (n,)
-        Log density of each target given all others.
-    """
-
-    value: float
-    densities: Tensor
+    value: float  # log density of all targets, a bound on it, or the log evidence
+    densities: Tensor  # (n,), log density of each target given all others
 
     def gain(self, plain: Trial) -> Gain:
         """Return what is gained over a trial on the same rows."""
@@ -75,7 +67,7 @@ class Trial:
         if gain.value - penalty <= MARGIN:
             return "too few"
         if gain.left_out <= ERRORS * gain.standard_error:
-            return "but leave-one-out densities within their error"
+            return "but the gain in leave-one-out densities is within its error"
         return None
 
 
@@ -92,8 +84,8 @@ def learned(
 ) -> Model:
     """Return the model that is learned from all rows of an exact objective, without progress and warnings.
 
-    `optimization.Auto` learns it, with the settings of the optimizer if that is one, and with at most so many gradients
-    after its first stage.
+    `optimization.Auto` learns it, with the settings of the optimizer if that is one, and with at most ``polish_steps``
+    gradients after its first stage.
     """
     settings = optimizer if isinstance(optimizer, Auto) else Auto()
     settings = replace(settings, subset_sizes=(objective.n_rows,), polish_steps=polish_steps)

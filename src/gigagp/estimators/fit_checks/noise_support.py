@@ -1,14 +1,14 @@
 """More noise than was learned, where the rows do not support so little of it.
 
-The likelihood takes less noise than there is in two ways, and each has a rule:
+The likelihood can find less noise than there is in two ways, and each has a rule:
 
-1. Few rows repeat with targets alike by chance. They decide on the noise alone, and a kernel that need not explain the
-   differences within places follows all others. Rows of one place tell the noise by their spread; if they are few, it
-   is that of learning from one row of each place. Also without repeats, a kernel that correlates no place with another
-   fits as well as noise of the same size: noise takes its variance (`_from_places`).
-2. Half of all targets are equal, few are giants, or many rows repeat: what few rows gain by little noise hides what the
-   others lose. Learning begins again on three quarters of the rows, four times, and the noise gets what the left-out
-   rows support (`most_supported`).
+1. A few rows repeat, with targets that are nearly equal by chance. These rows alone then determine the noise, and the
+   function follows all others. Rows of one place show the noise by their spread; if they are few, the noise is learned
+   again from one row of each place. Even without repeats, a kernel that correlates no place with another fits as well
+   as noise of the same size, and the noise takes its variance (`_from_places`).
+2. Half of all targets are equal, a few are giants, or many rows repeat: what a few rows gain from little noise hides
+   what the others lose. Learning begins again on three quarters of the rows, four times, and the noise gets what the
+   left-out rows support (`most_supported`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.model import NOISE, Model
 from gigagp.neighbours.correlated import most_correlated
 
-#: Fewest rows that tell anything, and most from which learning begins again. Of more rows, so many are looked at.
+#: Fewest rows that tell anything, and most from which learning begins again or that are looked at.
 _FEWEST, _MOST = 10, 500
 #: Most rows among which those that repeat are looked for: among more, few do not decide on the noise.
 _LOOKED_AT = 20_000
@@ -41,7 +41,7 @@ _MANY = 0.2
 _SUPPORTED = 3.0
 #: A kernel is flat if most rows have less than this correlation with any row of another place.
 _FLAT = 0.1
-#: Places contradict the learned noise if they tell more than so many times as much.
+#: Places contradict the learned noise if they tell more than this many times as much.
 _CONTRADICTS = 2.0
 #: Share of the variance of a flat kernel that noise does not take, so that there is something to learn from more rows.
 _LEFT = 0.01
@@ -52,20 +52,8 @@ def supported(
 ) -> tuple[Posterior, str]:
     """Return the posterior of a fit with Gaussian noise, or one with more noise where the rows support that.
 
-    The text says what was done to the noise; it is empty if nothing was.
-
-    Parameters
-    ----------
-    objective : TableObjective
-        Objective of the fit.
-    posterior : Posterior
-        Posterior at its end.
-    start : Model
-        Where learning began, and begins again without some rows.
-    optimizer : object
-        Optimizer of the fit, whose settings are used if it is `optimization.Auto`.
-    generator : torch.Generator
-        Source of what a posterior draws.
+    The text says what was done to the noise; it is empty if nothing was. ``start`` is where learning began, and begins
+    again without some rows, with the settings of the optimizer if it is `optimization.Auto`.
     """
     found, table = posterior.model, objective.table
     learns = NOISE in found.learned_names() and objective.has_posteriors_near and not posterior.is_mixture
@@ -130,22 +118,10 @@ def _left_out(table: TrainingTable, start: Model, optimizer: object) -> tuple[Te
 
 
 def most_supported(errors: Tensor, variances: Tensor) -> tuple[float, float]:
-    """Return the further noise variance that left-out rows support, and what they gain.
+    """Return the further noise variance that left-out rows support, and what they gain, in nats.
 
-    It maximises the log density of all rows but the one that gains most, so that no row alone decides.
-
-    Parameters
-    ----------
-    errors : Tensor of shape (n, t)
-    variances : Tensor of shape (n,)
-        Predicted variances of the errors.
-
-    Returns
-    -------
-    more : float
-        Further noise variance.
-    gain : float
-        Gain in nats of all rows but that one.
+    The rows have errors (n, t) of predicted variances (n,). The variance maximises the log density of all rows but the
+    one that gains most, so that no row alone decides. The gain is that of all rows but that one.
     """
     squares, scale = errors.square(), float(errors.square().mean())
     if not 0 < scale < math.inf:
@@ -171,7 +147,7 @@ def _from_places(
     within = places.noise(table.Y - posterior.trend(X.to(posterior.dtype)).double().cpu())
     if within <= _CONTRADICTS * noise:
         return model, ""
-    other, words = model, "learned from one row of each place, as those that repeat are too few to tell it"
+    other, words = model, "learned from one row of each place, because too few rows repeat to tell the noise"
     if _FEWEST <= len(places.first) <= min(_MOST, len(X) - 1) and noise < variance:
         other = _learned(table.take_rows(places.first), start, optimizer).model
     if _is_flat(other, X[places.first], posterior.budget):
@@ -180,11 +156,11 @@ def _from_places(
             return model, ""
         moved = (1 - _LEFT) * (sum(_levels(other, X)) - other.noise_variance)
         other = smaller.replace({NOISE: other.noise_variance + moved})
-        words = "the kernel explains no more than noise does, so that its variance counts as noise"
+        words = "the kernel explains no more than noise does, so its variance counts as noise"
     told = _levels(other, X)[0]
     if within < told:
         other, told = model.replace({NOISE: model.noise_variance + within - noise}), within
-        words = "raised to what rows of one place tell"
+        words = "raised to the variance within rows of one place"
     return (other, words) if told > _CONTRADICTS * noise else (model, "")
 
 

@@ -1,18 +1,19 @@
 """Fits that far targets, rows outside their error bars or a poor optimum spoil: warnings before and after the fit.
 
-Targets that lie far from all others spoil a fit with Gaussian noise. Before a fit, the targets alone show those that
-set the standard deviation of all. Fewer or nearer ones show after it, because no row around them predicts them. The
-noise is then mostly theirs; or, in small tables, the function turns to each of them, with a lengthscale that is far too
-short for all others.
+Targets that lie far from all others spoil a fit with Gaussian noise. Some are so far that they determine the standard
+deviation of all targets, which shows before the fit. Others show after it, because the rows around them do not predict
+them. The noise variance is then mostly due to them; or, in small tables, the function passes through each of them, with
+a lengthscale that is far too short for the other rows.
 
 Rows that all others contradict lie outside their error bars. Each row is predicted from all others at the learned
 hyperparameters, and the error is divided by its predicted standard deviation. If the model is right these are normal,
-and the largest of n exceeds z with a probability of at most ``2 n Phi(-z)``, however they are correlated. That
-hyperparameters are learned from the same rows makes large ones rarer: few rows that are far off raise the noise of all.
+and the largest of n exceeds z with a probability of at most ``2 n Phi(-z)``, however they are correlated. The
+hyperparameters are learned from the same rows, which makes large errors rarer: a few rows that are far off raise the
+noise of all.
 
-A flat fit explains its targets as noise although nearby rows have similar targets. The likelihood has optima
-where the kernel's variance is zero, or its lengthscales so short that it correlates no row with another, and all is
-noise. Learning that starts far from a better one can end there.
+A flat fit explains its targets as noise although nearby rows have similar targets. The likelihood has optima where the
+kernel's variance is zero, or where its lengthscales are so short that it correlates no row with another. Learning that
+starts far from a better optimum can end there.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from gigagp.neighbours.search import NeighbourTree
 
 #: Standard deviation of the targets, over the spread of most of them, above which a fit warns in advance.
 _TIMES = 5.0
-#: Spreads from most targets at which one is far. At most so many are predicted, each from so many rows.
+#: Distance from most targets, in their spread, at which one is far; most of these that are predicted, and from what
+#: number of rows each.
 _SPREADS, _MOST_PREDICTED, _AROUND = 6.0, 32, 30
 #: A fit warns if the squared errors of far targets, divided by the number of all rows, are more than this share of the
-#: noise variance, and if their root mean square is more than so many standard deviations. A normal error never is, and
-#: those of a function with high peaks are not.
+#: noise variance, and if their root mean square in standard deviations is more than the second number. A normal error
+#: never is, and those of a function with high peaks are not.
 _SHARE, _DEVIATIONS = 0.75, 5.0
 
 #: Probability of an error as large as the largest, if the model is right, below which a fit warns.
@@ -59,28 +61,16 @@ _ROWS, _AMONG, _NEAREST = 500, 5000, 3
 
 
 class Rows(NamedTuple):
-    """Rows of a fit that it is checked by.
-
-    Attributes
-    ----------
-    n_rows : int
-        Number of the rows.
-    targets : callable
-        Returns their targets (n, t) in any units.
-    example : callable
-        Describes the target of a row and a column to a user.
-    table : callable
-        Returns the rows of a slice in the posterior's units.
-    """
+    """Rows of a fit that it is checked by."""
 
     n_rows: int
-    targets: Callable[[], np.ndarray]
-    example: Callable[[int, int], str]
-    table: Callable[[slice], TrainingTable]
+    targets: Callable[[], np.ndarray]  # (n, t) in any units
+    example: Callable[[int, int], str]  # describes the target of a row and a column to a user
+    table: Callable[[slice], TrainingTable]  # in the posterior's units
 
 
-def warns_of_far_targets(rows: Rows) -> bool:
-    """Warn if the standard deviation of targets is due to few far ones; return whether it is."""
+def warn_of_extreme_targets(rows: Rows) -> bool:
+    """Before a fit, warn if a few targets determine the standard deviation of all; return whether they do."""
     Y = rows.targets()
     for k, column in enumerate(Y.T):
         far = far_rows(column, _TIMES)
@@ -92,7 +82,7 @@ def warns_of_far_targets(rows: Rows) -> bool:
 
 
 def warn_of_far_targets(rows: Rows, posterior: Posterior) -> bool:
-    """Warn if few targets are so far from what the rows around them predict that a fit is theirs; return whether."""
+    """After a fit, warn if a few targets that the rows around them do not predict spoil it; return whether they do."""
     Y = rows.targets()
     far = distances_from_bulk(Y) > _SPREADS
     if not far.any():
@@ -111,7 +101,7 @@ def warn_of_far_targets(rows: Rows, posterior: Posterior) -> bool:
         squares = found.residual[:, column].square()
         share = len(those) / len(Y) * squares.mean() / noise
         if share > _SHARE and (squares / found.variance).mean() > _DEVIATIONS**2:
-            why = "The rows around them do not predict few targets"
+            why = "A few targets are not what the rows around them predict"
             _warn_of_far(why, len(those), len(Y), rows.example(int(some[squares.argmax()]), int(column)))
             return True
     return False
@@ -131,15 +121,7 @@ def _warn_of_far(why: str, n_far: int, n: int, example: str) -> None:
 
 @torch.no_grad()
 def warn_of_rows_outside_bars(rows: Rows, posterior: Posterior) -> None:
-    """Warn if a row lies where its error bar, predicted from all other rows, excludes it.
-
-    Parameters
-    ----------
-    rows : Rows
-        Rows of the fit.
-    posterior : Posterior
-        Posterior of the fit, with learned Gaussian noise.
-    """
+    """Warn if a row of a fit that learned Gaussian noise lies where its prediction from all other rows excludes it."""
     found = posterior.left_out() if rows.n_rows <= _MOST_LEFT_OUT else None
     if found is None or len(found.mean) != rows.n_rows or bool(found.relative_error.any()):
         return
@@ -157,12 +139,9 @@ def warn_of_rows_outside_bars(rows: Rows, posterior: Posterior) -> None:
 
 
 def chance_of_largest(sizes: torch.Tensor) -> float:
-    """Return a bound of the probability that the largest of standard normal errors is as large as that of ``sizes``.
+    """Return a bound of the probability that the largest of standard normal errors, correlated or not, is as large.
 
-    Parameters
-    ----------
-    sizes : Tensor of any shape
-        Absolute values of the errors, which may be correlated.
+    ``sizes`` are the absolute values of the errors.
     """
     return min(1.0, 2 * sizes.numel() * math.exp(float(torch.special.log_ndtr(-sizes.max().double()))))
 
@@ -171,23 +150,15 @@ def chance_of_largest(sizes: torch.Tensor) -> float:
 
 
 def _evenly(n: int, count: int) -> slice:
-    """Return a slice with a constant step of at most so many of n rows."""
+    """Return a slice with a constant step of at most ``count`` of n rows."""
     return slice(None, None, -(-n // count))
 
 
 def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, learns_noise: bool) -> None:
     """Warn if a fit is flat and the targets are not.
 
-    Parameters
-    ----------
-    looked_at : Rows
-        Rows of the fit, of which some are compared.
-    posterior : Posterior
-        Posterior of the fit.
-    is_sum : bool
-        Whether targets are the function plus noise, and not signs, counts or transformed.
-    learns_noise : bool
-        Whether that noise has a variance, which was learned. If not, only the function's own correlations are compared.
+    ``is_sum`` says whether targets are the function plus noise, and not signs, counts or transformed; ``learns_noise``,
+    whether that noise has a variance, which was learned. If not, only the function's own correlations are compared.
     """
     if looked_at.n_rows <= _NEAREST + 1:
         return

@@ -21,15 +21,16 @@ from gigagp.neighbours.correlated import most_correlated
 
 #: Largest number of training rows at which errors are looked at.
 _ROWS = 256
-#: A fit warns if the mean squared error at training rows, in predicted variances, is more than this number and so many
-#: standard errors of the mean of independent ones.
+#: A fit warns if the mean squared error at training rows, in predicted variances, is more than the first number plus
+#: the second one times the standard error of the mean of independent ones.
 _TOO_CERTAIN, _STANDARD_ERRORS = 2.0, 4.0
 #: A fit warns if latent variances are less than expected squared errors by more than this factor.
 _LATENT = 4.0
-#: Places that are compared with the exact posterior, rows around each that it is given, and those of them between which
-#: so many points lie. Tables of no more rows than that are one place.
+#: Places that are compared with the exact posterior, rows around each that it is given, rows in its middle, and points
+#: between these in all places. Tables of no more rows than one is given are one place.
 _PLACES, _GIVEN, _CORE, _POINTS = 2, 1000, 100, 64
-#: Where half of the rows leave a variance at most so many times as large, rows farther away matter little.
+#: Where half of the rows leave a variance at most this many times as large, rows farther away matter little; and the
+#: fewest points of this kind that are looked at.
 _LOCAL, _FEWEST_LOCAL = 1.1, 8
 #: Least predicted variance: a share of the prior one, and of the mean square of the targets, near their rounding.
 _LEAST_SHARE, _ROUNDING = 1e-6, 1e-12

@@ -52,10 +52,7 @@ _NAMES = {item: name for name, item in _CLASSES.items()}
 def to_plain(value: Any) -> Any:
     """Return a setting as data that JSON can represent.
 
-    Raises
-    ------
-    InvalidInputError
-        If it is neither plain data, nor one of the package's settings, nor a user-defined dataclass or likelihood.
+    It may be plain data, one of the package's settings, or a user-defined dataclass or likelihood.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -100,25 +97,12 @@ def foreign_parts(value: Any) -> Iterator[type]:
 
 
 def from_plain(data: Any, custom: Custom = NOTHING, n_inputs: int | None = None) -> Any:
-    """Return the setting from its description by `to_plain`.
+    """Return the setting from its description by `to_plain`, with kernels bound to ``n_inputs``, if that is given.
 
-    Parameters
-    ----------
-    data : plain data
-        The description.
-    custom : Custom
-        Classes that are not part of the package.
-    n_inputs : int, optional
-        Number of inputs to which kernels must be bound; None: any.
-
-    Raises
-    ------
-    InvalidInputError
-        If the description names a class that is neither part of the package nor in ``custom``, or has invalid values.
+    A class that is neither part of the package nor in ``custom`` is refused, and so are invalid values.
     """
     if isinstance(data, list):
-        msg = f"a list is not a setting; got {str(data)[:100]}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"a list is not a setting; got {str(data)[:100]}.")
     if not isinstance(data, dict):
         return data
     if isinstance(data.get("tuple"), list):
@@ -127,16 +111,14 @@ def from_plain(data: Any, custom: Custom = NOTHING, n_inputs: int | None = None)
         return from_dict(data["kernel"], custom, n_inputs)
     name, settings = data.get("class"), data.get("settings")
     if not isinstance(name, str) or not isinstance(settings, dict):
-        msg = f"a setting must be plain or have a class and settings; got {str(data)[:100]}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"a setting must be plain or have a class and settings; got {str(data)[:100]}.")
     cls = _CLASSES.get(name) if MARK not in data else None
     if cls is None:
         cls = _registered(data.get(MARK)) or custom.find(name, data, "a setting")
     try:
         return cls(**{key: from_plain(item, custom, n_inputs) for key, item in settings.items()})
     except TypeError as error:
-        msg = f"the description of {name} has arguments that it does not take: {error}."
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f"the description of {name} has arguments that it does not take: {error}.") from error
 
 
 def _registered(path: Any) -> type | None:

@@ -28,10 +28,7 @@ _PLACES = (-0.1, 0.0, 0.1)
 def checked_again(estimator: FittedEstimator, header: Mapping[str, Any]) -> dict[str, Any] | None:
     """Recreate user-defined parts from their description; return values to recognise them, or None without such parts.
 
-    Raises
-    ------
-    InvalidInputError
-        If the recreated parts differ from the original ones.
+    Parts that differ from the original ones are refused.
     """
     model, d = estimator.posterior_.model, len(estimator.scaling_.x_centre)
     likelihood = resolve_likelihood(estimator.likelihood)

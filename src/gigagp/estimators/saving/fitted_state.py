@@ -25,10 +25,7 @@ SCALES = ("x_centre", "x_scale", "y_centre", "y_scale")
 def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the plain data that restore a fitted estimator.
 
-    Raises
-    ------
-    InvalidInputError
-        If a part could not be restored, such as a lambda, or a class whose description does not reproduce it.
+    A part that could not be restored is refused, such as a lambda or a class whose description does not reproduce it.
     """
     posterior = estimator.posterior_
     tensors, posterior_header = posterior.state()
@@ -87,9 +84,8 @@ def joined_states(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the plain data of several outputs with a model each.
 
-    `gigagp.estimators.saving.restored_state.states_of` is the inverse.
-
-    Tensors that all models have alike, such as the rows, are there once. A single model stays as it is.
+    Tensors that are equal for all models, such as the rows, are there once. A single model stays as it is.
+    `restored_state.states_of` is the inverse.
     """
     if len(states) == 1:
         return states[0]

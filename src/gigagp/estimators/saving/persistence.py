@@ -28,43 +28,19 @@ State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 #: From a layout's version to a function that upgrades a model's state to the next version, so that old files load.
 _UPGRADES: dict[int, Callable[[State], State]] = {}
 #: Exceptions that an incomplete state can raise while a model is built from it.
-_UNSOUND = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+_UNSOUND = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Saveable(Protocol):
-    """The interface of estimators that `save` requires."""
-
     def _to_state(self) -> State: ...
 
 
 @memory_is_budget()
 def save(estimator: Saveable, path: Path, *, notes: Mapping[str, Any] | None = None) -> None:
-    """Write a fitted estimator to one file, atomically.
+    """Write a fitted estimator to one file, atomically; see `gigagp.estimators.base.GaussianProcess.save`.
 
-    Parameters
-    ----------
-    estimator : GPRegressor or GPClassifier
-        A fitted estimator. If it contains classes and functions that are not part of gigagp (a kernel, a mean, a
-        likelihood, a subclass of the estimator), the file stores their names, and they must be passed to `load`.
-    path : str or path
-        The file. A previous file is replaced once the new one is complete.
-    notes : mapping, optional
-        Further JSON data to store with the model, such as the name of the target column. `load_notes` reads them.
-
-    Raises
-    ------
-    InvalidInputError
-        If a part of the model could not be recreated from the file; nothing is then written.
-    ModelFileError
-        If the file cannot be written.
+    ``notes`` are further JSON data to store with the model, such as the name of the target column. `load_notes` reads
+    them.
     """
     tensors, header = estimator._to_state()
     kind = type(estimator)
@@ -126,14 +102,10 @@ def load(path: Path, custom: Iterable[Item] = ()) -> Any:
         return _estimator_class(kind, path, content.header, given)._from_state(*state, given)
     except MemoryBudgetError:
         raise
-    except ModelFileError as error:
-        if str(error).startswith(os.fspath(path)):
+    except (ModelFileError, InvalidInputError) as error:
+        if isinstance(error, ModelFileError) and str(error).startswith(os.fspath(path)):
             raise
-        msg = f"{os.fspath(path)} cannot be loaded: {error}"
-        raise ModelFileError(msg) from error
-    except InvalidInputError as error:
-        msg = f"{os.fspath(path)} cannot be loaded: {error}"
-        raise ModelFileError(msg) from error
+        raise ModelFileError(f"{os.fspath(path)} cannot be loaded: {error}") from error
     except _UNSOUND as error:
         shown = f"{type(error).__name__}: {error}"
         msg = (

@@ -88,13 +88,7 @@ _HEADER = record(
 
 
 def states_of(tensors: dict[str, Tensor], header: dict[str, Any]) -> list[tuple[dict[str, Tensor], dict[str, Any]]]:
-    """Return the states of the models in a file: one, or one for each output; see `fitted_state.joined_states`.
-
-    Raises
-    ------
-    ModelFileError
-        If the header does not describe models of one output each, all of the same inputs.
-    """
+    """Return the states of the models in a file: one, or one for each output; see `fitted_state.joined_states`."""
     if "outputs" not in header:
         return [(tensors, header)]
     one = record({"one_target": flag, "feature_names": listing(text)})
@@ -108,24 +102,7 @@ def states_of(tensors: dict[str, Tensor], header: dict[str, Any]) -> list[tuple[
 
 
 def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, Any], custom: Custom = NOTHING) -> E:
-    """Return the estimator that `fitted_to_state` described.
-
-    Parameters
-    ----------
-    cls : type
-        Class of the estimator.
-    tensors : dict of str to Tensor
-        Tensors that `fitted_to_state` returned.
-    header : dict
-        Plain data that `fitted_to_state` returned.
-    custom : Custom
-        Functions and classes that are not part of the package.
-
-    Raises
-    ------
-    ModelFileError, InvalidInputError
-        If the state is not valid for an estimator.
-    """
+    """Return the estimator that `fitted_to_state` described; states that are not valid are refused."""
     _HEADER(header, "the header")
     scaling = _scaling(tensors)
     d, t = len(scaling.x_scale), len(scaling.y_scale)
@@ -269,14 +246,7 @@ def _check_answer(posterior: Posterior) -> None:
 
 
 def restored_classes(header: dict[str, Any], latent: FittedEstimator) -> tuple[np.ndarray, list[str]]:
-    """Return the class labels of a classifier and the names of its inputs.
-
-    Raises
-    ------
-    ModelFileError
-        If the likelihood is not one of classes, the number of classes does not match the latent functions, or the
-        classes are not different numbers or strings.
-    """
+    """Return the class labels of a classifier and the names of its inputs, which have to suit its latent functions."""
     if not isinstance(resolve_likelihood(latent.likelihood), Logistic | Probit):
         raise ModelFileError(f"the header.settings.likelihood must be one of classes; got {latent.likelihood!r}.")
     t = latent.posterior_.n_targets

@@ -24,7 +24,8 @@ from gigagp.kernels.serialization import describe, foreign_classes
 from gigagp.model.model import Model
 from gigagp.model.scaling import Scaling
 from gigagp.operators.grid.statistics import GridCollector, GridStatistics, GridSum, Neighbourhoods, RegularGrid
-from gigagp.runtime import group, processes, termination
+from gigagp.runtime import group, termination
+from gigagp.runtime.run import current_run
 from gigagp.settings.custom import Custom
 from gigagp.storage.occasional_writes import OccasionalWrites
 from gigagp.tables.rows.preview import Preview, preview_of
@@ -115,7 +116,7 @@ def stream(settings: GridSettings, job: StreamJob, generator: torch.Generator) -
 
 def _share(settings: GridSettings, job: StreamJob) -> tuple[int, int]:
     """Return the rank of this process and the number of processes; (0, 1) without distribution."""
-    together = processes.current()
+    together = current_run().processes
     if not settings.distributed or together is None:
         return 0, 1
     if job.checkpoint is not None:
@@ -171,7 +172,7 @@ def _collected(
         }
     collector.name_inputs(source.input_names)
     _pass(job, collector, shift, share)
-    together = processes.current()
+    together = current_run().processes
     if not settings.distributed or together is None:
         return collector, shift, learned
     together.meet("the sums of all rows")  # where a process that could not read its share sends its message

@@ -14,7 +14,7 @@ from gigagp.model.model import NOISE, Model
 from gigagp.products.tiles import Tiles, tiles_of
 from gigagp.runtime import interruption
 from gigagp.runtime.memory import require
-from gigagp.runtime.processes import current
+from gigagp.runtime.run import current_run
 
 #: Number of m x m float64 arrays alive at once, and of further ones while processes add theirs.
 _SQUARES, _SHARED_SQUARES = 10, 16
@@ -36,7 +36,7 @@ def require_points(n_inducing: int, table: TrainingTable, batch_size: int = 1) -
 
 
 def _squares() -> int:
-    return _SQUARES if current() is None else _SQUARES + _SHARED_SQUARES
+    return _SQUARES if current_run().processes is None else _SQUARES + _SHARED_SQUARES
 
 
 def row_blocks(within: slice, n_inducing: int, budget: int, device: torch.device) -> Iterator[slice]:

@@ -185,7 +185,7 @@ class Likelihood(ABC):
         std = variance.clamp_min(0).sqrt()
         places, weights = (one.to(mean) for one in hermite(NODES))
         values = self.target_mean(mean[..., None] + std[..., None] * places)
-        coefficients = (values - values.mean(-1, keepdim=True)) @ (_polynomials(NODES).to(mean) * weights).mT
+        coefficients = (values - values.mean(-1, keepdim=True)) @ (hermite_polynomials(NODES).to(mean) * weights).mT
         scale = torch.where(std > 0, std, torch.ones_like(std))
         correlation = (covariance / scale[..., :, None] / scale[..., None, :]).clamp(-1, 1)
         power, found = torch.ones_like(correlation), torch.zeros_like(correlation)
@@ -243,7 +243,7 @@ def _even_rule(like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache
-def _polynomials(nodes: int) -> Tensor:
+def hermite_polynomials(nodes: int) -> Tensor:
     """Return normalised Hermite polynomials 1, ..., nodes - 1 at the nodes, shape (nodes - 1, nodes).
 
     Gauss's rule keeps them orthonormal, so that the squares of coefficients add up to the variance.

@@ -89,5 +89,4 @@ def resolve_likelihood(likelihood: str | Likelihood) -> Likelihood:
     if isinstance(likelihood, str) and likelihood in _BY_NAME:
         return _BY_NAME[likelihood]()
     names = ", ".join(map(repr, (*_BY_NAME, AUTO)))
-    msg = f"likelihood must be one of {names} or of gigagp.likelihoods; got {likelihood!r}."
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f"likelihood must be one of {names} or of gigagp.likelihoods; got {likelihood!r}.")

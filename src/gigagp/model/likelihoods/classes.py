@@ -28,7 +28,6 @@ class _Binary(Likelihood):
     is_log_concave = True
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise an error for targets other than -1 and 1."""
         if not bool((y.abs() == 1).all()):
             msg = f"targets of the {self.name} likelihood must be -1 and 1; got {y[y.abs() != 1][:3].tolist()}."
             raise InvalidInputError(msg)
@@ -130,7 +129,6 @@ class Probit(_Binary):
     signal_variance = 3.0
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
-        """Return the logarithm of the normal distribution function of ``y f``."""
         return torch.special.log_ndtr(y * f)
 
     def probability(self, f: Tensor) -> Tensor:

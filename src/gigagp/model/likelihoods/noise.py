@@ -70,7 +70,6 @@ class Laplace(Likelihood):
         return 0.5 * share.square() + torch.logaddexp(*sides) - (2 * b).log()
 
     def draw_targets(self, f: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the function with double-exponential noise."""
         uniform = torch.rand(f.shape, generator=generator, dtype=torch.float64) - 0.5
         return f - (0.5 * noise).sqrt() * (uniform.sign() * torch.log1p(-2 * uniform.abs().clamp_max(0.5 - 1e-16))).to(
             f
@@ -164,7 +163,6 @@ class StudentT(Settings, Likelihood):
         return torch.cat(found).reshape(y.shape)
 
     def information(self, noise: Tensor) -> Tensor:
-        """Return ``(df + 1) / ((df + 3) s^2)``."""
         return (self.degrees + 1) * self.degrees / ((self.degrees + 3) * self._squares(noise))
 
     def draw_targets(self, f: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:

@@ -28,27 +28,15 @@ Verbosity = Annotated[
 
 
 def meter_for(verbose: Verbosity, stream: TextIO | None = None, *, job: str = "fit") -> Meter:
-    """Return the meter for an estimator's ``verbose``.
+    """Return the meter for an estimator's ``verbose``: a `Meter` unchanged, or what the work is shown by on a stream.
 
-    Parameters
-    ----------
-    verbose : int, bool, "auto" or Meter
-        0: nothing. 1: a bar on a terminal, an output in a notebook, and elsewhere lines at growing intervals. 2 or
-        more: a line for every step. ``"auto"``: the bar or the output, once the work has taken ten seconds or is
-        expected to; nothing elsewhere, so that tests and pipelines stay silent. A `Meter` is returned unchanged.
+    0 shows nothing; 1 a bar on a terminal, an output in a notebook, and elsewhere lines at growing intervals; 2 or more
+    a line for every step. ``"auto"`` shows the bar or the output once the work has taken ten seconds or is expected to,
+    and nothing elsewhere, so that tests and pipelines stay silent. ``job`` is what the line at the end calls the work.
 
-        Of the processes of a distributed fit, only the first shows anything. Inside of other work that is shown, such
-        as `gigagp.compare`, the work is a part of that. Bars are shown in the main thread of the main process only;
-        other threads and processes write lines, or nothing for ``"auto"``.
-    stream : text stream or None
-        Destination; None: standard error.
-    job : str
-        What the work is, for the line at its end.
-
-    Raises
-    ------
-    InvalidInputError
-        If ``verbose`` is none of these.
+    Of the processes of a distributed fit, only the first shows anything. Inside of other work that is shown, such as
+    `gigagp.compare`, the work is a part of that. Bars are shown in the main thread of the main process only; other
+    threads and processes write lines, or nothing for ``"auto"``.
     """
     verbose = checked(verbose, Verbosity, "verbose", "GPRegressor")
     if isinstance(verbose, Meter):

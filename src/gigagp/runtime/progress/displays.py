@@ -28,18 +28,10 @@ _UPDATES = 0.5
 
 
 class _Display(Meter):
-    """What all displays share.
+    """What all displays share; the stream is by default standard error at the time of writing.
 
-    Parameters
-    ----------
-    stream : text stream or None
-        Destination; None: standard error at the time of writing.
-    job : str
-        What the work is.
-    patience : float, default 0
-        Nothing is shown before this many seconds have passed, unless a forecast says that the work will take longer.
-    clock : callable
-        Returns the time in seconds; replaced in tests.
+    Nothing is shown before ``patience`` seconds have passed, unless a forecast says that the work will take longer.
+    Tests replace the clock, which returns the time in seconds.
     """
 
     _lock: ClassVar[threading.RLock] = threading.RLock()
@@ -91,7 +83,6 @@ class _Display(Meter):
         self.phase(title, total)
 
     def phase(self, title: str, total: int | None = None, **details: Any) -> None:
-        """Begin a phase; see `Meter.phase`."""
         self.tracker.phase(title, total, **details)
         self._show()
 
@@ -154,24 +145,11 @@ class _Display(Meter):
 class PlainProgress(_Display):
     """A meter that writes whole lines, for logs: one after ten seconds, and later ones at growing intervals.
 
-    Parameters
-    ----------
-    stream, job, patience, clock
-        Destination, name of the work, delay in seconds, and clock; by default standard error without a delay.
-    every_step : bool, default False
-        Whether to write a line for every step, with its quantities.
+    With ``every_step`` it writes a line for every step, with its quantities.
     """
 
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        job: str = "fit",
-        patience: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-        every_step: bool = False,
-    ) -> None:
-        super().__init__(stream, job=job, patience=patience, clock=clock)
+    def __init__(self, stream: TextIO | None = None, *, every_step: bool = False, **details: Any) -> None:
+        super().__init__(stream, **details)
         self._every_step = every_step
 
     def _begin(self) -> None:
@@ -209,11 +187,6 @@ class RichProgress(_Display):
     """A meter that shows one bar on a terminal, and a line at the end. Requires ``rich``.
 
     Only one bar is shown at a time in a process; what begins beside it shows nothing.
-
-    Parameters
-    ----------
-    stream, job, patience, clock
-        The terminal, name of the work, delay in seconds, and clock; by default standard error without a delay.
     """
 
     #: the bar that is shown, if there is one

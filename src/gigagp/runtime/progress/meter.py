@@ -11,13 +11,7 @@ from gigagp.runtime.run import Meter, current_run
 
 
 class Nested(Meter):
-    """The meter of work inside of other work: its phases are parts of a step of that work.
-
-    Parameters
-    ----------
-    outer : Meter
-        Meter of the other work.
-    """
+    """The meter of work inside of other work: its phases are parts of a step of that work."""
 
     def __init__(self, outer: Meter) -> None:
         self._outer = outer
@@ -27,7 +21,6 @@ class Nested(Meter):
         self._outer.start(total, title)
 
     def phase(self, title: str, total: int | None = None, **details: Any) -> None:
-        """Begin a phase of the inner work."""
         self._outer.phase(title, total, **details)
 
     def step(self, **fields: object) -> None:
@@ -65,13 +58,7 @@ def current() -> Meter:
 
 
 class Approach:
-    """How far a falling number is on its way to a goal, if it falls by about the same factor in every step.
-
-    Parameters
-    ----------
-    goal : float
-        The number at which the work ends.
-    """
+    """How far a falling number is on its way to a goal, if it falls by about the same factor in every step."""
 
     def __init__(self, goal: float = 1.0) -> None:
         self._goal, self._first, self._share = goal, math.nan, 0.0

@@ -109,15 +109,7 @@ class _Level:
 
 
 class Tracker:
-    """The state of a piece of work. All methods may be called in any order.
-
-    Parameters
-    ----------
-    job : str
-        What the work is, such as ``"fit of 8,000 rows"``.
-    clock : callable
-        Returns the time in seconds.
-    """
+    """The state of a piece of work, such as a "fit of 8,000 rows". All methods may be called in any order."""
 
     def __init__(self, job: str = "fit", clock: Callable[[], float] = time.monotonic) -> None:
         self.job, self._clock = job, clock
