@@ -44,14 +44,7 @@ def shown(cell: Any) -> str:
 class Place:
     """The location of cells, for messages.
 
-    Attributes
-    ----------
-    name : str
-        Name of the argument.
-    columns : sequence, optional
-        Names of the columns; None: their numbers.
-    first_row : int
-        Number of the first row.
+    ``columns`` has the columns' names, None for their numbers, and ``first_row`` is the number of the first row.
     """
 
     name: str
@@ -104,14 +97,9 @@ def refuse_not_finite(values: np.ndarray, place: Place) -> np.ndarray:
 
 
 def to_floats(values: np.ndarray, place: Place) -> np.ndarray:
-    """Return cells as float64: numbers, booleans, and text that is a number.
+    """Return cells as float64: numbers, booleans, and text that is a number; NaN and infinity pass.
 
-    64-bit integers above 2**53 are rounded, as NumPy rounds them.
-
-    Raises
-    ------
-    InvalidInputError
-        For the first cell that is none of these, or is masked or empty. NaN and infinity are accepted.
+    64-bit integers above 2**53 are rounded, as NumPy rounds them. Raises `InvalidInputError` for the first other cell.
     """
     values = refuse_masked(values, place)
     kind = values.dtype.kind

@@ -23,19 +23,9 @@ def numbers(
 ) -> np.ndarray:
     """Return real numbers as a float64 array of the same shape.
 
-    Parameters
-    ----------
-    values : array-like
-        Numbers, booleans, or text that is a number, in an array, list, tensor, sparse matrix, data frame or column of
-        one. Gradients of tensors are discarded.
-    name : str
-        Name of the argument, for messages.
-    finite : bool, default True
-        Whether to reject NaN and infinity; False for callers that check the numbers themselves.
-    first_row : int, default 0
-        Number of the first row, for messages.
-    memory_budget : int, str or None
-        Memory that the dense form of a sparse matrix may use; see `gigagp.runtime.memory.resolve_budget`.
+    ``values`` are numbers, booleans, or text that is a number, in an array, list, tensor (gradients are discarded),
+    sparse matrix, data frame or column of one. NaN and infinity pass unless ``finite``. ``first_row`` is the number of
+    the first row in messages. A sparse matrix is made dense within the memory budget.
 
     Raises
     ------
@@ -88,13 +78,7 @@ def _require_table(shape: tuple[int, ...], name: str, min_rows: int) -> None:
 def table_columns(
     X: Any, name: str = "X", *, min_rows: int = 1, memory_budget: float | str | None = None
 ) -> tuple[list[Any] | None, list[Any]]:
-    """Return the names of a table's columns, None for an array, and its columns, of any type and as they are.
-
-    Raises
-    ------
-    InvalidInputError, MemoryBudgetError
-        If X is not a table, repeats a name, or is a sparse matrix that is too large to be made dense.
-    """
+    """Return the names of a table's columns, None for an array, and its columns, of any type and as they are."""
     frame = _frame(X)
     if frame is not None:
         _refuse_repeated(frame[0], name)
@@ -114,13 +98,7 @@ def _rows(X: Sequence[Any], name: str) -> np.ndarray:
 
 
 def targets(y: Any, n_rows: int | None = None, name: str = "y", *, finite: bool = True, **options: Any) -> np.ndarray:
-    """Return targets, float64 of shape (n,) or (n, t); arguments and errors are those of `numbers`.
-
-    Parameters
-    ----------
-    n_rows : int, optional
-        Number of rows of the inputs, which must be that of the targets.
-    """
+    """Return targets, float64 of shape (n,) or (n, t), as many as there are rows; the rest is as for `numbers`."""
     if y is None:
         msg = f"{name} must be given: a fit requires y to be passed, but the target y is None."
         raise InvalidInputError(msg)
@@ -133,19 +111,9 @@ def targets(y: Any, n_rows: int | None = None, name: str = "y", *, finite: bool 
 
 
 def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int = 0) -> np.ndarray:
-    """Return class labels, shape (n,): whole numbers, booleans or strings, all of one type.
+    """Return class labels, shape (n,), from an array of shape (n,) or (n, 1).
 
-    Parameters
-    ----------
-    y : array-like of shape (n,) or (n, 1)
-        The labels.
-    n_rows, name, first_row
-        As for `targets` and `numbers`.
-
-    Raises
-    ------
-    InvalidInputError
-        For a label that is masked, missing or not a valid label, and for strings mixed with numbers.
+    They are whole numbers, booleans or strings, all of one type.
     """
     if y is None:
         msg = f"{name} must be given: a fit requires y to be passed, but the target y is None."
@@ -185,11 +153,6 @@ def estimator_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) 
     """Return the inputs of a scikit-learn estimator's `fit` (``reset``) or of its predictions.
 
     Their number and names are stored on the estimator by a fit, and compared with the stored ones otherwise.
-
-    Raises
-    ------
-    InvalidInputError, MemoryBudgetError
-        As for `inputs`; also if the number or the names of the inputs differ from those of the fit.
     """
     budget = getattr(estimator, "memory_budget", None)
     values = inputs(X, min_rows=min_rows, memory_budget=budget)
@@ -229,13 +192,7 @@ def is_sparse(values: Any) -> bool:
 
 
 def frame_names(values: Any) -> list[str] | None:
-    """Return the column names of a data frame, or None for anything else.
-
-    Raises
-    ------
-    InvalidInputError
-        If two columns have the same name.
-    """
+    """Return the column names of a data frame, which must differ, or None for anything else."""
     if isinstance(values, str) or (frame := _frame(values)) is None:
         return None
     names = [str(name) for name in frame[0]]

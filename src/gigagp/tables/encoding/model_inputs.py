@@ -18,11 +18,6 @@ def model_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1, open
     A fit with ``encode="auto"`` sets ``encoder_``, which later tables go through. Number and names of the columns are
     checked as by `gigagp.tables.intake.estimator_inputs`, and are those of the table before it is encoded. With
     ``opens``, some missing cells are NaN (`TableEncoder.transform`).
-
-    Raises
-    ------
-    InvalidInputError, MemoryBudgetError
-        As for `gigagp.tables.intake.estimator_inputs` and `TableEncoder`.
     """
     if reset:
         estimator.__dict__.pop("encoder_", None)  # of an earlier fit

@@ -17,13 +17,8 @@ DELIMITED, COMPRESSED = {".csv", ".tsv"}, {".gz", ".bz2", ".zst", ".lz4"}
 def table_files(path: str | os.PathLike[str]) -> list[Path]:
     """Return the files of a table: the file itself, or a folder's Parquet and CSV files at any depth, sorted by name.
 
-    Links are followed. Hidden files, and those whose names begin with ``_``, are left out.
-
-    Raises
-    ------
-    InvalidInputError
-        If the path does not exist, the folder has no such files, or one of its parts cannot be reached (a broken link,
-        a folder without permission). The remaining files alone would be a different table.
+    Links are followed. Hidden files, and those whose names begin with ``_``, are left out. A part that cannot be
+    reached is an `InvalidInputError`, because the remaining files alone would be a different table.
     """
     path = checked_path(path)
     if not path.is_dir():

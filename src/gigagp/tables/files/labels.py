@@ -17,23 +17,8 @@ from gigagp.tables.intake import labels as known_labels
 class Labels:
     """The classes of a column, and the codes 0, 1, ... that stand for its labels.
 
-    Until the classes are known, codes are given in the order in which labels first occur. `finish` sorts the classes,
-    and says how the codes change.
-
-    Parameters
-    ----------
-    classes : sequence, optional
-        All classes; None: collected from the labels.
-
-    Attributes
-    ----------
-    classes : ndarray of shape (n_classes,) or None
-        Sorted numbers, texts or booleans; None until they are known.
-
-    Raises
-    ------
-    InvalidInputError
-        If fewer than two classes are given, one is given twice, or one is not a number, text or boolean.
+    Until the classes are known, codes are given in the order in which labels first occur. `finish` sorts the
+    ``classes``, numbers, texts or booleans, and says how the codes change.
     """
 
     def __init__(self, classes: Sequence[Any] | np.ndarray | None = None) -> None:
@@ -58,11 +43,9 @@ class Labels:
         return 1 if len(self.classes) == 2 else len(self.classes)
 
     def signs(self, codes: np.ndarray) -> np.ndarray:
-        """Return the targets of a two-class likelihood, shape (n, n_functions): 1 for the class, -1 for all others.
+        """Return the targets of a two-class likelihood, (n, n_functions), from codes (n,).
 
-        Parameters
-        ----------
-        codes : ndarray of shape (n,)
+        They are 1 for the class and -1 for all others.
         """
         if self.n_functions == 1:
             return 2.0 * codes[:, None] - 1.0
@@ -73,20 +56,9 @@ class Labels:
     ) -> np.ndarray:
         """Return the codes of a column's labels, float64.
 
-        Parameters
-        ----------
-        column : pyarrow.ChunkedArray
-        name, source : str
-            Names of the column and the file, for messages.
-        first_row : int
-            Number of rows of the file before these, for messages.
-        typed : bool
-            Whether the file states the type of the labels. If not (CSV), a text such as ``"3"`` may be a number.
-
-        Raises
-        ------
-        InvalidInputError
-            If a cell is empty or not a label, or its label is not one of the classes once these are known.
+        An empty cell, what is no label, and a label of no known class are refused. ``typed`` says whether the file
+        states the type of the labels. If not (CSV), a text such as ``"3"`` may be a number. Messages have the names of
+        column and file (``source``) and the row, counted after ``first_row``.
         """
         where = f"{source}: column {name!r}"
         if column.null_count:
@@ -152,10 +124,7 @@ class Labels:
     def finish(self, source: str) -> np.ndarray:
         """Sort the classes that have been collected, and return the new code of each old one, shape (n_classes,).
 
-        Raises
-        ------
-        InvalidInputError
-            If there is only one class, or there are texts and numbers, which have no common order.
+        There must be two at least, and no texts beside numbers, which have no common order.
         """
         found = list(self._codes)
         if self._untyped and all(isinstance(label, str) for label in found):

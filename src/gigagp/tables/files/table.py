@@ -19,20 +19,7 @@ _UNNAMED_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of finite float64 numbers.
-
-    Attributes
-    ----------
-    names : tuple of str
-        One name for each column, all different.
-    values : ndarray of shape (n, n_columns)
-        float64.
-
-    Raises
-    ------
-    InvalidInputError
-        If shape and names do not fit, or a name is empty or repeated.
-    """
+    """Named columns of finite float64 numbers; ``values`` has the shape (n, n_columns), and all names differ."""
 
     names: tuple[str, ...]
     values: np.ndarray
@@ -68,24 +55,10 @@ class Table:
     def from_arrow(
         cls, columns: pa.Table, names: Sequence[str] | None = None, source: str = "the table", first_row: int = 0
     ) -> Table:
-        """Convert the named columns to numbers.
+        """Convert the named columns to numbers, in this order (None: all of them); the others may hold anything.
 
-        Parameters
-        ----------
-        columns : pyarrow.Table
-            Columns of any type; those that are not in ``names`` may hold anything.
-        names : sequence of str, optional
-            Columns to convert, in this order; None: all of them.
-        source : str
-            What to call the table in messages, usually the file's name.
-        first_row : int
-            Number of rows of the source before these, so that messages count from its beginning.
-
-        Raises
-        ------
-        InvalidInputError
-            If a column is missing, or has a cell that is not a finite number: text, a date, an empty cell, NaN or
-            infinity. The message names the column and the row (the first row of data is row 1).
+        Raises `InvalidInputError` for a missing column and for the first cell that is not a finite number. The message
+        names the ``source``, the column and the row, counted from 1 after the ``first_row`` rows before these.
         """
         known = list(columns.column_names)
         chosen = known if names is None else [str(name) for name in names]
@@ -115,13 +88,7 @@ def find_column(name: str, names: Sequence[str], source: str) -> str:
 
 
 def find_columns(wanted: Sequence[str], names: Sequence[str], source: str) -> list[int]:
-    """Return the positions of columns among ``names``. The time is proportional to the sum of both lengths.
-
-    Raises
-    ------
-    InvalidInputError
-        If a column is missing, with the most similar name, or occurs twice.
-    """
+    """Return the positions of columns among ``names``. The time is proportional to the sum of both lengths."""
     places: dict[str, int] = {}
     repeated = {name for place, name in enumerate(names) if places.setdefault(name, place) != place}
     for name in wanted:

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
 
 class ArrayRows(Storage):
-    """Rows of two arrays, X (n, d) and Y (n,) or (n, t): NumPy, torch, sparse, or data frames used as arrays.
-
-    Raises
-    ------
-    InvalidInputError
-        If X and Y have different numbers of rows.
-    """
+    """Rows of two arrays, X (n, d) and Y (n,) or (n, t): NumPy, torch, sparse, or data frames used as arrays."""
 
     def __init__(self, X: Any, Y: Any, labels: Labels | None = None) -> None:
         self._X, self._Y, self._labels = _sliceable(X), _sliceable(Y), labels

@@ -24,22 +24,10 @@ if TYPE_CHECKING:
 def open_storage(source: Any, *, header: bool | None = None, labels: Labels | None = None) -> Storage:
     """Return how the rows of a source are read. This is the one place that tells kinds of sources apart.
 
-    Parameters
-    ----------
-    source : path, pair of arrays, data frame, function or iterable
-        See `stream_rows`.
-    header : bool, optional
-        For CSV files: whether the first line holds the names; None: detected.
-    labels : Labels, optional
-        If given, targets are class labels of any type, and chunks hold their codes.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is no source of rows.
+    With ``labels``, targets are class labels of any type, and chunks hold their codes. ``header`` is for CSV files.
     """
     if isinstance(source, (str, os.PathLike)):
-        from gigagp.tables.rows.files import FileRows  # loads pyarrow
+        from gigagp.tables.files.streaming import FileRows  # loads pyarrow
 
         return FileRows(Path(source), header, labels)
     if isinstance(source, tuple) and len(source) == 2 and all(is_array(part) for part in source):
@@ -89,10 +77,6 @@ def stream_rows(
     labels : Labels, optional
         If given, targets are class labels of any type, and chunks hold their codes.
 
-    Yields
-    ------
-    Chunk
-
     Raises
     ------
     InvalidInputError
@@ -111,25 +95,10 @@ def source_bounds(
     header: bool | None = None,
     labels: Labels | None = None,
 ) -> Bounds:
-    """Return the smallest and the largest value of each input, and the number of rows of a source.
+    """Return the smallest and the largest value of each input, and the number of rows of a source; see `stream_rows`.
 
     A Parquet file whose metadata hold the ranges of its columns is not read. A generator is refused: to read it would
     use it up.
-
-    Parameters
-    ----------
-    source, inputs, targets, chunk_rows, header, labels
-        As for `stream_rows`.
-
-    Returns
-    -------
-    lower, upper : list of float
-    n_rows : int
-
-    Raises
-    ------
-    InvalidInputError
-        If the source is an iterator, cannot be read, or has no rows.
     """
     if isinstance(source, Iterator):
         msg = "The range of a generator's rows cannot be known before its end: give the grid, or lower and upper."
@@ -190,14 +159,8 @@ class RowSource:
 
     Parameters
     ----------
-    source : path, data frame, pair of arrays, function or iterable
-        See `gigagp.GPRegressor.fit_table`.
-    target : str or sequence of str, optional
-        Columns to predict; for files and data frames.
-    inputs : sequence of str, optional
-        Columns to predict from; None: all others.
-    header : bool, optional
-        For CSV files: whether the first line holds the names; None: detected.
+    source, target, inputs, header
+        As for `gigagp.GPRegressor.fit_table`.
     chunk_rows : int
         Largest number of rows of a chunk.
     offset : callable, optional
@@ -210,21 +173,12 @@ class RowSource:
 
     Attributes
     ----------
-    storage : Storage
     input_names, target_names : list of str or None
         None where columns have no names.
-    n_inputs : int
-    n_columns : int
-        Number of target columns.
-    n_targets : int
-        Number of targets that chunks hold. With labels this is 1 until the classes are known.
+    n_inputs, n_columns : int
+        Numbers of inputs and of target columns.
     one_target : bool
         Whether the target was given as one column, not as a table with one column.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is no source of rows, or a column is missing.
     """
 
     def __init__(
@@ -299,20 +253,7 @@ class RowSource:
         return repr(self.input_names[column]) if self.input_names is not None else str(column)
 
     def chunks(self, done: Mapping[str, int] | None = None, share: tuple[int, int] = (0, 1)) -> Iterator[Chunk]:
-        """Yield all rows in chunks.
-
-        Parameters
-        ----------
-        done : mapping of str to int, optional
-            Number of rows to skip in each file.
-        share : (int, int)
-            ``(k, of)``: yield the k-th of ``of`` shares; see `stream_rows`.
-
-        Raises
-        ------
-        InvalidInputError
-            If a row cannot be used; the message names the file, where there is one. Chunks before it are good.
-        """
+        """Yield all rows in chunks; ``done`` and ``share`` as for `stream_rows`. Chunks before an error are good."""
         return (self.prepared(chunk) for chunk in self.raw_chunks(done, share))
 
     def raw_chunks(self, done: Mapping[str, int] | None = None, share: tuple[int, int] = (0, 1)) -> Iterator[Chunk]:
