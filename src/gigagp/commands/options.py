@@ -107,13 +107,7 @@ def listed(labels: list[Any], most: int = 12) -> str:
 
 
 def choose_kernel(text: str) -> Kernel:
-    """Return the kernel that a text such as ``"matern32"`` or ``"rbf*periodic+linear"`` describes.
-
-    Raises
-    ------
-    InvalidInputError
-        If a word does not name a kernel.
-    """
+    """Return the kernel that a text such as ``"matern32"`` or ``"rbf*periodic+linear"`` describes."""
     from gigagp.kernels.catalogue import by_word
 
     makers = by_word()
@@ -135,20 +129,9 @@ def choose_kernel(text: str) -> Kernel:
 def choose_inference(word: str, truncation: str | None = None, given: Mapping[str, Any] | None = None) -> Any:
     """Return the inference method that ``word`` names in the registry, or ``"auto"``.
 
-    Parameters
-    ----------
-    word : str
-        Name of an inference method, or ``"auto"``, which is iterative inference if there is a truncation.
-    truncation : str, optional
-        Mean, or mean and standard deviation, of the random length: ``"40"`` or ``"40,10"``. The length counts
-        iterations of conjugate gradients, or frequencies of random features.
-    given : mapping of str to object, optional
-        Values of options that only some inference methods have (`Abilities.options`); None means not given.
-
-    Raises
-    ------
-    InvalidInputError
-        If the word is unknown, the method does not have an option, or a value is invalid.
+    ``truncation`` is the mean, or mean and standard deviation, of the random length, ``"40"`` or ``"40,10"``, in
+    iterations of conjugate gradients or in frequencies of random features; ``"auto"`` then means iterative inference.
+    ``given`` has values of options that only some inference methods have (`Abilities.options`); None means not given.
     """
     from gigagp.inference import registered
 

@@ -61,9 +61,6 @@ def predict(
     find_columns(kept, blocks.names, str(table))
     with meter_for(options.verbosity(quiet, False, "prediction"), job="prediction"):
         found = _predicted(regressor, blocks, options.split_names(columns), include_noise, samples, seed)
-    if not found:
-        msg = f"{table} has no rows of data."
-        raise InvalidInputError(msg)
     whole = {name: np.concatenate([parts[name] for parts in found]) for name in found[0]}
     predictions = _as_table(whole)
     write_table(_with_kept(blocks.whole().select(kept), predictions) if kept else predictions, out)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from gigagp.commands import options
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.saving.persistence import load_notes
 from gigagp.tables.files import CsvStyle, Table, find_column, read_columns
 
 if TYPE_CHECKING:
@@ -35,10 +36,23 @@ def loaded(
 ) -> tuple[pa.Table, Any]:
     """Return the inputs of a fit, as numbers if ``strict``, and the targets, or the labels as they are."""
     if len(found) == 0:
-        msg = f"{source} has no rows of data."
-        raise InvalidInputError(msg)
+        raise no_rows(source)
     table = Table.from_arrow(found, inputs, source).to_arrow() if strict else found.select(inputs)
     return table, found.column(target) if of_classes else Table.from_arrow(found, [target], source).values[:, 0]
+
+
+def no_rows(source: object) -> InvalidInputError:
+    """Return the error for a table without rows."""
+    return InvalidInputError(f"{source} has no rows of data.")
+
+
+def known_target(model: Path, target: str | None) -> str:
+    """Return the target's column, given or that of the fit of a saved model."""
+    found = load_notes(model).get("target") if target is None else target
+    if found is None:
+        msg = f"{model} does not contain the name of its target; name the column with --target."
+        raise InvalidInputError(msg)
+    return str(found)
 
 
 def require_one_target(regressor: GPRegressor, path: Path) -> None:
