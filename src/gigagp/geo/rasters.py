@@ -17,16 +17,9 @@ _NAMES = (("y", "x"), ("latitude", "longitude"), ("lat", "lon"))
 
 @dataclass(frozen=True)
 class Raster:
-    """Centres of the cells of a map.
+    """Centres of the cells of a map along y (n_y,) and x (n_x,), with the names of these dimensions.
 
-    Attributes
-    ----------
-    y, x : ndarray of shape (n_y,), (n_x,)
-        Centres along each axis.
-    dims : tuple of str
-        Names of the dimensions of y and of x.
-    places : Places
-        Those of the rows, whose reference system the map has.
+    The map has the reference system of the rows' places.
     """
 
     y: np.ndarray
@@ -84,13 +77,7 @@ class Raster:
         return np.stack([across.ravel(), down.ravel()], 1)
 
     def cells(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lower and the upper corners of the cells row by row, each of shape (n_y * n_x, 2).
-
-        Raises
-        ------
-        InvalidInputError
-            If the centres are not evenly spaced, so that cells have no size.
-        """
+        """Return the lower and the upper corners of the cells row by row, each of shape (n_y * n_x, 2)."""
         sizes = np.array([_spacing(self.x, self.dims[1]), _spacing(self.y, self.dims[0])])
         low, high = self.points() - sizes / 2, self.points() + sizes / 2
         if self.places.is_geographic:

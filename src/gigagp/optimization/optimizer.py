@@ -68,13 +68,7 @@ def check_optimizer(optimizer: object) -> None:
 
 
 def check_found(found: object, model: Model, optimizer: object) -> Model:
-    """Return the result of an optimizer if it is a model with the given model's hyperparameters.
-
-    Raises
-    ------
-    InvalidInputError
-        If the result is another object, has other hyperparameters, or has values that are not positive and finite.
-    """
+    """Return the result of an optimizer, a model with the given one's hyperparameters, or refuse anything else."""
     owner = f"run of {type(optimizer).__name__}"
     if not isinstance(found, Model):
         msg = f"{owner} must return a gigagp.model.model.Model; got {found!r}."

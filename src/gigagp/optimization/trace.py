@@ -61,16 +61,8 @@ class EvaluationLog(Protocol):
 class Trace:
     """The history and the progress meter of one fit.
 
-    Parameters
-    ----------
-    history : History
-        Records the steps.
-    meter : Meter
-        Shows the steps.
-    validate : callable or None
-        Scores an objective at its last evaluation.
-    log : EvaluationLog or None
-        Replays evaluations of an earlier, killed run of the same fit.
+    ``validate`` scores an objective at its last evaluation. ``log`` replays the evaluations of an earlier, killed run
+    of the same fit.
     """
 
     def __init__(

@@ -95,16 +95,8 @@ def map_values(
 class Grid:
     """The points of a map: those of its axes, in one slice for each level of a third input.
 
-    Attributes
-    ----------
-    names, axes, across
-        As those of `MapValues`.
-    levels : list of float
-        Values of the third input; a single meaningless entry with fewer inputs.
-    along : list of int
-        Numbers of the inputs along the axes.
-    fixed : int or None
-        Number of the third input.
+    ``names``, ``axes`` and ``across`` are as in `MapValues`. There is a single meaningless level with fewer inputs.
+    ``along`` and ``fixed`` are the numbers of the inputs along the axes and of the third one.
     """
 
     names: list[str]
@@ -159,13 +151,7 @@ class Grid:
 def region(
     view: View, axes: Sequence[Axis], lower: Sequence[Any] | None, upper: Sequence[Any] | None
 ) -> tuple[list[float], list[float]]:
-    """Return the corners of a region, given or those of the rows of the fit, in the data's own units.
-
-    Raises
-    ------
-    InvalidInputError
-        If a corner is not one number or date for each axis, or the lower one is above the upper one.
-    """
+    """Return the corners of a region, given or those of the rows of the fit, in the data's own units."""
     own = [view.range_of(axis) for axis in axes]
     corners = []
     for k, (name, given) in enumerate((("lower", lower), ("upper", upper))):
