@@ -80,8 +80,7 @@ def load_dataset(name: str) -> tuple[str, Table]:
             "The lower half is hidden; its amount of ink is predicted from the pixels of the upper half."
         )
         return (title, Table(columns, np.column_stack([upper[:, used], lower.sum(axis=1)])))
-    msg = f"--table must be digits or diabetes; got {name!r}."
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f"--table must be digits or diabetes; got {name!r}.")
 
 
 def _split(data: Table, seed: int) -> tuple[Table, Table]:

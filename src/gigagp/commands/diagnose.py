@@ -113,8 +113,7 @@ def bias(
     if plot is not None:
         check_plot(plot)
     if start and model is not None:
-        msg = "--start and --model cannot be combined: give only one of them."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("--start and --model cannot be combined: give only one of them.")
     method = choose_method(
         inference,
         truncation=truncation,
@@ -131,8 +130,7 @@ def bias(
         at, numbers = _at_model(model, found, str(table), target, columns, rows, seed, memory)
     else:
         if target is None:
-            msg = "--target must name the column to predict."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("--target must name the column to predict.")
         at, numbers = _at_rows(found, str(table), target, columns, rows, seed, memory, kernel, mean, learn=not start)
 
     report = diagnostics.measure_bias(
@@ -169,8 +167,7 @@ def choose_method(
 
     if (inference in options.INFERENCES and inference not in _MEASURED) or inference == "auto":
         why = "which is exact here" if inference == "auto" else "whose model is another one"
-        msg = f"--inference of diagnose must be {' or '.join(_MEASURED)}; got {inference!r}, {why}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--inference of diagnose must be {' or '.join(_MEASURED)}; got {inference!r}, {why}.")
     method = options.choose_inference(inference, truncation)
     given = {
         "--solver": solver != "auto",
@@ -206,14 +203,11 @@ def _choose_solver(
     from gigagp import solvers
 
     if word not in ("auto", *SOLVERS):
-        msg = f"--solver must be one of auto, {', '.join(SOLVERS)}; got {word!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--solver must be one of auto, {', '.join(SOLVERS)}; got {word!r}.")
     if truncated != "auto" and word not in ("auto", "cg"):
-        msg = f"--truncation cuts conjugate gradients; --solver must be cg, got {word!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--truncation cuts conjugate gradients; --solver must be cg, got {word!r}.")
     if word not in ("auto", "cg") and preconditioner != "auto":
-        msg = f"--preconditioner belongs to --solver cg; got {word!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--preconditioner belongs to --solver cg; got {word!r}.")
     changes: dict[str, Any] = {}
     if max_epochs is not None:
         changes |= {"max_epochs": max_epochs, "tolerance": _NEVER}
@@ -223,16 +217,14 @@ def _choose_solver(
         changes["preconditioner"] = None
     elif preconditioner != "auto":
         if not preconditioner.isdecimal():
-            msg = f"--preconditioner must be auto, none or a rank; got {preconditioner!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"--preconditioner must be auto, none or a rank; got {preconditioner!r}.")
         changes["preconditioner"] = solvers.PivotedCholesky(rank=int(preconditioner))
     if truncated != "auto":
         return replace(truncated, **changes)
     if word == "auto" and not changes:
         return "auto"
     if word == "cholesky" and changes:
-        msg = "--solver cholesky has no --max-epochs and no --tolerance: it solves exactly."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("--solver cholesky has no --max-epochs and no --tolerance: it solves exactly.")
     return getattr(solvers, SOLVERS["cg" if word == "auto" else word])(**changes)
 
 
@@ -240,14 +232,12 @@ def _choose_gradient(word: str, probes: int | None, features: int | None) -> Any
     from gigagp.inference import gradients
 
     if word not in ("auto", *GRADIENTS):
-        msg = f"--gradient must be one of auto, {', '.join(GRADIENTS)}; got {word!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--gradient must be one of auto, {', '.join(GRADIENTS)}; got {word!r}.")
     if features is not None and word not in ("auto", "pathwise"):
         msg = f"--features belongs to --gradient pathwise or --inference random-features; got --gradient {word!r}."
         raise InvalidInputError(msg)
     if word == "exact" and probes is not None:
-        msg = "--gradient exact has no --probes."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("--gradient exact has no --probes.")
     changes = {} if probes is None else {"n_probes": probes}
     if features is not None:
         changes["n_features"] = features
@@ -312,8 +302,7 @@ def _at_model(
     require_one_target(regressor, path)
     model, scaling = regressor.posterior_.model, regressor.scaling_
     if model.noise_is_known:
-        msg = f"--model must have a learned noise variance; {path} does not."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--model must have a learned noise variance; {path} does not.")
     target = resolve_column(known_target(path, target), found.column_names, source)
     inputs = read_inputs(regressor, found, source, options.split_names(columns))
     values = inputs if isinstance(inputs, np.ndarray) else Table.from_arrow(inputs, source=source).values

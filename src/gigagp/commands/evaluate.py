@@ -151,8 +151,7 @@ def _regressor_scores(
             noise = block.others.values[:, 1]
             if np.any(noise < 0):
                 row = sum(len(part[0]) for part in found) + int(np.argmax(noise < 0)) + 1
-                msg = f"{blocks.path}: column {noise_column!r} must not be negative; row {row} is."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"{blocks.path}: column {noise_column!r} must not be negative; row {row} is.")
             std = np.sqrt(latent**2 + noise)
         found.append((measured, mean, latent, std))
     if has_distribution:

@@ -272,8 +272,7 @@ def _method(
 ) -> _Method:
     """Return the method that words describe; ``of_some`` are options that only some inference methods have."""
     if likelihood not in options.LIKELIHOODS:
-        msg = f"--likelihood must be one of {', '.join(options.LIKELIHOODS)}; got {likelihood!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--likelihood must be one of {', '.join(options.LIKELIHOODS)}; got {likelihood!r}.")
     if target_transform not in options.TRANSFORMS:
         msg = f"--target-transform must be one of {', '.join(options.TRANSFORMS)}; got {target_transform!r}."
         raise InvalidInputError(msg)
@@ -292,11 +291,10 @@ def _may_stream(method: _Method, *, takes_some: bool) -> bool:
     if abilities is None or not abilities.streams:
         return False
     if takes_some and not abilities.holds_rows:
-        msg = (
+        raise InvalidInputError(
             f"--rows and --noise-column do not apply to --inference {abilities.name}, which takes all rows of a "
             "table and learns one noise variance."
         )
-        raise InvalidInputError(msg)
     # a transform and the choice of a likelihood are learned from rows that are held
     return not takes_some and method.target_transform == "none" and method.likelihood != "auto"
 
@@ -319,8 +317,7 @@ class _Problem:
             return self
         found = choose_rows(self.found, rows, seed)
         if len(found) == 1:
-            msg = f"{self.path} has one row; at least two are needed to fit a model."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{self.path} has one row; at least two are needed to fit a model.")
         return replace(self, found=found)
 
     def noise(self) -> Any:
@@ -384,8 +381,7 @@ def _fit_and_save(
     seconds = time.perf_counter() - began
     persistence.save(regressor, out, notes={"target": target, "noise_column": problem.noise_column, "rows": n_rows})
     if stopped is not None:
-        msg = f"{stopped} Saved to {out}."
-        raise FitInterruptedWarning(msg)
+        raise FitInterruptedWarning(f"{stopped} Saved to {out}.")
     if method.of_classes:
         typer.echo(f"classes       {options.listed(regressor.classes_.tolist())}")
     typer.echo(latent.describe())
@@ -412,11 +408,10 @@ def all_processes(distributed: bool) -> Iterator[bool]:
         yield True
         return
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        msg = (
+        raise InvalidInputError(
             "--distributed needs the processes that torchrun starts: torchrun --nproc-per-node 2 -m gigagp fit ... "
             "--distributed."
         )
-        raise InvalidInputError(msg)
     import torch.distributed as dist
 
     from gigagp.runtime import processes

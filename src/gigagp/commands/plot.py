@@ -84,8 +84,7 @@ def plot(
     X = y = None
     if table is not None:
         if not isinstance(label, str):
-            msg = f"{model} does not contain the name of its target, so that --data cannot be read."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{model} does not contain the name of its target, so that --data cannot be read.")
         X, y = _rows(regressor, Blocks.of(table), None, label)
     chosen: Any = aspect
     proportions: Aspect = chosen  # checked by `draw`
@@ -113,8 +112,7 @@ def _numbers(option: str, text: str | None) -> list[float] | None:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        msg = f"{option} must be numbers separated by commas; got {text!r}."
-        raise InvalidInputError(msg) from None
+        raise InvalidInputError(f"{option} must be numbers separated by commas; got {text!r}.") from None
 
 
 def _ends(text: str | None) -> list[float | str] | None:
@@ -147,8 +145,7 @@ def report(
     """Describe a model on one HTML page: in words, scores and pictures, for a table whose targets are known."""
     require_matplotlib()
     if out.suffix.lower() not in (".html", ".htm"):
-        msg = f"a report must be a file that ends in .html; got {out}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"a report must be a file that ends in .html; got {out}.")
     check_folder(out)
     fitted = gigagp.load(model)
     target = known_target(model, target)

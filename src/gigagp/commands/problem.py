@@ -50,8 +50,7 @@ def known_target(model: Path, target: str | None) -> str:
     """Return the target's column, given or that of the fit of a saved model."""
     found = load_notes(model).get("target") if target is None else target
     if found is None:
-        msg = f"{model} does not contain the name of its target; name the column with --target."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{model} does not contain the name of its target; name the column with --target.")
     return str(found)
 
 
@@ -86,12 +85,10 @@ def choose_inputs(columns: str | None, names: Sequence[str], others: list[str], 
     if inputs is None:
         inputs = [name for name in names if name not in others]
     if not inputs:
-        msg = f"{source} has no column besides {', '.join(others)}: at least one input is needed."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{source} has no column besides {', '.join(others)}: at least one input is needed.")
     for name in others:
         if name in inputs:
-            msg = f"--columns must not contain {name!r}, which is the target or the noise."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"--columns must not contain {name!r}, which is the target or the noise.")
     return inputs
 
 
@@ -100,6 +97,5 @@ def choose_rows(data: Rows, rows: int | None, seed: int) -> Rows:
     if rows is None or rows >= len(data):
         return data
     if rows < 2:
-        msg = f"--rows must be at least 2; got {rows}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--rows must be at least 2; got {rows}.")
     return data.take(np.sort(np.random.default_rng(seed).choice(len(data), size=rows, replace=False)))

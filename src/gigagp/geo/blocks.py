@@ -89,6 +89,5 @@ def _weighted(gp: GPRegressor, points: np.ndarray, weights: np.ndarray) -> tuple
     # Rounding may leave a variance of zero a little below zero, in units of the largest entry.
     floor = -1e-8 * np.abs(covariance).max((1, 2))
     if (variance < floor).any():
-        msg = f"The variance of a block mean must not be negative; got {variance.min():.3g}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"The variance of a block mean must not be negative; got {variance.min():.3g}.")
     return (weights * mean).sum(1), np.sqrt(variance.clip(min=0.0))

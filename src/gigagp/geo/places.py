@@ -29,8 +29,7 @@ def needed(module: str, purpose: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        msg = f'{purpose} needs {module}. Install it with pip install "gigagp[geo]".'
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f'{purpose} needs {module}. Install it with pip install "gigagp[geo]".') from error
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,10 @@ class Places:
             known = [one for one in _KNOWN if {one[0], one[1]} <= columns.keys()]
             if not known:
                 pairs = ", ".join(f"{one[0]} and {one[1]}" for one in _KNOWN)
-                msg = (
+                raise InvalidInputError(
                     f"The table of Kriging must be a GeoDataFrame, have columns {pairs}, or be given with x and y; its "
                     f"columns are {', '.join(map(str, frame))}."
                 )
-                raise InvalidInputError(msg)
             x, y, named = columns[known[0][0]], columns[known[0][1]], known[0][2]
         across, up = column(frame, x), column(frame, y)
         if len(across) != len(up):

@@ -57,10 +57,9 @@ class Raster:
         corners = _bounds(places, bounds)
         counts = np.maximum(np.ceil((corners[2:] - corners[:2]) / steps - 1e-9), 1)
         if counts.prod() > _MOST_CELLS:
-            msg = (
+            raise InvalidInputError(
                 f"resolution of Kriging makes {counts.prod():,.0f} cells; at most {_MOST_CELLS:,} are computed at once."
             )
-            raise InvalidInputError(msg)
         across, up = (corners[k] + steps[k] * (np.arange(int(counts[k])) + 0.5) for k in (0, 1))
         if places.is_geographic:  # the last cell may reach beyond the pole, but not its centre
             up = up[up <= 90.0]
@@ -119,10 +118,9 @@ def _bounds(places: Places, bounds: Any) -> np.ndarray:
     except (TypeError, ValueError):
         corners = np.zeros(0)
     if corners.shape != (4,) or not np.isfinite(corners).all() or not (corners[:2] < corners[2:]).all():
-        msg = (
+        raise InvalidInputError(
             f"bounds of Kriging must be (west, south, east, north), with west < east and south < north; got {bounds!r}."
         )
-        raise InvalidInputError(msg)
     return corners
 
 
@@ -132,8 +130,7 @@ def _axis(values: Any, name: str) -> np.ndarray:
     except (TypeError, ValueError):
         axis = np.zeros(0)
     if axis.ndim != 1 or not len(axis) or not np.isfinite(axis).all():
-        msg = f"{name} of a map of Kriging must be finite numbers along one axis; got {values!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} of a map of Kriging must be finite numbers along one axis; got {values!r}.")
     return axis
 
 

@@ -137,8 +137,7 @@ class Auto(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.middle_size == 1:
-            msg = f"middle_size of Auto must be 0 or at least 2; got {self.middle_size!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"middle_size of Auto must be 0 or at least 2; got {self.middle_size!r}.")
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after all stages."""

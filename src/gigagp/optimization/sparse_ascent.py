@@ -68,11 +68,10 @@ class SparseAscent(Settings):
             if trace.log is not None and trace.log.objective is whole:
                 trace.log.objective = objective  # the checkpoint is of the objective that takes the steps
         if not isinstance(objective, SampledObjective):
-            msg = (
+            raise InvalidInputError(
                 f"optimizer={type(self).__name__}(...) is for inference.QuadruplyStochastic and RelevanceVectorMachine"
                 '; use "auto", Adam or LBFGS with this inference.'
             )
-            raise InvalidInputError(msg)
         return SparseRun(self, objective, model, trace).go()
 
 
@@ -217,11 +216,10 @@ class SparseRun:
         found = [self.objective.sample(self.model, hyperparameters=False).value for _ in range(_PILOTS)]
         pilots = torch.tensor(found, dtype=torch.float64)
         if not bool(torch.isfinite(pilots).all()):
-            msg = (
+            raise NonFiniteError(
                 "The bound is not finite where the fit starts. Give start values nearer to the data's scale, or a "
                 "larger noise_variance."
             )
-            raise NonFiniteError(msg)
         self.start = float(pilots.mean()), float(pilots.std() / math.sqrt(_PILOTS))
 
     def _look_back(self) -> bool:

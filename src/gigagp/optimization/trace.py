@@ -226,11 +226,10 @@ class Trace:
         if best is None and self._singular is not None:
             raise self._singular
         if best is None:
-            msg = (
+            raise NonFiniteError(
                 f"The first step of the fit ({stage}) failed: {cause}. Give start values nearer to the data's scale, a "
                 'larger noise_variance, or dtype="float64".'
             )
-            raise NonFiniteError(msg)
         msg = (
             f"The fit stopped at step {step} ({stage}): {cause}. The best state before it was kept. A smaller learning "
             "rate, a tighter solver tolerance or a larger noise variance avoids this."

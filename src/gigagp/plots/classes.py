@@ -30,8 +30,7 @@ def classifier_view(model: Any, what: str, target: int = 0) -> View:
     """Return a classifier as pictures see it; refuse any other model."""
     view = View(model, target)
     if not view.is_classifier:
-        msg = f"{what} is a picture of a GPClassifier; got {type(model).__name__}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{what} is a picture of a GPClassifier; got {type(model).__name__}.")
     return view
 
 

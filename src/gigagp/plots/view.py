@@ -81,8 +81,7 @@ class Axis:
             found = np.nan
         if not np.isfinite(found):
             what = "dates, or days since the earliest," if self.is_date else "finite numbers"
-            msg = f"{argument} of a picture must be {what} for {self.name}; got {given!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{argument} of a picture must be {what} for {self.name}; got {given!r}.")
         return found
 
     def encoded(self, values: Any) -> np.ndarray:
@@ -114,13 +113,11 @@ class View:
     def __init__(self, model: Any, target: int = 0) -> None:
         self.regressor: FittedEstimator = getattr(model, "latent_", model)
         if getattr(self.regressor, "posterior_", None) is None:
-            msg = "model of a picture must be fitted."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("model of a picture must be fitted.")
         self.is_classifier = hasattr(model, "latent_")
         places = [(one, place) for one in self.regressor.estimators_ for place in range(one.posterior_.n_targets)]
         if not 0 <= target < len(places):
-            msg = f"target of a picture must be from 0 to {len(places) - 1}; got {target!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"target of a picture must be from 0 to {len(places) - 1}; got {target!r}.")
         self.model, self.target = model, target
         self.regressor, self.place = places[target]
         self.classes = model.classes_.tolist() if self.is_classifier else []
@@ -168,8 +165,7 @@ class View:
     def given(self, X: Any, y: Any) -> Rows:
         """Return rows that a user has given, after a check."""
         if X is None or y is None:
-            msg = "X and y of a picture must be given together."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("X and y of a picture must be given together.")
         encoded = self.inputs(X)
         if self.is_classifier:
             return Rows(encoded, self.codes(y, len(encoded)))

@@ -61,12 +61,11 @@ def inputs(X: Any, name: str = "X", *, min_rows: int = 1, finite: bool = True, *
 
 def _require_table(shape: tuple[int, ...], name: str, min_rows: int) -> None:
     if len(shape) != 2:
-        msg = (
+        raise InvalidInputError(
             f"Expected 2D array, got {f'{len(shape)}D' if shape else 'scalar'} array instead: {name} must have shape "
             f"(n, d), one row per point; got {shape}. Reshape your data: reshape(-1, 1) for one input, reshape(1, -1) "
             "for one row."
         )
-        raise InvalidInputError(msg)
     if shape[1] == 0:
         msg = f"{name} must have inputs: got 0 feature(s) (shape={shape}) while a minimum of 1 is required."
         raise InvalidInputError(msg)
@@ -100,12 +99,10 @@ def _rows(X: Sequence[Any], name: str) -> np.ndarray:
 def targets(y: Any, n_rows: int | None = None, name: str = "y", *, finite: bool = True, **options: Any) -> np.ndarray:
     """Return targets, float64 of shape (n,) or (n, t), as many as there are rows; the rest is as for `numbers`."""
     if y is None:
-        msg = f"{name} must be given: a fit requires y to be passed, but the target y is None."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} must be given: a fit requires y to be passed, but the target y is None.")
     values = numbers(y, name, finite=finite, **options)
     if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[1] == 0):
-        msg = f"{name} must have shape (n,) or (n, n_targets); got {values.shape}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} must have shape (n,) or (n, n_targets); got {values.shape}.")
     refuse_unequal(n_rows, len(values), name)
     return values
 
@@ -116,8 +113,7 @@ def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int
     They are whole numbers, booleans or strings, all of one type.
     """
     if y is None:
-        msg = f"{name} must be given: a fit requires y to be passed, but the target y is None."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} must be given: a fit requires y to be passed, but the target y is None.")
     frame = _frame(y)
     if frame is not None and len(frame[0]) == 1:
         y = frame[1][0]
@@ -126,8 +122,7 @@ def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int
     if values.ndim == 2 and values.shape[1] == 1:
         values = values.reshape(-1)
     if values.ndim != 1:
-        msg = f"{name} of GPClassifier must be one column of labels; got shape {values.shape}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} of GPClassifier must be one column of labels; got shape {values.shape}.")
     refuse_unequal(n_rows, len(values), name)
     place = Place(name, None, first_row)
     values = refuse_masked(values, place)
@@ -138,11 +133,10 @@ def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int
         broken = values != np.floor(values)
         if broken.any():
             first = int(np.argmax(broken))
-            msg = (
+            raise InvalidInputError(
                 f"Unknown label type: continuous. {float(values[first])!r}{place.of((first,))} of {name} is not a "
                 "class label. Use GPRegressor for continuous targets."
             )
-            raise InvalidInputError(msg)
     elif values.dtype.kind not in "biuUO":
         msg = f"Unknown label type: {values.dtype}. Labels in {name} must be whole numbers, texts or booleans."
         raise InvalidInputError(msg)
@@ -179,11 +173,10 @@ def _check_features(estimator: Any, X: Any, *, reset: bool) -> None:
 def refuse_unequal(n_inputs: int | None, n_targets: int, name: str = "y") -> None:
     """Raise `InvalidInputError` unless there are as many targets as rows of inputs."""
     if n_inputs is not None and n_inputs != n_targets:
-        msg = (
+        raise InvalidInputError(
             f"X and {name} must have the same number of rows; got inconsistent numbers of samples: "
             f"{[n_inputs, n_targets]}."
         )
-        raise InvalidInputError(msg)
 
 
 def is_sparse(values: Any) -> bool:
@@ -232,11 +225,9 @@ def _array(values: Any, name: str, memory_budget: float | str | None) -> np.ndar
 
 def _of_tensor(values: torch.Tensor, name: str, memory_budget: float | str | None) -> np.ndarray:
     if values.device.type == "meta":
-        msg = f"{name} is a tensor on the device meta, which has a shape but no data."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} is a tensor on the device meta, which has a shape but no data.")
     if values.is_complex():
-        msg = f"{name} must hold real numbers; got {values.dtype}. Complex data not supported."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} must hold real numbers; got {values.dtype}. Complex data not supported.")
     try:
         values = values.detach()
         if values.layout != torch.strided:
@@ -320,8 +311,7 @@ def _refuse_repeated(columns: Sequence[Any], name: str) -> None:
     seen: set[Any] = set()
     for column in columns:
         if column in seen:
-            msg = f"{name} has two columns named {column!r}. Rename one of them."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{name} has two columns named {column!r}. Rename one of them.")
         seen.add(column)
 
 
@@ -336,17 +326,15 @@ def _of_one_type(values: np.ndarray, place: Place, *, as_array: bool) -> np.ndar
         elif cell is None or type(cell).__name__ in {"NAType", "NaTType"} or cell is np.ma.masked:
             raise place.not_finite(f"an empty cell ({type(cell).__name__})", (row,), 1)
         else:
-            msg = (
+            raise InvalidInputError(
                 f"Unknown label type: {type(cell).__name__}. Labels in {place.name} must be whole numbers, texts or "
                 f"booleans; got {cell!r}{place.of((row,))}."
             )
-            raise InvalidInputError(msg)
     if len(kinds) > 1:
         found = " and ".join(f"{cells[row]!r}{place.of((row,))}" for row in sorted(kinds.values()))
-        msg = (
+        raise InvalidInputError(
             f"Labels in {place.name} must be of one type; got {found}. Make all of them texts, or all of them numbers."
         )
-        raise InvalidInputError(msg)
     if str in kinds:
         return np.array(cells) if as_array else np.array(cells, dtype=object)
     array = np.array(cells)

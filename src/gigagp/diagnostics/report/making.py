@@ -76,8 +76,7 @@ def report(
     require_matplotlib()
     if path is not None:
         if Path(path).suffix.lower() not in (".html", ".htm"):
-            msg = f"a report must be a file that ends in .html; got {os.fspath(path)}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"a report must be a file that ends in .html; got {os.fspath(path)}.")
         check_folder(path)
     if not isinstance(model, GPRegressor | GPClassifier):
         msg = f"model of report must be a fitted GPRegressor or GPClassifier; got {type(model).__name__}."

@@ -80,8 +80,7 @@ class TableEncoder:
         out = [column for column in columns if isinstance(column, LeftOut)]
         notes = [f"column {column.label!r} is left out: {column.reason}" for column in out] + notes
         if len(out) == len(columns):
-            msg = f"{name} has no column to learn from: {'; '.join(notes[:_SHOWN_NOTES])}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{name} has no column to learn from: {'; '.join(notes[:_SHOWN_NOTES])}.")
         _warn(notes, name)
         return cls(tuple(columns))
 

@@ -94,11 +94,10 @@ def read_cells(column: Any, place: Place, wanted: Kind | None = None, order: Ord
         return _checked(Cells("date", _seconds(values)), place, wanted, str(kind))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return _texts(values, place, wanted, order)
-    msg = (
+    raise CellTypeError(
         f"{place.name} has values of type {kind}{place.of((0,)).partition(', row')[0]}. Columns may hold numbers, "
         "texts, truth values, dates and time spans: convert it to one of these, or leave it out."
     )
-    raise CellTypeError(msg)
 
 
 # Any container as an Arrow array ------------------------------------------------------------------------------------
@@ -245,11 +244,10 @@ def _texts(values: pa.Array, place: Place, wanted: Kind | None, order: Order) ->
         first = readings[order].index(None)
         row = int(np.argmax(codes == first))
         form = f"or {order} as in the fit, " * bool(order)
-        msg = (
+        raise InvalidInputError(
             f"{place.name} must hold a date, as 2024-03-31 or 2024-03-31 14:30, {form}in a column of dates; got "
             f"{shown(found.texts[first])}{place.of((row,))}."
         )
-        raise InvalidInputError(msg)
     if len(found.texts) > 2 and all(_LIKE_DATE.fullmatch(text) is not None for text in found.texts):
         note = _why_no_dates(found.texts, readings)
     return Cells(found.kind, found.values, found.texts, note=note)
@@ -312,9 +310,8 @@ def same_text(text: str, known: dict[str, int]) -> int | None:
 
 def _checked(found: Cells, place: Place, wanted: Kind | None, kind: str) -> Cells:
     if wanted not in (None, found.kind):
-        msg = (
+        raise InvalidInputError(
             f"{place.name} must have {'categories' if wanted == 'category' else f'{wanted}s'}{_where(place)}, as the "
             f"table of the fit had; got {kind}."
         )
-        raise InvalidInputError(msg)
     return found

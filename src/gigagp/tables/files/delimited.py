@@ -38,8 +38,7 @@ class CsvStyle:
 
     def __post_init__(self) -> None:
         if self.decimal not in (".", ","):
-            msg = f"--decimal must be . or ,; got {self.decimal!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"--decimal must be . or ,; got {self.decimal!r}.")
         if self.comment is not None and (not self.comment.strip() or {*self.comment} & set('",.;\r\n\t')):
             msg = f"--comment must be a mark such as #, and not a separator or a quote; got {self.comment!r}."
             raise InvalidInputError(msg)
@@ -130,8 +129,7 @@ def _first_rows(path: Path, text: str, style: CsvStyle) -> tuple[list[str], list
     found = re.split(r"\r\n|\n|\r", text)
     lines = [line for line in found if line.strip()][:2]
     if not lines:
-        msg = f"{path} is empty."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{path} is empty.")
     bare = re.sub(r'"[^"]*"', "", lines[0])
     marks = _SEPARATORS.replace(style.decimal, "")
     separator = max(marks, key=lambda mark: (bare.count(mark), mark == marks[0]))
@@ -157,8 +155,7 @@ def _head_bytes(path: Path, *, whole: bool = False) -> bytes:
                 if not whole and sum(bool(line.strip()) for line in found.splitlines()) > 2:
                     break
     except (OSError, pa.ArrowException) as error:
-        msg = f"{path} cannot be read: {error}."
-        raise InvalidInputError(msg) from None
+        raise InvalidInputError(f"{path} cannot be read: {error}.") from None
     return found
 
 

@@ -63,8 +63,7 @@ class Labels:
         where = f"{source}: column {name!r}"
         if column.null_count:
             row = first_row + int(np.argmax(column.is_null().to_numpy())) + 1
-            msg = f"{where}, row {row}: the label is missing. Fill it in, or remove the row."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{where}, row {row}: the label is missing. Fill it in, or remove the row.")
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         encoded = column.combine_chunks().dictionary_encode()
@@ -93,15 +92,13 @@ class Labels:
             if code is None:
                 row = first_row + int(np.argmax(inverse == k)) + 1
                 assert self.classes is not None
-                msg = (
+                raise InvalidInputError(
                     f"{where}, row {row}: the label {label!r} is not one of the classes "
                     f"{', '.join(map(repr, self.classes.tolist()))}. Name all of them in classes, or remove these rows."
                 )
-                raise InvalidInputError(msg)
             if isinstance(code, str):
                 row = first_row + int(np.argmax(inverse == k)) + 1
-                msg = f"{where}, row {row}: {code}"
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"{where}, row {row}: {code}")
             codes[k] = code
         return codes[inverse] if len(distinct) else np.empty(0)
 
@@ -132,17 +129,15 @@ class Labels:
             if all(number is not None and number == number for number in numbers):
                 found = numbers
         if len(set(found)) < 2:
-            msg = (
+            raise InvalidInputError(
                 f"{source} has labels of only one class, {found[0]!r}; at least two classes are needed."
                 if found
                 else f"{source} has no rows."
             )
-            raise InvalidInputError(msg)
         if len({isinstance(label, str) for label in found}) > 1:
-            msg = (
+            raise InvalidInputError(
                 f"{source} has texts and numbers as labels ({', '.join(map(repr, found[:6]))}). Make them of one type."
             )
-            raise InvalidInputError(msg)
         return self._sort(found)
 
     def _sort(self, found: list[Any]) -> np.ndarray:
@@ -176,5 +171,4 @@ def _refuse_others(labels: list[Any], what: str) -> None:
     for label in labels:
         wrong = _not_a_label(label)
         if wrong is not None:
-            msg = f"{what}: {wrong}"
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{what}: {wrong}")

@@ -48,8 +48,7 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None, style
         if path.is_dir():
             table = _read_folder(path, header, style)
         elif path.stat().st_size == 0:
-            msg = f"{path} is empty."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{path} is empty.")
         elif inner in _DELIMITED:
             table = read_delimited(path, header, style)
         elif ending in PARQUET:
@@ -133,11 +132,9 @@ def _read_archive(path: Path) -> pa.Table:
             raise
         raise array_error(path, "archive", error) from None
     if not names:
-        msg = f"{path} holds no arrays."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{path} holds no arrays.")
     if len(set(lengths.values())) > 1:
-        msg = f"{path}: the arrays must have the same number of rows; got {lengths}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{path}: the arrays must have the same number of rows; got {lengths}.")
     # The columns of X are X1, X2, ...; another array may have one of these names.
     refuse_repeated(names, str(path))
     return pa.table(columns, names=names)

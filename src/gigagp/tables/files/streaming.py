@@ -101,11 +101,10 @@ def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
             raise _unreadable(path, place.row, error) from error
         written = dialect(path, header)
         shown = cell[3] if len(cell[3]) <= 40 else f"{cell[3][:37]}..."
-        msg = (
+        raise InvalidInputError(
             f"{path}: column {written.names[int(cell[1])]!r}, row {int(cell[2]) - int(written.header)}: {shown!r} is "
             "not a number. Correct the cell, convert the text to numbers, or leave the column out."
-        )
-        raise InvalidInputError(msg) from error
+        ) from error
 
 
 def numbers(part: pa.Table, columns: Sequence[str], source: str, first_row: int, labels: Mapping[str, Labels]) -> Table:

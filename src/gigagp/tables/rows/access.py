@@ -81,8 +81,7 @@ class RowAccess:
             try:
                 self._check(found.Y)
             except InvalidInputError as error:
-                msg = f"{found.part}: {error}" if found.part else str(error)
-                raise InvalidInputError(msg) from error
+                raise InvalidInputError(f"{found.part}: {error}" if found.part else str(error)) from error
         return found
 
     def _numbered(self) -> Storage:
@@ -159,12 +158,11 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        msg = (
+        raise InvalidInputError(
             "the rows of the source of fit_table cannot be copied to a temporary file, which reading them by number "
             f"needs ({error.strerror or error}). Free some space, set TMPDIR to another disk, or give a Parquet or "
             ".npy file."
-        )
-        raise InvalidInputError(msg) from error
+        ) from error
 
 
 def _write_header(file: Any, rows: int, width: int) -> None:

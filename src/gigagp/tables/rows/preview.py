@@ -46,11 +46,10 @@ def preview_of(source: RowSource, seed: int, bounds: tuple[Sequence[float], Sequ
         msg = "bounds of fit_table must be given for a generator: its range cannot be known before its end."
         raise InvalidInputError(msg)
     if bounds is not None and not len(bounds[0]) == len(bounds[1]) == source.n_inputs:
-        msg = (
+        raise InvalidInputError(
             "bounds of fit_table must be the smallest and the largest inputs, two sequences of "
             f"{source.n_inputs} finite numbers; got {bounds!r}."
         )
-        raise InvalidInputError(msg)
     sample = RowSample(_SAMPLE_ROWS, source.n_inputs, source.n_targets, seed)
     found = _sample_stretches(source, sample)
     if found is None and bounds is None:

@@ -53,8 +53,7 @@ class RowSample:
             other.X.shape[1],
             other.Y.shape[1],
         ):
-            msg = "Samples can be added if they have the same size, seed and columns."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("Samples can be added if they have the same size, seed and columns.")
         both = RowSample(self.size, self.X.shape[1], self.Y.shape[1], self.seed)
         for part in (self, other):
             both._merge(part._numbers, part._counts, part.X, part.Y)

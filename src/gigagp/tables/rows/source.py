@@ -37,11 +37,10 @@ def open_storage(source: Any, *, header: bool | None = None, labels: Labels | No
         return FrameRows(source, names, labels)
     if callable(source) or (hasattr(source, "__iter__") and not is_array(source)):
         return PairRows(source, labels)
-    msg = (
+    raise InvalidInputError(
         "A source of rows is a path, a pair of arrays (X, Y), a data frame with names of inputs and targets, an "
         f"iterable of pairs (X, Y), or a function that returns one; got {type(source).__name__}."
     )
-    raise InvalidInputError(msg)
 
 
 def stream_rows(
@@ -116,8 +115,7 @@ def source_bounds(
 
     found = Bounds.union(of_parts())
     if found is None:
-        msg = "The source has no rows."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("The source has no rows.")
     return found
 
 
@@ -144,10 +142,9 @@ def _opened(
     if not storage.is_named:
         return storage
     if not inputs or not targets or isinstance(inputs, str) or isinstance(targets, str):
-        msg = (
+        raise InvalidInputError(
             f"inputs and targets must be lists of column names for files and data frames; got {inputs!r}, {targets!r}."
         )
-        raise InvalidInputError(msg)
     return storage.select([str(name) for name in inputs], [str(name) for name in targets])
 
 
@@ -204,8 +201,7 @@ class RowSource:
             self.n_inputs, self.n_columns = len(self.input_names), len(self.target_names)
             self.one_target = isinstance(target, str)
             if labels is not None and self.n_columns > 1:
-                msg = f"target of GPClassifier.fit_table must name one column; got {target!r}."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"target of GPClassifier.fit_table must name one column; got {target!r}.")
             self.storage = self.storage.select(self.input_names, self.target_names)
             return
         if target is not None or inputs is not None:
@@ -262,11 +258,10 @@ class RowSource:
 
     def _of_one_width(self, chunk: Chunk) -> Chunk:
         if chunk.X.shape[1] != self.n_inputs or chunk.Y.shape[1] != self.n_columns:
-            msg = (
+            raise InvalidInputError(
                 f"the rows of the source after its first {chunk.first:,} have {chunk.X.shape[1]} inputs and "
                 f"{chunk.Y.shape[1]} targets; those before have {self.n_inputs} and {self.n_columns}."
             )
-            raise InvalidInputError(msg)
         return chunk
 
     def prepared(self, chunk: Chunk) -> Chunk:
@@ -292,21 +287,17 @@ def _chosen(
         msg = f"target of fit_table must name the column to predict, or several; {table} has {', '.join(names)}."
         raise InvalidInputError(msg)
     if isinstance(inputs, str):
-        msg = f"inputs of fit_table must be a list of column names; got {inputs!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"inputs of fit_table must be a list of column names; got {inputs!r}.")
     targets = [str(name) for name in ([target] if isinstance(target, str) else target)]
     found = [name for name in names if name not in targets] if inputs is None else [str(name) for name in inputs]
     find_columns([*targets, *found], names, table)
     if not found:
-        msg = f"{table} has no column besides {', '.join(targets)}: at least one input is needed."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{table} has no column besides {', '.join(targets)}: at least one input is needed.")
     for name in targets:
         if name in found:
-            msg = f"inputs of fit_table must not contain {name!r}, which is a target."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"inputs of fit_table must not contain {name!r}, which is a target.")
     for chosen in (targets, found):
         if len(set(chosen)) < len(chosen):
             name = next(name for name in chosen if chosen.count(name) > 1)
-            msg = f"target and inputs of fit_table must name a column once; {name!r} is there twice."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"target and inputs of fit_table must name a column once; {name!r} is there twice.")
     return targets, found
