@@ -21,6 +21,6 @@ def test_another_table_is_refused(refused):
 
 @pytest.mark.parametrize(("name", "shape"), [("digits", (1797, 32)), ("diabetes", (442, 11))])
 def test_the_tables_are_whole(name, shape):
-    data = load_dataset(name).data
+    data = load_dataset(name)[1]
     assert data.values.shape == shape
     assert np.all(data.values.std(axis=0) > 0)

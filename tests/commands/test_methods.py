@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gigagp import gradients, inference, solvers
-from gigagp.commands.methods import choose_method
+from gigagp.commands.diagnose import choose_method
 from gigagp.errors import InvalidInputError
 from gigagp.solvers.truncation import ExponentialDecay, SingleSample
 

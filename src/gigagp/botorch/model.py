@@ -61,14 +61,12 @@ class GigaModel(Model, FantasizeMixin):
     def __init__(self, regressor: GPRegressor, variance: Literal["auto", "samples", "solve"] = "auto") -> None:
         super().__init__()
         if not isinstance(regressor, GPRegressor) or not hasattr(regressor, "posterior_"):
-            msg = f"regressor of GigaModel must be a fitted GPRegressor; got {regressor!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"regressor of GigaModel must be a fitted GPRegressor; got {regressor!r}.")
         if any(one.posterior_.is_mixture for one in regressor.estimators_):
-            msg = (
+            raise InvalidInputError(
                 "regressor of GigaModel must have one kernel: a mixture of several is not normal, which acquisition "
                 "functions assume. Give a kernel, for instance the heaviest of this fit, regressor.kernel_."
             )
-            raise InvalidInputError(msg)
         regressor.posterior(regressor.estimators_[0].scaling_.x_centre[None])  # refuses transforms and tables
         self.regressor, self.variance = regressor, variance
         self.outputs = list(range(sum(one.posterior_.n_targets for one in regressor.estimators_)))
@@ -157,11 +155,10 @@ class GigaModel(Model, FantasizeMixin):
             raise InvalidInputError(msg)
         X = points_of(X, posteriors[0].n_inputs)
         if Y.ndim < 2 or Y.shape[-2:] != (X.shape[-2], self.num_outputs):
-            msg = (
+            raise InvalidInputError(
                 f"Y of condition_on_observations must have shape (..., {X.shape[-2]}, {self.num_outputs}); "
                 f"got {tuple(Y.shape)}."
             )
-            raise InvalidInputError(msg)
         if not bool(torch.isfinite(Y.detach()).all()):
             msg = "Y of condition_on_observations must be finite; it contains NaN or infinity. Leave these rows out."
             raise InvalidInputError(msg)
@@ -196,11 +193,10 @@ class GigaModel(Model, FantasizeMixin):
     def _noise(self, X: Tensor) -> Tensor:
         """Return the noise variances of measurements at points, shape (..., q, m)."""
         if not resolve_likelihood(self.regressor.likelihood).has_noise:
-            msg = (
+            raise InvalidInputError(
                 f"observation_noise of GigaModel must be False: {self.regressor.likelihood} targets have no noise "
                 "variance."
             )
-            raise InvalidInputError(msg)
         found = []
         for fit in self.regressor.estimators_:
             flat = fit.scaling_.points(X.detach().double().reshape(-1, X.shape[-1]))
@@ -212,8 +208,7 @@ class GigaModel(Model, FantasizeMixin):
 def _checked(noise: Tensor, argument: str, shape: tuple[int, int]) -> Tensor:
     """Return noise variances at q points of m outputs, for ``shape`` (q, m), or refuse them."""
     if any(size not in (1, full) for size, full in zip(reversed(noise.shape), reversed(shape), strict=False)):
-        msg = f"{argument} must have shape (..., {shape[0]}, {shape[1]}); got {tuple(noise.shape)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{argument} must have shape (..., {shape[0]}, {shape[1]}); got {tuple(noise.shape)}.")
     values = noise.detach()
     wrong = ~((values >= 0) & torch.isfinite(values))
     if bool(wrong.any()):

@@ -13,15 +13,7 @@ from gigagp.estimators.answers.joint_posterior import JointPosterior, cholesky_o
 
 
 class Moments(ABC):
-    """Moments of m independent outputs at q points, in the units of the data.
-
-    Attributes
-    ----------
-    like : Tensor
-        Has the data type and the device of the results.
-    n_outputs : int
-        m.
-    """
+    """Moments of m independent outputs at q points, in the units of the data; like ``like`` in type and device."""
 
     like: Tensor
     n_outputs: int
@@ -44,14 +36,9 @@ class Moments(ABC):
 
 
 class FittedMoments(Moments):
-    """Moments of a fit.
+    """Moments of a fit: those of joint posteriors at the same points, one, or one for each target with its own model.
 
-    Parameters
-    ----------
-    joints : sequence of JointPosterior
-        With an axis of targets, at the same points: one, or one for each target that has its own model.
-    outputs : sequence of int
-        The targets of all of them that are outputs.
+    ``outputs`` are the targets of all of them, in their order, that are outputs.
     """
 
     def __init__(self, joints: Sequence[JointPosterior], outputs: list[int]) -> None:
@@ -75,15 +62,9 @@ class FittedMoments(Moments):
 
 
 class Observations(NamedTuple):
-    """Observations that a fit is conditioned on.
+    """Observations that a fit is conditioned on: X (..., n, d), Y and noise variances (..., n, m).
 
-    Attributes
-    ----------
-    X : Tensor of shape (..., n, d)
-    Y : Tensor of shape (..., n, m)
-        The leading shapes of all three are broadcast.
-    noise : Tensor of shape (..., n, m)
-        Noise variances.
+    The leading shapes of all three are broadcast.
     """
 
     X: Tensor
@@ -113,15 +94,8 @@ class ConditionedMoments(Moments):
 
     With the covariance K of a fit, between points x and observations z, they are ``m(x) + K(x, z) C^-1 (y - m(z))`` and
     ``K(x, x) - K(x, z) C^-1 K(z, x)`` for ``C = K(z, z) + noise`` (Rasmussen and Williams 2006, eq. A.6). What the fit
-    has learned from its own rows is all in m and K, so that the cost does not depend on their number.
-
-    Parameters
-    ----------
-    fitted : FittedMoments
-        Moments of the fit at the points, followed by those of the observations.
-    given : Observations
-    q : int
-        Number of points.
+    has learned from its own rows is all in m and K, so that the cost does not depend on their number. ``fitted`` has
+    the moments at the q points, followed by those at the observations.
     """
 
     def __init__(self, fitted: FittedMoments, given: Observations, q: int) -> None:
@@ -153,14 +127,7 @@ class ConditionedMoments(Moments):
 
 
 class NoisyMoments(Moments):
-    """Moments of measurements.
-
-    Parameters
-    ----------
-    latent : Moments
-    noise : Tensor of shape (..., q, m), or one that broadcasts to it
-        Noise variances.
-    """
+    """Moments of measurements, with noise variances that broadcast to (..., q, m)."""
 
     def __init__(self, latent: Moments, noise: Tensor) -> None:
         self.latent, self.noise, self.like, self.n_outputs = latent, noise, latent.like, latent.n_outputs

@@ -13,16 +13,13 @@ from typing import Annotated, NoReturn
 import typer
 
 import gigagp
-from gigagp.commands.compare import compare
 from gigagp.commands.demo import demo
 from gigagp.commands.diagnose import diagnose
-from gigagp.commands.evaluate import evaluate
-from gigagp.commands.fit import fit
+from gigagp.commands.evaluate import compare, evaluate
+from gigagp.commands.fit import fit, plan
 from gigagp.commands.interrupts import EXIT_INTERRUPTED, interruptible
-from gigagp.commands.plan import plan
-from gigagp.commands.plot import plot
+from gigagp.commands.plot import plot, report
 from gigagp.commands.predict import predict
-from gigagp.commands.report import report
 from gigagp.errors import FitInterruptedWarning, GigaGPError, GigaGPWarning
 from gigagp.runtime.memory import is_lack_of_memory
 
@@ -62,18 +59,10 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit.
+    """Run the command line with these arguments, None for those of this process, and exit.
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The arguments without the program's name; None: those of this process.
-
-    Raises
-    ------
-    SystemExit
-        Always: with 0 on success, 2 for a wrong command or unusable input, 130 after Ctrl-C, and 141 if the reader of
-        the output has closed the pipe.
+    The code is 0 on success, 2 for a wrong command or unusable input, 130 after Ctrl-C, and 141 if the reader of the
+    output has closed the pipe.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the shell; the next file opened would get its number

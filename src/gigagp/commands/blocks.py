@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from gigagp.commands.problem import no_rows
 from gigagp.errors import InvalidInputError
 from gigagp.runtime.progress import current
 from gigagp.tables.files import PLAIN, CsvStyle, Table, read_columns
@@ -30,15 +31,9 @@ BLOCK_ROWS, HELD_ROWS = 2**18, 2**15
 
 
 class Block(NamedTuple):
-    """Some rows of a table.
+    """Some rows of a table: the inputs of the model in its order, and the other columns that were asked for, if any.
 
-    Attributes
-    ----------
-    inputs : pyarrow.Table or ndarray
-        The inputs of the model in its order, with column names if the model has them. Numbers, or cells of any type if
-        the model encodes them.
-    others : Table or None
-        The other requested columns; None if there are none.
+    The inputs have column names if the model has them. They are cells of any type if the model encodes them.
     """
 
     inputs: pa.Table | np.ndarray
@@ -47,15 +42,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Blocks:
-    """A table in blocks.
-
-    Attributes
-    ----------
-    names : list of str
-        Names of all columns.
-    is_whole : bool
-        Whether one block contains the whole table.
-    """
+    """A table in blocks; if it ``is_whole``, it is held, and one block may be all of it."""
 
     path: Path
     header: bool | None
@@ -86,23 +73,11 @@ class Blocks:
         title: str = "predicting",
         at_once: bool = False,
     ) -> Iterator[Block]:
-        """Yield blocks with the inputs of a model and further columns, and report them as progress.
+        """Yield blocks with the inputs of a model and further columns, and report them as progress under a title.
 
-        Parameters
-        ----------
-        regressor : GPRegressor or GPClassifier
-            A fitted model.
-        columns : list of str, optional
-            Names to use instead of the model's own, in its order. Required for a model that was fitted to an array
-            without names, unless the table has exactly its number of columns.
-        others : sequence of str
-            Names of the further columns.
-        labels : mapping of str to Labels, optional
-            Labels of those further columns that contain classes; these columns are returned as codes.
-        title : str
-            What is done with the blocks, in words.
-        at_once : bool
-            Whether a table that is held is to be one block.
+        ``columns`` are names to use instead of the model's own, in its order. They are required for a model that was
+        fitted to an array without names, unless the table has exactly its number of columns. Those of ``others`` with
+        ``labels`` contain classes, and are returned as codes. With ``at_once``, a table that is held is one block.
         """
         chosen = _model_columns(regressor, self.names, columns, str(self.path))
         size = BLOCK_ROWS if not self.is_whole else self._n_rows or 1 if at_once else HELD_ROWS
@@ -117,6 +92,8 @@ class Blocks:
             yield block
             done += len(block.inputs)
             current().reached(done)
+        if not done:
+            raise no_rows(self.path)
 
     @cached_property
     def _n_rows(self) -> int | None:
@@ -165,19 +142,7 @@ class Blocks:
 def read_inputs(
     regressor: GPRegressor, found: pa.Table, source: str, columns: list[str] | None = None
 ) -> pa.Table | np.ndarray:
-    """Return the columns to which the model was fitted, in its order; other columns of the table are ignored.
-
-    Parameters
-    ----------
-    regressor : GPRegressor
-        A fitted model.
-    found : pyarrow.Table
-        The user's table.
-    source : str
-        Name of the table in messages.
-    columns : list of str, optional
-        As for `Blocks.read`.
-    """
+    """Return the columns to which the model was fitted, in its order; other columns are ignored, see `Blocks.read`."""
     chosen = _model_columns(regressor, found.column_names, columns, source)
     return _named(regressor, Table.from_arrow(found, chosen, source))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
+from rich.table import Column
 from rich.table import Table as Grid
 
 from gigagp.commands import options
@@ -27,14 +27,6 @@ What to do next
 In Python: from gigagp import GPRegressor; GPRegressor().fit(X, y).predict(X_new, return_std=True)"""
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """A real table for the demo: ``data`` has the inputs and, as its last column, the target."""
-
-    title: str
-    data: Table
-
-
 def demo(
     table: Annotated[
         str, typer.Option(help="digits (1,797 scanned digits) or diabetes (442 patients); both come with scikit-learn.")
@@ -44,10 +36,10 @@ def demo(
     verbose: options.Verbose = False,
 ) -> None:
     """Fit a real table, and compare accuracy and calibration with simple baselines."""
-    dataset = load_dataset(table)
-    train, test = _split(dataset.data, seed)
-    names, target = dataset.data.names[:-1], dataset.data.names[-1]
-    typer.echo(dataset.title)
+    title, data = load_dataset(table)
+    train, test = _split(data, seed)
+    *names, target = data.names
+    typer.echo(title)
     typer.echo(f"{len(train):,} rows to fit, {len(test):,} rows held out to test, {len(names)} inputs.\n")
 
     from gigagp import GPRegressor
@@ -69,15 +61,15 @@ def demo(
     typer.echo(f"\n{_NEXT}")
 
 
-def load_dataset(name: str) -> Dataset:
-    """Return one of the two tables; raise `InvalidInputError` for another name."""
+def load_dataset(name: str) -> tuple[str, Table]:
+    """Return the title of one of the two tables, and its inputs and, as the last column, its target."""
     from sklearn import datasets
 
     if name == "diabetes":
         found = datasets.load_diabetes(scaled=False)
         columns = (*(str(column) for column in found.feature_names), "progression")
         title = "diabetes (Efron et al. 2004): progression of the disease one year after ten measurements of a patient."
-        return Dataset(title, Table(columns, np.column_stack([found.data, found.target])))
+        return (title, Table(columns, np.column_stack([found.data, found.target])))
     if name == "digits":
         found = datasets.load_digits()
         upper, lower = found.data[:, :32], found.data[:, 32:]
@@ -87,9 +79,8 @@ def load_dataset(name: str) -> Dataset:
             "digits (UCI, Alpaydin and Kaynak 1998): scans of handwritten digits, 8 x 8 pixels with ink from 0 to 16.\n"
             "The lower half is hidden; its amount of ink is predicted from the pixels of the upper half."
         )
-        return Dataset(title, Table(columns, np.column_stack([upper[:, used], lower.sum(axis=1)])))
-    msg = f"--table must be digits or diabetes; got {name!r}."
-    raise InvalidInputError(msg)
+        return (title, Table(columns, np.column_stack([upper[:, used], lower.sum(axis=1)])))
+    raise InvalidInputError(f"--table must be digits or diabetes; got {name!r}.")
 
 
 def _split(data: Table, seed: int) -> tuple[Table, Table]:
@@ -118,10 +109,7 @@ def _baselines(train: Table, test: Table) -> dict[str, tuple[np.ndarray, np.ndar
 
 
 def _results(rows: dict[str, tuple[dict[str, Any], float]]) -> Grid:
-    grid = Grid()
-    grid.add_column("model")
-    for name in ("RMSE", "NLL", "CRPS", "seconds"):
-        grid.add_column(name, justify="right")
+    grid = Grid("model", *(Column(name, justify="right") for name in ("RMSE", "NLL", "CRPS", "seconds")))
     for name, (score, seconds) in rows.items():
         grid.add_row(name, f"{score['rmse']:.4g}", f"{score['nll']:.3f}", f"{score['crps']:.4g}", f"{seconds:.1f}")
     return grid
@@ -129,9 +117,7 @@ def _results(rows: dict[str, tuple[dict[str, Any], float]]) -> Grid:
 
 def _calibration(measured: np.ndarray, mean: np.ndarray, std: np.ndarray) -> Grid:
     """Return nominal and empirical coverage, with the sampling error of the latter."""
-    grid = Grid()
-    for name in ("nominal", "empirical", "+- by chance"):
-        grid.add_column(name, justify="right")
+    grid = Grid(*(Column(name, justify="right") for name in ("nominal", "empirical", "+- by chance")))
     for level in _LEVELS:
         share = metrics.coverage(measured, mean, std, level)
         chance = math.sqrt(level * (1 - level) / len(measured))

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
 import typer
 from rich.console import Console
+from rich.table import Column
 from rich.table import Table as Grid
 
 import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import read_inputs
 from gigagp.commands.interrupts import interruptible
-from gigagp.commands.methods import GRADIENTS, SOLVERS, choose_method
-from gigagp.commands.problem import choose_inputs, choose_rows, require_one_target, resolve_column
+from gigagp.commands.problem import choose_inputs, choose_rows, known_target, require_one_target, resolve_column
 from gigagp.errors import InvalidInputError
-from gigagp.estimators.saving.persistence import load_notes
-from gigagp.storage.files import check_folder
 from gigagp.tables.files import Table, read_columns
 
 if TYPE_CHECKING:
@@ -30,6 +29,17 @@ if TYPE_CHECKING:
     from gigagp.inference.contract.table import TrainingTable
     from gigagp.model.model import Model
 
+SOLVERS = {
+    "cg": "ConjugateGradients",
+    "ap": "AlternatingProjections",
+    "sgd": "StochasticGradientDescent",
+    "cholesky": "Cholesky",
+}
+GRADIENTS = {"pathwise": "Pathwise", "hutchinson": "Hutchinson", "exact": "Exact"}
+#: Inference methods whose gradients estimate the exact ones.
+_MEASURED = ("iterative", "random-features", "exact")
+#: Relative residual so small that solves run until their budget is spent.
+_NEVER = 1e-12
 #: A bias of more standard errors than this is not due to chance.
 _ERRORS = 4
 diagnose = typer.Typer(help="Measure the accuracy of the estimates behind a fit.")
@@ -101,11 +111,9 @@ def bias(
     from gigagp.storage.figures import check_plot
 
     if plot is not None:
-        check_folder(plot)
         check_plot(plot)
     if start and model is not None:
-        msg = "--start and --model cannot be combined: give only one of them."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("--start and --model cannot be combined: give only one of them.")
     method = choose_method(
         inference,
         truncation=truncation,
@@ -122,8 +130,7 @@ def bias(
         at, numbers = _at_model(model, found, str(table), target, columns, rows, seed, memory)
     else:
         if target is None:
-            msg = "--target must name the column to predict."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("--target must name the column to predict.")
         at, numbers = _at_rows(found, str(table), target, columns, rows, seed, memory, kernel, mean, learn=not start)
 
     report = diagnostics.measure_bias(
@@ -141,6 +148,105 @@ def bias(
         typer.echo(json.dumps(report.to_dict()))
     else:
         _show(report)
+
+
+def choose_method(
+    inference: str,
+    *,
+    truncation: str | None = None,
+    features: int | None = None,
+    solver: str = "auto",
+    max_epochs: float | None = None,
+    tolerance: float | None = None,
+    preconditioner: str = "auto",
+    gradient: str = "auto",
+    probes: int | None = None,
+) -> Any:
+    """Return the inference method that the options describe; refuse unknown words, and options of other methods."""
+    from gigagp.inference import Iterative, RandomFeatures
+
+    if (inference in options.INFERENCES and inference not in _MEASURED) or inference == "auto":
+        why = "which is exact here" if inference == "auto" else "whose model is another one"
+        raise InvalidInputError(f"--inference of diagnose must be {' or '.join(_MEASURED)}; got {inference!r}, {why}.")
+    method = options.choose_inference(inference, truncation)
+    given = {
+        "--solver": solver != "auto",
+        "--max-epochs": max_epochs is not None,
+        "--tolerance": tolerance is not None,
+        "--preconditioner": preconditioner != "auto",
+        "--gradient": gradient != "auto",
+        "--probes": probes is not None,
+    }
+    if isinstance(method, Iterative):
+        return replace(
+            method,
+            solver=_choose_solver(method.solver, solver, max_epochs, tolerance, preconditioner),
+            gradient=_choose_gradient(gradient, probes, features),
+        )
+    given["--features"] = features is not None and not isinstance(method, RandomFeatures)
+    for option, is_given in given.items():
+        if is_given:
+            msg = f"{option} does not apply to --inference {inference}; it goes with --inference iterative."
+            raise InvalidInputError(msg)
+    if features is None:
+        return method
+    if truncation is not None:
+        msg = "--features cannot be combined with --truncation, which draws the number of random features."
+        raise InvalidInputError(msg)
+    return replace(method, n_features=features)
+
+
+def _choose_solver(
+    truncated: Any, word: str, max_epochs: float | None, tolerance: float | None, preconditioner: str
+) -> Any:
+    """Return the solver; ``truncated`` is ``"auto"``, or conjugate gradients with a truncation."""
+    from gigagp import solvers
+
+    if word not in ("auto", *SOLVERS):
+        raise InvalidInputError(f"--solver must be one of auto, {', '.join(SOLVERS)}; got {word!r}.")
+    if truncated != "auto" and word not in ("auto", "cg"):
+        raise InvalidInputError(f"--truncation cuts conjugate gradients; --solver must be cg, got {word!r}.")
+    if word not in ("auto", "cg") and preconditioner != "auto":
+        raise InvalidInputError(f"--preconditioner belongs to --solver cg; got {word!r}.")
+    changes: dict[str, Any] = {}
+    if max_epochs is not None:
+        changes |= {"max_epochs": max_epochs, "tolerance": _NEVER}
+    if tolerance is not None:
+        changes["tolerance"] = tolerance
+    if preconditioner == "none":
+        changes["preconditioner"] = None
+    elif preconditioner != "auto":
+        if not preconditioner.isdecimal():
+            raise InvalidInputError(f"--preconditioner must be auto, none or a rank; got {preconditioner!r}.")
+        changes["preconditioner"] = solvers.PivotedCholesky(rank=int(preconditioner))
+    if truncated != "auto":
+        return replace(truncated, **changes)
+    if word == "auto" and not changes:
+        return "auto"
+    if word == "cholesky" and changes:
+        raise InvalidInputError("--solver cholesky has no --max-epochs and no --tolerance: it solves exactly.")
+    return getattr(solvers, SOLVERS["cg" if word == "auto" else word])(**changes)
+
+
+def _choose_gradient(word: str, probes: int | None, features: int | None) -> Any:
+    from gigagp.inference import gradients
+
+    if word not in ("auto", *GRADIENTS):
+        raise InvalidInputError(f"--gradient must be one of auto, {', '.join(GRADIENTS)}; got {word!r}.")
+    if features is not None and word not in ("auto", "pathwise"):
+        msg = f"--features belongs to --gradient pathwise or --inference random-features; got --gradient {word!r}."
+        raise InvalidInputError(msg)
+    if word == "exact" and probes is not None:
+        raise InvalidInputError("--gradient exact has no --probes.")
+    changes = {} if probes is None else {"n_probes": probes}
+    if features is not None:
+        changes["n_features"] = features
+    if word == "auto" and not changes:
+        return "auto"
+    # sixteen probes, as for "auto"; the default of the estimators themselves is the papers' sixty-four
+    return getattr(gradients, GRADIENTS["pathwise" if word == "auto" else word])(
+        **({} if word == "exact" else {"n_probes": 16} | changes)
+    )
 
 
 def _at_rows(
@@ -196,13 +302,8 @@ def _at_model(
     require_one_target(regressor, path)
     model, scaling = regressor.posterior_.model, regressor.scaling_
     if model.noise_is_known:
-        msg = f"--model must have a learned noise variance; {path} does not."
-        raise InvalidInputError(msg)
-    target = load_notes(path).get("target") if target is None else target
-    if target is None:
-        msg = f"{path} does not contain the name of its target; name the column with --target."
-        raise InvalidInputError(msg)
-    target = resolve_column(target, found.column_names, source)
+        raise InvalidInputError(f"--model must have a learned noise variance; {path} does not.")
+    target = resolve_column(known_target(path, target), found.column_names, source)
     inputs = read_inputs(regressor, found, source, options.split_names(columns))
     values = inputs if isinstance(inputs, np.ndarray) else Table.from_arrow(inputs, source=source).values
     measured = Table.from_arrow(found, [target], source).values
@@ -221,20 +322,12 @@ def _at_model(
 
 def _show(report: BiasReport) -> None:
     typer.echo(f"{report.method}\n{report.n_draws:,} draws, {report.n_rows:,} rows")
-    grid = Grid()
-    grid.add_column("", no_wrap=True)
-    for name in ("exact", "mean", "bias / s.e.", "std", "std / data"):
-        grid.add_column(name, justify="right", no_wrap=True)
+    names = ("exact", "mean", "bias / s.e.", "std", "std / data")
+    grid = Grid(Column("", no_wrap=True), *(Column(name, justify="right", no_wrap=True) for name in names))
     for row in report:
         spread = row.standard_deviation
-        numbers = (
-            f"{row.exact:.5g}",
-            f"{row.mean:.5g}",
-            f"{row.errors:.1f}",
-            f"{spread:.3g}",
-            f"{spread / row.scale:.3g}",
-        )
-        grid.add_row(row.name, *numbers)
+        errors = f"{row.errors:.1f}", f"{spread:.3g}", f"{spread / row.scale:.3g}"
+        grid.add_row(row.name, f"{row.exact:.5g}", f"{row.mean:.5g}", *errors)
     Console().print(grid)
     typer.echo(
         "The gradient is with respect to the logarithm of each hyperparameter, with variances as standard deviations. "

@@ -1,25 +1,30 @@
-"""``gigagp evaluate``: scores of the predictions for a table with known targets."""
+"""``gigagp evaluate``: scores of a model; ``gigagp compare``: those of several models, beside simple methods."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import typer
 from rich.console import Console
+from rich.table import Column
 from rich.table import Table as Grid
 
 import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
-from gigagp.commands.problem import require_one_target, resolve_column
+from gigagp.commands.problem import known_target, read_problem, require_one_target, resolve_column
 from gigagp.errors import InvalidInputError
 from gigagp.estimators import metrics
-from gigagp.estimators.saving.persistence import load_notes
+from gigagp.estimators.saving.persistence import load_notes, save
 from gigagp.model.likelihoods import Gaussian
 from gigagp.runtime.progress import meter_for
+from gigagp.storage.figures import check_plot
+from gigagp.storage.files import check_folder
 from gigagp.tables.files import CsvStyle
 from gigagp.tables.files.labels import Labels
 
@@ -44,30 +49,74 @@ def evaluate(
 ) -> None:
     """Score the predictions for a table whose targets are known."""
     regressor = gigagp.load(model)
-    notes = load_notes(model)
-    target = notes.get("target") if target is None else target
-    noise_column = notes.get("noise_column") if noise_column is None else noise_column
-    if target is None:
-        msg = f"{model} does not contain the name of its target; name the column with --target."
-        raise InvalidInputError(msg)
+    noise_column = load_notes(model).get("noise_column") if noise_column is None else noise_column
+    target = known_target(model, target)
     blocks = Blocks.of(table, header, CsvStyle(decimal, comment))
     target = resolve_column(target, blocks.names, str(table))
     chosen = options.split_names(columns)
     with meter_for(options.verbosity(quiet, False, "evaluation"), job="evaluation"):
         if isinstance(regressor, gigagp.GPClassifier):
             result, n_rows = _class_scores(regressor, blocks, chosen, target)
-            grid = _class_grid
         else:
             require_one_target(regressor, model)
             if noise_column is not None:
                 noise_column = resolve_column(noise_column, blocks.names, str(table))
             result, n_rows = _regressor_scores(regressor, blocks, chosen, target, noise_column)
-            grid = _grid
     if as_json:
         typer.echo(json.dumps({"rows": n_rows, "target": target, **result}))
     else:
         typer.echo(f"{n_rows:,} rows of {table}, target {target}")
-        Console().print(grid(result))
+        Console().print(_grid(result))
+
+
+def compare(
+    table: options.TablePath,
+    target: options.Target,
+    columns: options.Columns = None,
+    time_budget: Annotated[str, typer.Option("--time", help='Time of each model, such as "1min".')] = "1min",
+    held_out: Annotated[float, typer.Option(help="Share of the rows that is held out, at most 10,000 rows.")] = 0.2,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Fit the best model again, to all rows, and save it.", show_default=False),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="File of a plot: .png, .pdf or .svg.", show_default=False)] = None,
+    seed: options.Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
+    header: options.Header = None,
+    strict: options.Strict = False,
+    decimal: options.Decimal = ".",
+    comment: options.Comment = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Compare models in equal times, beside the mean, linear regression, neighbours and boosted trees."""
+    if out is not None:
+        check_folder(out)
+    if plot is not None:
+        check_plot(plot)
+    X, y, target = read_problem(table, target, columns, header, CsvStyle(decimal, comment), strict)
+
+    encode: Literal["strict", "auto"] = "strict" if strict else "auto"
+    comparison = gigagp.compare(
+        X,
+        y,
+        time_budget=time_budget,
+        held_out=held_out,
+        encode=encode,
+        random_state=seed,
+        verbose=options.verbosity(quiet, False, "comparison"),
+    )
+    if as_json:
+        listed = [asdict(one) for one in comparison.models]
+        sizes = {"rows": comparison.n_rows, "held_out": comparison.n_held_out}
+        typer.echo(json.dumps({"best": comparison.best, **sizes, "models": listed}))
+    else:
+        typer.echo(str(comparison))
+    if plot is not None:
+        comparison.plot(plot)
+    if out is not None:
+        model = comparison.model.set_params(verbose=options.verbosity(quiet, False, "fit")).fit(X, y)
+        save(model, out, notes={"target": target, "noise_column": None, "rows": len(y)})
+        typer.echo(f"{comparison.best} fitted to all rows; saved to {out}.", err=as_json)
 
 
 def _regressor_scores(
@@ -102,13 +151,9 @@ def _regressor_scores(
             noise = block.others.values[:, 1]
             if np.any(noise < 0):
                 row = sum(len(part[0]) for part in found) + int(np.argmax(noise < 0)) + 1
-                msg = f"{blocks.path}: column {noise_column!r} must not be negative; row {row} is."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"{blocks.path}: column {noise_column!r} must not be negative; row {row} is.")
             std = np.sqrt(latent**2 + noise)
         found.append((measured, mean, latent, std))
-    if not found:
-        msg = f"{blocks.path} has no rows of data."
-        raise InvalidInputError(msg)
     if has_distribution:
         measured, mean, density, inside = (np.concatenate(parts) for parts in zip(*found, strict=True))
         shares = {str(level): float(inside[:, k].mean()) for k, level in enumerate(metrics.INTERVALS)}
@@ -141,9 +186,6 @@ def _class_scores(
     for block in blocks.read(classifier, columns, [target], {target: labels}):
         assert block.others is not None
         found.append((block.others.values[:, 0].astype(np.int64), classifier.predict_proba(block.inputs)))
-    if not found:
-        msg = f"{blocks.path} has no rows of data."
-        raise InvalidInputError(msg)
     codes, probability = (np.concatenate(parts) for parts in zip(*found, strict=True))
     result = {
         "accuracy": float(np.mean(probability.argmax(1) == codes)),
@@ -151,24 +193,6 @@ def _class_scores(
         "calibration_error": metrics.calibration_error(codes, probability),
     }
     return result, len(codes)
-
-
-def _score_grid() -> Grid:
-    grid = Grid()
-    grid.add_column("score")
-    grid.add_column("value", justify="right")
-    grid.add_column("meaning")
-    return grid
-
-
-def _class_grid(result: dict[str, float]) -> Grid:
-    grid = _score_grid()
-    grid.add_row("accuracy", f"{100 * result['accuracy']:.2f} %", "rows whose most probable class is the true one")
-    grid.add_row("log loss", f"{result['log_loss']:.4f}", "negative log probability of the true class, nats per row")
-    grid.add_row(
-        "calibration", f"{result['calibration_error']:.4f}", "mean gap between confidence and accuracy, ten bins"
-    )
-    return grid
 
 
 def scores(measured: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, Any]:
@@ -181,16 +205,22 @@ def scores(measured: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str,
     }
 
 
+#: Label, form and meaning of each score.
+_MEANINGS = {
+    "accuracy": ("accuracy", ".2%", "rows whose most probable class is the true one"),
+    "log_loss": ("log loss", ".4f", "negative log probability of the true class, nats per row"),
+    "calibration_error": ("calibration", ".4f", "mean gap between confidence and accuracy, ten bins"),
+    "rmse": ("RMSE", ".5g", "error of the mean, in the target's units"),
+    "nll": ("NLL", ".4f", "negative log density, nats per row"),
+    "crps": ("CRPS", ".5g", "error of the distribution, in the target's units"),
+}
+
+
 def _grid(result: dict[str, Any]) -> Grid:
-    grid = _score_grid()
-    rows = {
-        "rmse": ("RMSE", ".5g", "error of the mean, in the target's units"),
-        "nll": ("NLL", ".4f", "negative log density, nats per row"),
-        "crps": ("CRPS", ".5g", "error of the distribution, in the target's units"),
-    }
-    for name, (label, form, meaning) in rows.items():
+    grid = Grid("score", Column("value", justify="right"), "meaning")
+    for name, (label, form, meaning) in _MEANINGS.items():
         if name in result:
-            grid.add_row(label, format(result[name], form), meaning)
+            grid.add_row(label, format(result[name], form).replace("%", " %"), meaning)
     for level, share in result.get("coverage", {}).items():
         nominal = f"{100 * float(level):.0f} %"
         grid.add_row(f"coverage {nominal}", f"{100 * share:.1f} %", f"rows inside the {nominal} interval")

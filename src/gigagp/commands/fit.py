@@ -1,13 +1,14 @@
-"""``gigagp fit``: fit a model to a table."""
+"""``gigagp fit``: fit a model to a table; ``gigagp plan``: forecast what that would choose, take and bring."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +18,14 @@ import typer
 
 from gigagp.commands import options
 from gigagp.commands.blocks import is_large
-from gigagp.commands.problem import choose_inputs, choose_rows, loaded, needs_encoder, resolve_column
+from gigagp.commands.problem import (
+    choose_inputs,
+    choose_rows,
+    loaded,
+    needs_encoder,
+    read_problem,
+    resolve_column,
+)
 from gigagp.errors import FitInterruptedWarning, GigaGPWarning, InvalidInputError, ProcessFailedError
 from gigagp.storage.files import check_folder
 from gigagp.tables.files import PLAIN, CsvStyle, Table, read_columns
@@ -182,6 +190,49 @@ def fit(
         _fit_and_save(problem, method, settings, out if saves else None, checkpoint)
 
 
+def plan(
+    table: options.TablePath,
+    target: options.Target,
+    columns: options.Columns = None,
+    kernel: Annotated[str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *.")] = "matern32",
+    time_budget: options.TimeBudget = None,
+    memory: Annotated[str | None, typer.Option(help='Largest amount of memory to use, such as "4GiB".')] = None,
+    seed: options.Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the forecast as JSON.")] = False,
+    header: options.Header = None,
+    strict: options.Strict = False,
+    decimal: options.Decimal = ".",
+    comment: options.Comment = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Forecast what ``gigagp fit`` would do with a table: the method, its time, and its error on new rows."""
+    chosen_kernel = options.choose_kernel(kernel)
+    X, y, _ = read_problem(table, target, columns, header, CsvStyle(decimal, comment), strict)
+
+    from gigagp import GPRegressor
+    from gigagp.inference.automatic.plan import Plan
+
+    regressor = GPRegressor(
+        chosen_kernel,
+        memory_budget=memory,
+        verbose=options.verbosity(quiet, verbose, "forecast"),
+        random_state=seed,
+        time_budget=time_budget,
+        encode="strict" if strict else "auto",
+    )
+    forecast = regressor.plan(X, y)
+    assert isinstance(forecast, Plan)  # of one target
+    if not as_json:
+        typer.echo(str(forecast))
+        return
+    listed: list[dict[str, Any]] = [
+        {**asdict(one), "inference": one.inference.abilities.name, "chosen": one is forecast.chosen}
+        for one in forecast.options
+    ]
+    typer.echo(json.dumps({"options": listed, "reason": forecast.reason}))
+
+
 @dataclass(frozen=True)
 class _Method:
     """How a model is fitted, from the options of the command line."""
@@ -219,16 +270,9 @@ def _method(
     target_transform: str,
     of_some: dict[str, Any],
 ) -> _Method:
-    """Return the method that words describe; ``of_some`` are options that only some inference methods have.
-
-    Raises
-    ------
-    InvalidInputError
-        If a word is unknown, or words do not go together.
-    """
+    """Return the method that words describe; ``of_some`` are options that only some inference methods have."""
     if likelihood not in options.LIKELIHOODS:
-        msg = f"--likelihood must be one of {', '.join(options.LIKELIHOODS)}; got {likelihood!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--likelihood must be one of {', '.join(options.LIKELIHOODS)}; got {likelihood!r}.")
     if target_transform not in options.TRANSFORMS:
         msg = f"--target-transform must be one of {', '.join(options.TRANSFORMS)}; got {target_transform!r}."
         raise InvalidInputError(msg)
@@ -242,35 +286,22 @@ def _method(
 
 
 def _may_stream(method: _Method, *, takes_some: bool) -> bool:
-    """Whether rows may be read in chunks.
-
-    Raises
-    ------
-    InvalidInputError
-        If some rows or their noise are asked for, and the method holds no rows.
-    """
+    """Whether rows may be read in chunks; refuse some rows, or their noise, for a method that holds none."""
     abilities = None if method.inference == "auto" else method.inference.abilities
     if abilities is None or not abilities.streams:
         return False
     if takes_some and not abilities.holds_rows:
-        msg = (
+        raise InvalidInputError(
             f"--rows and --noise-column do not apply to --inference {abilities.name}, which takes all rows of a "
             "table and learns one noise variance."
         )
-        raise InvalidInputError(msg)
     # a transform and the choice of a likelihood are learned from rows that are held
     return not takes_some and method.target_transform == "none" and method.likelihood != "auto"
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """The table of a fit.
-
-    Attributes
-    ----------
-    found : pyarrow.Table or None
-        All columns; None where rows are read in chunks.
-    """
+    """The table of a fit; ``found`` has all columns, and is None where rows are read in chunks."""
 
     path: Path
     header: bool | None
@@ -286,8 +317,7 @@ class _Problem:
             return self
         found = choose_rows(self.found, rows, seed)
         if len(found) == 1:
-            msg = f"{self.path} has one row; at least two are needed to fit a model."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{self.path} has one row; at least two are needed to fit a model.")
         return replace(self, found=found)
 
     def noise(self) -> Any:
@@ -351,8 +381,7 @@ def _fit_and_save(
     seconds = time.perf_counter() - began
     persistence.save(regressor, out, notes={"target": target, "noise_column": problem.noise_column, "rows": n_rows})
     if stopped is not None:
-        msg = f"{stopped} Saved to {out}."
-        raise FitInterruptedWarning(msg)
+        raise FitInterruptedWarning(f"{stopped} Saved to {out}.")
     if method.of_classes:
         typer.echo(f"classes       {options.listed(regressor.classes_.tolist())}")
     typer.echo(latent.describe())
@@ -370,30 +399,19 @@ _TIMEOUT = timedelta(minutes=30)
 
 @contextmanager
 def all_processes(distributed: bool) -> Iterator[bool]:
-    """Run a block together with the other processes; the value is whether this one prints and saves.
+    """Run a block together with the other processes of torchrun; the value is whether this one prints and saves.
 
     An error of any process ends the block in all of them, and one of them reports it: the first, or one that has lost
-    contact with it.
-
-    Parameters
-    ----------
-    distributed : bool
-        False: this process runs the block alone.
-
-    Raises
-    ------
-    InvalidInputError
-        If ``torchrun`` has not started this process.
+    contact with it. Without ``distributed``, this process runs the block alone.
     """
     if not distributed:
         yield True
         return
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        msg = (
+        raise InvalidInputError(
             "--distributed needs the processes that torchrun starts: torchrun --nproc-per-node 2 -m gigagp fit ... "
             "--distributed."
         )
-        raise InvalidInputError(msg)
     import torch.distributed as dist
 
     from gigagp.runtime import processes

@@ -95,8 +95,7 @@ def split_names(columns: str | None, option: str = "--columns") -> list[str] | N
         return None
     names = [name.strip() for name in columns.split(",") if name.strip()]
     if not names:
-        msg = f"{option} must name at least one column; got {columns!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{option} must name at least one column; got {columns!r}.")
     return names
 
 
@@ -107,13 +106,7 @@ def listed(labels: list[Any], most: int = 12) -> str:
 
 
 def choose_kernel(text: str) -> Kernel:
-    """Return the kernel that a text such as ``"matern32"`` or ``"rbf*periodic+linear"`` describes.
-
-    Raises
-    ------
-    InvalidInputError
-        If a word does not name a kernel.
-    """
+    """Return the kernel that a text such as ``"matern32"`` or ``"rbf*periodic+linear"`` describes."""
     from gigagp.kernels.catalogue import by_word
 
     makers = by_word()
@@ -123,8 +116,7 @@ def choose_kernel(text: str) -> Kernel:
         for word in (part.strip() for part in term.split("*")):
             if word not in makers:
                 words = ", ".join(dict.fromkeys([*KERNELS, *makers]))
-                msg = f"--kernel must be made of {words}, joined by + and *; got {text!r}."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"--kernel must be made of {words}, joined by + and *; got {text!r}.")
             product = makers[word]() if product is None else product * makers[word]()
         assert product is not None  # split gives at least one word
         total = product if total is None else total + product
@@ -135,27 +127,15 @@ def choose_kernel(text: str) -> Kernel:
 def choose_inference(word: str, truncation: str | None = None, given: Mapping[str, Any] | None = None) -> Any:
     """Return the inference method that ``word`` names in the registry, or ``"auto"``.
 
-    Parameters
-    ----------
-    word : str
-        Name of an inference method, or ``"auto"``, which is iterative inference if there is a truncation.
-    truncation : str, optional
-        Mean, or mean and standard deviation, of the random length: ``"40"`` or ``"40,10"``. The length counts
-        iterations of conjugate gradients, or frequencies of random features.
-    given : mapping of str to object, optional
-        Values of options that only some inference methods have (`Abilities.options`); None means not given.
-
-    Raises
-    ------
-    InvalidInputError
-        If the word is unknown, the method does not have an option, or a value is invalid.
+    ``truncation`` is the mean, or mean and standard deviation, of the random length, ``"40"`` or ``"40,10"``, in
+    iterations of conjugate gradients or in frequencies of random features; ``"auto"`` then means iterative inference.
+    ``given`` has values of options that only some inference methods have (`Abilities.options`); None means not given.
     """
     from gigagp.inference import registered
 
     known = registered()
     if word != "auto" and word not in known:
-        msg = f"--inference must be one of auto, {', '.join(known)}; got {word!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--inference must be one of auto, {', '.join(known)}; got {word!r}.")
     fields = {} if word == "auto" else known[word].abilities.options
     asked = {option: value for option, value in (given or {}).items() if value is not None}
     for option in asked:
@@ -166,8 +146,7 @@ def choose_inference(word: str, truncation: str | None = None, given: Mapping[st
     if truncation is not None:
         truncated = _truncated_inference(word, *_moments(truncation))
         for option in asked:
-            msg = f"{option} cannot be combined with --truncation, which draws that number."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{option} cannot be combined with --truncation, which draws that number.")
         return truncated
     return "auto" if word == "auto" else known[word](**{fields[option]: value for option, value in asked.items()})
 
@@ -178,8 +157,7 @@ def grid_nodes(text: str | None) -> int | tuple[int, ...] | None:
         return None
     counts = text.split(",")
     if not all(count.strip().isdecimal() for count in counts):
-        msg = f'--grid-size must be whole numbers, such as "40" or "80,80,20"; got {text!r}.'
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f'--grid-size must be whole numbers, such as "40" or "80,80,20"; got {text!r}.')
     size = tuple(int(count) for count in counts)
     return size[0] if len(size) == 1 else size
 
@@ -232,6 +210,5 @@ def choose_optimizer(word: str, steps: int | None, inference: Any = "auto") -> A
     if word == "lbfgs":
         return optimization.LBFGS(**given)
     if word != "auto":
-        msg = f"--optimizer must be one of auto, adam, lbfgs, none; got {word!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--optimizer must be one of auto, adam, lbfgs, none; got {word!r}.")
     return "auto"

@@ -1,4 +1,4 @@
-"""``gigagp plot``: the picture that suits a model."""
+"""``gigagp plot``: the picture that suits a model; ``gigagp report``: a model and its predictions on one page."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import pyarrow as pa
 import typer
 
 import gigagp
 from gigagp.commands import options
+from gigagp.commands.blocks import Blocks
+from gigagp.commands.problem import known_target, resolve_column
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.saving.persistence import load_notes
+from gigagp.runtime.progress import meter_for
+from gigagp.storage.figures import check_plot, require_matplotlib
+from gigagp.storage.files import check_folder
+from gigagp.tables.files import CsvStyle
 from gigagp.tables.files.labels import Labels
 
 if TYPE_CHECKING:
@@ -65,9 +72,7 @@ def plot(
     ] = "auto",
 ) -> None:
     """Draw a model: a curve, a map, slices of three inputs, or what each of more inputs does."""
-    from gigagp.commands.blocks import Blocks
     from gigagp.plots import plot as draw
-    from gigagp.storage.figures import check_plot
 
     check_plot(out)
     regressor = gigagp.load(model)
@@ -79,14 +84,8 @@ def plot(
     X = y = None
     if table is not None:
         if not isinstance(label, str):
-            msg = f"{model} does not contain the name of its target, so that --data cannot be read."
-            raise InvalidInputError(msg)
-        labels = {label: Labels(regressor.classes_)} if is_classifier else None
-        (block,) = Blocks.of(table).read(regressor, None, [label], labels, at_once=True)
-        assert block.others is not None
-        X, y = block.inputs, block.others.values[:, 0]
-        if is_classifier:
-            y = regressor.classes_[y.astype(np.int64)]
+            raise InvalidInputError(f"{model} does not contain the name of its target, so that --data cannot be read.")
+        X, y = _rows(regressor, Blocks.of(table), None, label)
     chosen: Any = aspect
     proportions: Aspect = chosen  # checked by `draw`
     draw(
@@ -113,8 +112,7 @@ def _numbers(option: str, text: str | None) -> list[float] | None:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        msg = f"{option} must be numbers separated by commas; got {text!r}."
-        raise InvalidInputError(msg) from None
+        raise InvalidInputError(f"{option} must be numbers separated by commas; got {text!r}.") from None
 
 
 def _ends(text: str | None) -> list[float | str] | None:
@@ -128,3 +126,46 @@ def _ends(text: str | None) -> list[float | str] | None:
         except ValueError:
             found.append(part.strip())
     return found
+
+
+def report(
+    model: options.ModelPath,
+    table: options.TablePath,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File of the report: .html.")] = Path("report.html"),
+    target: Annotated[
+        str | None, typer.Option(help="The column with the true values; by default the target of the fit.")
+    ] = None,
+    columns: options.Columns = None,
+    header: options.Header = None,
+    decimal: options.Decimal = ".",
+    comment: options.Comment = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the page.", show_default=False)] = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Describe a model on one HTML page: in words, scores and pictures, for a table whose targets are known."""
+    require_matplotlib()
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InvalidInputError(f"a report must be a file that ends in .html; got {out}.")
+    check_folder(out)
+    fitted = gigagp.load(model)
+    target = known_target(model, target)
+    blocks = Blocks.of(table, header, CsvStyle(decimal, comment))
+    target = resolve_column(target, blocks.names, str(table))
+    with meter_for(options.verbosity(quiet, False, "report"), job="report"):
+        X, y = _rows(fitted, blocks, options.split_names(columns), target)
+        gigagp.report(fitted, X, y, out, label=target, title=title)
+    typer.echo(f"Wrote {out}.")
+
+
+def _rows(fitted: Any, blocks: Blocks, columns: list[str] | None, target: str) -> tuple[Any, Any]:
+    """Return the inputs and the targets of a table."""
+    is_classifier = isinstance(fitted, gigagp.GPClassifier)
+    labels = {target: Labels(fitted.classes_)} if is_classifier else None
+    parts, targets = [], []
+    for block in blocks.read(fitted, columns, [target], labels, title="reading"):
+        assert block.others is not None
+        parts.append(block.inputs)
+        targets.append(block.others.values[:, 0])
+    X = pa.concat_tables(parts) if isinstance(parts[0], pa.Table) else np.concatenate(parts)
+    y = np.concatenate(targets)
+    return X, fitted.classes_[y.astype(np.int64)] if is_classifier else y

@@ -49,21 +49,16 @@ def predict(
     """Predict the target for the rows of a table; write the columns mean and std, or one probability per class."""
     check_ending(out)
     if samples < 0:
-        msg = f"--samples must not be negative; got {samples}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--samples must not be negative; got {samples}.")
     regressor = gigagp.load(model)
     of_classes = isinstance(regressor, gigagp.GPClassifier)
     if of_classes and (samples or include_noise):
-        msg = f"--samples and --include-noise do not apply to {model}, a model of classes."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--samples and --include-noise do not apply to {model}, a model of classes.")
     blocks = Blocks.of(table, header, CsvStyle(decimal, comment))
     kept = options.split_names(keep, "--keep") or []
     find_columns(kept, blocks.names, str(table))
     with meter_for(options.verbosity(quiet, False, "prediction"), job="prediction"):
         found = _predicted(regressor, blocks, options.split_names(columns), include_noise, samples, seed)
-    if not found:
-        msg = f"{table} has no rows of data."
-        raise InvalidInputError(msg)
     whole = {name: np.concatenate([parts[name] for parts in found]) for name in found[0]}
     predictions = _as_table(whole)
     write_table(_with_kept(blocks.whole().select(kept), predictions) if kept else predictions, out)
@@ -108,8 +103,7 @@ def _with_kept(kept: pa.Table, predictions: Table) -> pa.Table:
     """Return columns of the user's table beside the predictions."""
     for name in predictions.names:
         if name in kept.column_names:
-            msg = f"--keep must not name {name!r}, which is a column of the predictions."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"--keep must not name {name!r}, which is a column of the predictions.")
         kept = kept.append_column(name, pa.array(predictions.column(name)))
     return kept
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from gigagp.commands import options
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.saving.persistence import load_notes
 from gigagp.tables.files import CsvStyle, Table, find_column, read_columns
 
 if TYPE_CHECKING:
@@ -35,10 +36,22 @@ def loaded(
 ) -> tuple[pa.Table, Any]:
     """Return the inputs of a fit, as numbers if ``strict``, and the targets, or the labels as they are."""
     if len(found) == 0:
-        msg = f"{source} has no rows of data."
-        raise InvalidInputError(msg)
+        raise no_rows(source)
     table = Table.from_arrow(found, inputs, source).to_arrow() if strict else found.select(inputs)
     return table, found.column(target) if of_classes else Table.from_arrow(found, [target], source).values[:, 0]
+
+
+def no_rows(source: object) -> InvalidInputError:
+    """Return the error for a table without rows."""
+    return InvalidInputError(f"{source} has no rows of data.")
+
+
+def known_target(model: Path, target: str | None) -> str:
+    """Return the target's column, given or that of the fit of a saved model."""
+    found = load_notes(model).get("target") if target is None else target
+    if found is None:
+        raise InvalidInputError(f"{model} does not contain the name of its target; name the column with --target.")
+    return str(found)
 
 
 def require_one_target(regressor: GPRegressor, path: Path) -> None:
@@ -72,12 +85,10 @@ def choose_inputs(columns: str | None, names: Sequence[str], others: list[str], 
     if inputs is None:
         inputs = [name for name in names if name not in others]
     if not inputs:
-        msg = f"{source} has no column besides {', '.join(others)}: at least one input is needed."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{source} has no column besides {', '.join(others)}: at least one input is needed.")
     for name in others:
         if name in inputs:
-            msg = f"--columns must not contain {name!r}, which is the target or the noise."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"--columns must not contain {name!r}, which is the target or the noise.")
     return inputs
 
 
@@ -86,6 +97,5 @@ def choose_rows(data: Rows, rows: int | None, seed: int) -> Rows:
     if rows is None or rows >= len(data):
         return data
     if rows < 2:
-        msg = f"--rows must be at least 2; got {rows}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"--rows must be at least 2; got {rows}.")
     return data.take(np.sort(np.random.default_rng(seed).choice(len(data), size=rows, replace=False)))

@@ -120,8 +120,7 @@ class BiasReport:
         for row in self.rows:
             if row.name == name:
                 return row
-        msg = f"{name!r} was not measured; there are {', '.join(row.name for row in self.rows)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name!r} was not measured; there are {', '.join(row.name for row in self.rows)}.")
 
     @property
     def worst(self) -> float:
@@ -224,8 +223,7 @@ def measure_bias(
     """
     space = ParameterSpace(model, "log")
     if not space.labels:
-        msg = "model of measure_bias must have a learned hyperparameter; all of them are fixed."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("model of measure_bias must have a learned hyperparameter; all of them are fixed.")
     vector, generator = space.encode(model), generator_from(random_state)
     meter = NoProgress() if meter is None else meter
 

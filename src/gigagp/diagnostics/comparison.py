@@ -183,8 +183,7 @@ def compare(
     inputs = intake.inputs(X) if encoder is None else encoder.transform(X)
     targets = intake.targets(y, len(inputs))
     if targets.ndim != 1 or len(targets) < 10:
-        msg = f"compare needs at least 10 rows and one target; got y of shape {targets.shape}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"compare needs at least 10 rows and one target; got y of shape {targets.shape}.")
     order = np.random.default_rng(_seed(random_state)).permutation(len(targets))
     n_test = max(2, min(int(held_out * len(targets)), _MOST_HELD_OUT))
     test, train = np.sort(order[:n_test]), np.sort(order[n_test:])

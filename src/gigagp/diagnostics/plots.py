@@ -39,8 +39,7 @@ def plot_bias(reports: BiasReport | Mapping[str, BiasReport], path: str | os.Pat
     """
     by_name = {"": reports} if isinstance(reports, BiasReport) else dict(reports)
     if not by_name:
-        msg = "reports of plot_bias must hold at least one report; got none."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("reports of plot_bias must hold at least one report; got none.")
     check_plot(path)
     names = _shown(by_name)
     figure = new_figure(7.5, 1.4 + 0.28 * len(names) * (0.6 + 0.4 * len(by_name)))

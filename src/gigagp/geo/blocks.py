@@ -20,25 +20,11 @@ _MOST_POINTS = 256
 def means_of_cells(
     gp: GPRegressor, low: np.ndarray, high: np.ndarray, n_points: int, places: Places
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and standard deviations of the mean of the latent function over rectangles.
+    """Return means and standard deviations, (b,), of the latent function's means over rectangles with corners (b, 2).
 
-    The mean over a cell is a weighted sum of the function at the nodes of a Gauss-Legendre rule, so that its
-    distribution follows from the joint posterior there: ``w' m`` and ``w' C w``. On the sphere the rule is one in the
-    sine of the latitude, in which equal steps are equal areas.
-
-    Parameters
-    ----------
-    gp : GPRegressor
-        Fitted, with one target.
-    low, high : ndarray of shape (b, 2)
-        Corners.
-    n_points : int
-        Nodes along each side.
-    places : Places
-
-    Returns
-    -------
-    mean, std : ndarray of shape (b,)
+    The mean over a cell is a weighted sum of the function at the nodes of a Gauss-Legendre rule, ``n_points`` along
+    each side, so that its distribution follows from the joint posterior there: ``w' m`` and ``w' C w``. On the sphere
+    the rule is one in the sine of the latitude, in which equal steps are equal areas.
     """
     nodes, weights = np.polynomial.legendre.leggauss(n_points)
     nodes, weights = (nodes + 1) / 2, weights / 2
@@ -61,26 +47,10 @@ def means_of_cells(
 
 
 def means_of_polygons(gp: GPRegressor, polygons: Any, n_points: int, places: Places) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and standard deviations of the mean of the latent function over polygons.
+    """Return means and standard deviations of the mean of the latent function over polygons, one each.
 
-    Parameters
-    ----------
-    gp : GPRegressor
-        Fitted, with one target.
-    polygons : GeoSeries
-        In the reference system of the places.
-    n_points : int
-        Points along each side of the bounds of a polygon; those within it count.
-    places : Places
-
-    Returns
-    -------
-    mean, std : ndarray of shape (number of polygons,)
-
-    Raises
-    ------
-    InvalidInputError
-        If a geometry has no area.
+    The polygons, a GeoSeries, are in the reference system of the places. Of ``n_points`` points along each side of the
+    bounds of a polygon, those within it count.
     """
     shapely = needed("shapely", "Means over polygons")
     found = []
@@ -119,6 +89,5 @@ def _weighted(gp: GPRegressor, points: np.ndarray, weights: np.ndarray) -> tuple
     # Rounding may leave a variance of zero a little below zero, in units of the largest entry.
     floor = -1e-8 * np.abs(covariance).max((1, 2))
     if (variance < floor).any():
-        msg = f"The variance of a block mean must not be negative; got {variance.min():.3g}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"The variance of a block mean must not be negative; got {variance.min():.3g}.")
     return (weights * mean).sum(1), np.sqrt(variance.clip(min=0.0))

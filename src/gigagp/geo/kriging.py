@@ -101,8 +101,7 @@ class Kriging:
 
     def _fitted(self) -> GPRegressor:
         if not hasattr(self, "gp"):
-            msg = "This Kriging is not fitted yet. Call fit(table, column) first."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("This Kriging is not fitted yet. Call fit(table, column) first.")
         return self.gp
 
     def predict(

@@ -25,32 +25,18 @@ _DEGREES = "EPSG:4326"
 
 
 def needed(module: str, purpose: str) -> Any:
-    """Return a package of the extra ``geo``.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is not installed.
-    """
+    """Return a package of the extra ``geo``, or say how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        msg = f'{purpose} needs {module}. Install it with pip install "gigagp[geo]".'
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f'{purpose} needs {module}. Install it with pip install "gigagp[geo]".') from error
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the rows of a table are.
+    """Where the rows of a table are: X (n, 2), longitudes and latitudes in degrees, or eastings and northings.
 
-    Attributes
-    ----------
-    X : ndarray of shape (n, 2)
-        Longitudes and latitudes in degrees, or eastings and northings in the unit of the reference system.
-    crs : pyproj.CRS or None
-        None: not known.
-    is_geographic : bool
-        Whether these are longitudes and latitudes.
+    Those are in the unit of ``crs``, a pyproj.CRS, or None where it is not known.
     """
 
     X: np.ndarray
@@ -61,20 +47,9 @@ class Places:
     def of(cls, frame: Any, x: str | None = None, y: str | None = None, crs: Any = None) -> Places:
         """Return the places of a GeoDataFrame of points, or of a table with two columns of coordinates.
 
-        Parameters
-        ----------
-        frame : GeoDataFrame, DataFrame or mapping of str to array
-        x, y : str, optional
-            Columns of longitudes or eastings, and of latitudes or northings. None: the points of a GeoDataFrame, else
-            columns with known names.
-        crs : anything that pyproj reads, optional
-            Reference system of the columns. None: that of the GeoDataFrame, or EPSG:4326 for columns with names such as
-            ``lon`` and ``lat``.
-
-        Raises
-        ------
-        InvalidInputError
-            If the places are not to be found, or not all of them are points.
+        ``x`` and ``y`` name these columns. None: the points of a GeoDataFrame, else columns with known names. ``crs``
+        is anything that pyproj reads. None: that of the GeoDataFrame, or EPSG:4326 for columns with names such as
+        ``lon``.
         """
         if (x is None) != (y is None):
             msg = f"x and y of Kriging must both name a column, or both be None; got {x!r} and {y!r}."
@@ -92,11 +67,10 @@ class Places:
             known = [one for one in _KNOWN if {one[0], one[1]} <= columns.keys()]
             if not known:
                 pairs = ", ".join(f"{one[0]} and {one[1]}" for one in _KNOWN)
-                msg = (
+                raise InvalidInputError(
                     f"The table of Kriging must be a GeoDataFrame, have columns {pairs}, or be given with x and y; its "
                     f"columns are {', '.join(map(str, frame))}."
                 )
-                raise InvalidInputError(msg)
             x, y, named = columns[known[0][0]], columns[known[0][1]], known[0][2]
         across, up = column(frame, x), column(frame, y)
         if len(across) != len(up):
@@ -145,13 +119,7 @@ class Places:
 
 
 def column(frame: Any, name: str) -> np.ndarray:
-    """Return a column of a table as float64 numbers.
-
-    Raises
-    ------
-    InvalidInputError
-        If there is no such column, or it does not have one finite number for each row.
-    """
+    """Return a column of a table as float64 numbers, one finite number for each row."""
     try:
         values = np.asarray(frame[name])
     except (KeyError, IndexError, TypeError, ValueError) as error:

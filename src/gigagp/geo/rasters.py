@@ -17,16 +17,9 @@ _NAMES = (("y", "x"), ("latitude", "longitude"), ("lat", "lon"))
 
 @dataclass(frozen=True)
 class Raster:
-    """Centres of the cells of a map.
+    """Centres of the cells of a map along y (n_y,) and x (n_x,), with the names of these dimensions.
 
-    Attributes
-    ----------
-    y, x : ndarray of shape (n_y,), (n_x,)
-        Centres along each axis.
-    dims : tuple of str
-        Names of the dimensions of y and of x.
-    places : Places
-        Those of the rows, whose reference system the map has.
+    The map has the reference system of the rows' places.
     """
 
     y: np.ndarray
@@ -64,10 +57,9 @@ class Raster:
         corners = _bounds(places, bounds)
         counts = np.maximum(np.ceil((corners[2:] - corners[:2]) / steps - 1e-9), 1)
         if counts.prod() > _MOST_CELLS:
-            msg = (
+            raise InvalidInputError(
                 f"resolution of Kriging makes {counts.prod():,.0f} cells; at most {_MOST_CELLS:,} are computed at once."
             )
-            raise InvalidInputError(msg)
         across, up = (corners[k] + steps[k] * (np.arange(int(counts[k])) + 0.5) for k in (0, 1))
         if places.is_geographic:  # the last cell may reach beyond the pole, but not its centre
             up = up[up <= 90.0]
@@ -84,13 +76,7 @@ class Raster:
         return np.stack([across.ravel(), down.ravel()], 1)
 
     def cells(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lower and the upper corners of the cells row by row, each of shape (n_y * n_x, 2).
-
-        Raises
-        ------
-        InvalidInputError
-            If the centres are not evenly spaced, so that cells have no size.
-        """
+        """Return the lower and the upper corners of the cells row by row, each of shape (n_y * n_x, 2)."""
         sizes = np.array([_spacing(self.x, self.dims[1]), _spacing(self.y, self.dims[0])])
         low, high = self.points() - sizes / 2, self.points() + sizes / 2
         if self.places.is_geographic:
@@ -132,10 +118,9 @@ def _bounds(places: Places, bounds: Any) -> np.ndarray:
     except (TypeError, ValueError):
         corners = np.zeros(0)
     if corners.shape != (4,) or not np.isfinite(corners).all() or not (corners[:2] < corners[2:]).all():
-        msg = (
+        raise InvalidInputError(
             f"bounds of Kriging must be (west, south, east, north), with west < east and south < north; got {bounds!r}."
         )
-        raise InvalidInputError(msg)
     return corners
 
 
@@ -145,8 +130,7 @@ def _axis(values: Any, name: str) -> np.ndarray:
     except (TypeError, ValueError):
         axis = np.zeros(0)
     if axis.ndim != 1 or not len(axis) or not np.isfinite(axis).all():
-        msg = f"{name} of a map of Kriging must be finite numbers along one axis; got {values!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} of a map of Kriging must be finite numbers along one axis; got {values!r}.")
     return axis
 
 

@@ -122,8 +122,7 @@ def variogram(
     X = inputs(X, min_rows=2)
     y = targets(y, len(X))
     if y.ndim > 1:
-        msg = f"y of variogram must be one measurement for each row; got shape {y.shape}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"y of variogram must be one measurement for each row; got shape {y.shape}.")
     if metric == "haversine":
         _require_degrees(X)
     if len(X) > max_rows:
@@ -131,8 +130,7 @@ def variogram(
         X, y = X[chosen], y[chosen]
     limit = _half_extent(X, metric) if max_distance is None else float(max_distance)
     if not limit > 0:
-        msg = "X of variogram must have rows at two or more places; all are at one."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("X of variogram must have rows at two or more places; all are at one.")
     edges = np.linspace(0.0, limit, int(n_bins) + 1)
     ends = edges + _rounding(X, limit, metric)
     if kernel is not None:

@@ -137,8 +137,7 @@ class Auto(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.middle_size == 1:
-            msg = f"middle_size of Auto must be 0 or at least 2; got {self.middle_size!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"middle_size of Auto must be 0 or at least 2; got {self.middle_size!r}.")
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after all stages."""
@@ -447,20 +446,11 @@ _WITHIN_REACH, _TRIAL_STEPS = 0.3, 3
 
 
 def best_of_starts(scoring: FisherScoring, start: Tensor, found: Scored, finest: float | None = None) -> Scored:
-    """Return the better of an optimum and what scoring reaches from rougher starts.
+    """Return the better of an optimum and what scoring reaches from rougher starts than the usual one, (p,).
 
     Nothing is tried where little noise is left. A start costs one likelihood. The best one gets a few steps, and is
-    followed to its end if these reach the optimum that is known.
-
-    Parameters
-    ----------
-    scoring : FisherScoring
-    start : Tensor of shape (p,)
-        The usual start.
-    found : Scored
-        What scoring has reached from there.
-    finest : float or None, default None
-        Factor of the lengthscales of ``start`` down to which all are tried, at ratios of four; None: six fixed starts.
+    followed to its end if these reach the optimum that is known. Lengthscales are tried down to the factor ``finest``,
+    at ratios of four; None: at six fixed starts.
     """
     space = scoring.space
     model = space.decode(found.vector)

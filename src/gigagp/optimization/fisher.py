@@ -17,20 +17,9 @@ _INEXACT = 1e-4
 
 
 def derivative_products(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return ``(dK/dtheta) @ vectors`` for every hyperparameter of the kernel, including those of white parts.
+    """Return ``(dK/dtheta) @ vectors``, (number of values, n, s), for every hyperparameter, also of white parts.
 
-    K(X, X) is formed densely, for subsets of up to a few thousand rows.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    X : Tensor of shape (n, d)
-    vectors : Tensor of shape (n, s)
-
-    Returns
-    -------
-    dict of str to Tensor of shape (number of values, n, s)
-        Derivatives in natural units.
+    K(X, X) is formed densely, for subsets of up to a few thousand rows. Derivatives are in natural units.
     """
     if isinstance(kernel, Sum):
         return {
@@ -112,29 +101,12 @@ def fisher_information(
     probes: torch.Tensor,
     noise_slope: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Estimate the Fisher information of the learned hyperparameters in the coordinates of ``space``.
+    """Estimate the Fisher information of the learned hyperparameters in the coordinates of ``space``, shape (p, p).
 
     The information ``F_kl = tr(H^-1 D_k H^-1 D_l) / 2`` (Rasmussen and Williams 2006, section 5.4, expectation of the
-    Hessian) is estimated by ``E[a_k' a_l] / 2`` with ``a_k = L^-1 D_k L^-T w`` and ``w ~ N(0, I)``.
-
-    Parameters
-    ----------
-    model : Model
-    X : Tensor of shape (n, d)
-    factor : Tensor of shape (n, n)
-        Lower Cholesky factor of H.
-    space : ParameterSpace
-    vector : Tensor of shape (p,)
-        Coordinates of the model in ``space``.
-    probes : Tensor of shape (n, s)
-        Standard normal vectors w.
-    noise_slope : Tensor of shape (n,), optional
-        Derivatives of the rows' noise variances with respect to the model's; None: 1.
-
-    Returns
-    -------
-    Tensor of shape (p, p)
-        Positive semi-definite estimate for one target.
+    Hessian) is estimated for one target by ``E[a_k' a_l] / 2`` with ``a_k = L^-1 D_k L^-T w`` and ``w ~ N(0, I)``, the
+    ``probes`` (n, s). ``factor`` is L, the lower Cholesky factor of H. ``noise_slope`` (n,) has the derivatives of the
+    rows' noise variances with respect to the model's; None: 1.
     """
     whitened = torch.linalg.solve_triangular(factor.T, probes, upper=True)
     products = derivative_products(model.kernel, X, whitened)

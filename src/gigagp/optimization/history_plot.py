@@ -37,8 +37,7 @@ def draw_history(
         msg = f"quantity of History.plot must be one of {', '.join(get_args(HistoryQuantity))}; got {quantity!r}."
         raise InvalidInputError(msg)
     if not steps:
-        msg = "History.plot needs at least one step: nothing was learned in this fit."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("History.plot needs at least one step: nothing was learned in this fit.")
 
     def lines(ax: Any, steps: Sequence[Step]) -> None:
         _hyperparameters(ax, steps, inputs, hidden)
@@ -117,8 +116,7 @@ def _objective(ax: Any, steps: Sequence[Step]) -> None:
     """Draw values, of each stage on its own: stages may have different rows, whose values do not compare."""
     known = [step for step in steps if step.objective is not None]
     if not known:
-        msg = "History.plot has no objective: this fit learned from gradients alone."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("History.plot has no objective: this fit learned from gradients alone.")
     for number, name in enumerate(dict.fromkeys(step.stage for step in known)):
         part = [step for step in known if step.stage == name]
         colour = CYCLE[number % len(CYCLE)]
@@ -130,8 +128,7 @@ def _objective(ax: Any, steps: Sequence[Step]) -> None:
 def _scores(ax: Any, steps: Sequence[Step]) -> None:
     scored = [step for step in steps if step.validation_rmse is not None]
     if not scored:
-        msg = "History.plot has no validation scores: give validation=(X, y) to fit."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("History.plot has no validation scores: give validation=(X, y) to fit.")
     ax.plot([s.seconds for s in scored], [s.validation_rmse for s in scored], "o-", color=CYCLE[0], markersize=3)
     ax.set_ylabel("RMSE of the validation rows")
 

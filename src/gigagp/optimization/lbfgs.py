@@ -53,12 +53,11 @@ class LBFGS(Settings):
     ) -> Model:
         """Return the model at the last accepted step."""
         if not objective.deterministic:
-            msg = (
+            raise InvalidInputError(
                 "LBFGS needs a deterministic objective, but probes, minibatches or lengths of solves are redrawn at "
                 "every step. Use Iterative(warm_start=True), which freezes probes, with a solver without truncation, "
                 "SparseVariational(batch_size=None), or optimizer=Adam(), SparseAdam() for QuadruplyStochastic."
             )
-            raise InvalidInputError(msg)
         space = ParameterSpace(objective.start(model), self.transform)
         if not space.size:
             return model

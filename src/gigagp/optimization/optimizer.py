@@ -63,22 +63,14 @@ def check_optimizer(optimizer: object) -> None:
     elif callable(optimizer):
         hint += "; wrap a function in optimization.Minimiser"
     allowed = f'"auto", None or one of gigagp.optimization, or {hint}'
-    msg = f"optimizer of GPRegressor must be {allowed}; got {shown(optimizer)}."
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f"optimizer of GPRegressor must be {allowed}; got {shown(optimizer)}.")
 
 
 def check_found(found: object, model: Model, optimizer: object) -> Model:
-    """Return the result of an optimizer if it is a model with the given model's hyperparameters.
-
-    Raises
-    ------
-    InvalidInputError
-        If the result is another object, has other hyperparameters, or has values that are not positive and finite.
-    """
+    """Return the result of an optimizer, a model with the given one's hyperparameters, or refuse anything else."""
     owner = f"run of {type(optimizer).__name__}"
     if not isinstance(found, Model):
-        msg = f"{owner} must return a gigagp.model.model.Model; got {found!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{owner} must return a gigagp.model.model.Model; got {found!r}.")
     before, after = model.parameters(), found.parameters()
     if {name: value.shape for name, value in before.items()} != {name: value.shape for name, value in after.items()}:
         msg = f"{owner} must return a model with the hyperparameters {list(before)}; got {list(after)}."
@@ -104,11 +96,10 @@ class Unsaved(Settings):
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Raise InvalidInputError, because the file contains the model but not the code of its optimizer."""
-        msg = (
+        raise InvalidInputError(
             f"The optimizer of this model, {self.description}, is not in the model file. Set optimizer of the "
             "estimator to fit it again."
         )
-        raise InvalidInputError(msg)
 
 
 @dataclass(frozen=True)
@@ -168,8 +159,7 @@ class Minimiser(Settings):
         bounds = torch.stack([space.box.lower, space.box.upper], 1).numpy()
         best = np.asarray(self.function(evaluate, space.encode(space.template).numpy(), bounds), dtype=np.float64)
         if best.shape != (space.size,) or not np.isfinite(best).all():
-            msg = f"function of Minimiser must return {space.size} finite numbers; got {best!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"function of Minimiser must return {space.size} finite numbers; got {best!r}.")
         return space.decode(space.box.clip(torch.from_numpy(best.copy())))
 
 

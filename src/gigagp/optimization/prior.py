@@ -24,22 +24,10 @@ _LENGTHSCALE_WIDTH = 1.5
 
 
 class WeakPrior:
-    """Independent normal priors on the coordinates of a log `ParameterSpace`.
+    """Independent normal priors on the coordinates of a log `ParameterSpace`; ``centre`` and ``precision`` are (p,).
 
-    Parameters
-    ----------
-    space : ParameterSpace
-        The coordinates; must have ``transform="log"``.
-    n_inputs : int
-        Number of inputs; the priors of lengthscales are centred at its square root. Inputs that share a lengthscale,
-        such as the one-hot columns of a column of categories, count as one.
-    target_variance : float
-        Variance of the targets, which scales the priors of signal and noise.
-
-    Attributes
-    ----------
-    centre, precision : Tensor of shape (p,)
-        Mean and inverse variance of the normal prior on each coordinate.
+    The priors of lengthscales are centred at the root of ``n_inputs``. Inputs that share a lengthscale, such as the
+    one-hot columns of a column of categories, count as one. ``target_variance`` scales the priors of signal and noise.
     """
 
     def __init__(self, space: ParameterSpace, n_inputs: int, target_variance: float) -> None:

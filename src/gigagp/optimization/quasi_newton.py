@@ -32,19 +32,18 @@ _BACKTRACKS = 6
 class QuasiNewton:
     """Settings of the quasi-Newton loop.
 
+    The loop ends when the decrease that the metric predicts is below ``tolerance`` ``patience`` times in a row.
+
     Attributes
     ----------
     steps : int
         Largest number of accepted steps.
     tolerance : float or callable
-        The loop ends when the decrease predicted by the metric is below this number ``patience`` times in a row. A
-        callable returns the number at the vector of each gradient.
+        A callable returns the number at the vector of each gradient.
     max_change : float
         Largest change of any coordinate in one step.
     memory : int
         Number of curvature pairs that are kept.
-    patience : int
-        See ``tolerance``.
     tolerance_without_values : float or None
         Replaces ``tolerance`` if there are only gradients, which come from unconverged solves.
     smallest_step : callable
@@ -72,32 +71,12 @@ def minimise(
     accept: Callable[[torch.Tensor], None] = lambda vector: None,
     at_start: tuple[float | None, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """Minimise from ``start``.
+    """Minimise from a point of the box.
 
-    Parameters
-    ----------
-    evaluate : callable
-        Returns value and gradient at a vector.
-    start : Tensor of shape (p,)
-        Initial vector.
-    settings : QuasiNewton
-    metric : callable or None
-        Product with the first inverse Hessian; None stands for a scaled identity.
-    box : Box or None
-        Region of the search, which contains the start; None: no bounds.
-    accept : callable
-        Called with every accepted point.
-    at_start : tuple or None
-        Value and gradient at the start, if they are known.
-
-    Returns
-    -------
-    vector : Tensor of shape (p,)
-        The last accepted point.
-    step : Tensor of shape (p,)
-        The next step (capped), which has not been evaluated.
-    finite : bool
-        False if the loop ended because no further evaluation was finite; ``vector`` is then the last finite point.
+    The results are the last accepted point, the next step, which is capped and has not been evaluated, and False if the
+    loop ended because no further evaluation was finite; the point is then the last finite one. ``evaluate`` returns
+    value and gradient at a vector; ``at_start`` has those of the start if they are known. ``metric`` is the product
+    with the first inverse Hessian, None for a scaled identity, and ``accept`` is called with every accepted point.
     """
     if not start.numel():
         return start, start, True

@@ -22,20 +22,9 @@ DAMPING, _MAX_DAMPING = 1e-3, 1e6
 
 
 class Scored(NamedTuple):
-    """Where a search has come to.
+    """Where a search has come to: loss, its gradient and the Fisher information, all for each observation, at a point.
 
-    Attributes
-    ----------
-    vector : Tensor of shape (p,)
-        The best point.
-    value : float
-        Loss there, in nats an observation.
-    gradient : Tensor of shape (p,)
-        Of the loss.
-    information : Tensor of shape (p, p)
-        Fisher information, an observation.
-    failed : bool
-        Whether the search ended because no step had a finite value.
+    ``failed`` says whether the search ended because no step had a finite value.
     """
 
     vector: Tensor
@@ -54,10 +43,6 @@ class FisherScoring:
 
     Attributes
     ----------
-    objective : FisherObjective
-    space : ParameterSpace
-    prior : WeakPrior
-    trace : Trace
     probes : Tensor of shape (n, s)
         For the information of an exact objective.
     steps : int
@@ -66,10 +51,8 @@ class FisherScoring:
         Predicted gain an observation that ends the search.
     max_change : float
         Largest change of a coordinate in one step.
-    stage : str
-        Name in the history.
     patience : int or None
-        So many accepted steps in a row that gain less than the tolerance, whatever they promised, end the search.
+        The search ends after this many accepted steps in a row that each gain less than the tolerance.
     has_substitute : bool
         Whether another objective goes on where no step has a finite value, so that the fit does not end there.
     """
@@ -107,15 +90,10 @@ class FisherScoring:
         return (self.prior.penalty(vector) - quick) / self.objective.n_observations > value
 
     def run(self, vector: Tensor, known: Tensor | None) -> Scored:
-        """Return the best point of a search.
+        """Return the best point of a search from a vector.
 
-        Parameters
-        ----------
-        vector : Tensor of shape (p,)
-            Where it starts.
-        known : Tensor of shape (p, p) or None
-            The information of an earlier search, or None if there was none. A start without a finite value then ends
-            the fit there, and otherwise raises an error.
+        ``known`` is the information of an earlier search, None if there was none. A start without a finite value then
+        ends the fit there, and otherwise raises an error.
         """
         best = self.evaluate(vector)
         if best is None:

@@ -136,12 +136,7 @@ class ParameterSpace:
 
 @dataclass(frozen=True)
 class Box:
-    """The smallest and largest value of every coordinate of an optimizer's vector; infinite if there is no bound.
-
-    Attributes
-    ----------
-    lower, upper : Tensor of shape (p,)
-    """
+    """The smallest and largest value of every coordinate of an optimizer's vector; infinite if there is no bound."""
 
     lower: torch.Tensor
     upper: torch.Tensor

@@ -33,25 +33,7 @@ _PILOTS, _PATIENCE = 8, 3
 
 @dataclass(frozen=True)
 class SparseAscent(Settings):
-    """The base of `SparseAdam`, `SparseAdaGrad` and `SparseSGD`; use one of those.
-
-    Parameters
-    ----------
-    learning_rate : float
-    steps : int or None
-        None: as many as gain something, see `Plateau`. Where all rows and functions can be used at
-        once, there are no steps: the optimum is computed, as with ``optimizer="auto"``.
-    final_share : float
-        Learning rate of the last step as a share of the largest. The rate falls exponentially, or without a number of
-        steps each time that nothing is gained.
-    hyper_learning_rate : float
-        Step of Adam in the logarithms of the hyperparameters (variances as standard deviations); 0 keeps them.
-    hyper_start : float
-        Share of the steps (of 5,000 without a number of steps) before the hyperparameters move.
-    tail_share : float
-        Share of the steps, the last ones, whose mean is the result (without a number of steps: those at the last rate).
-        0: the result is that of the last step.
-    """
+    """The base of `SparseAdam`, `SparseAdaGrad` (which explains the settings) and `SparseSGD`; use one of those."""
 
     learning_rate: Positive = 0.1
     steps: Count | None = None
@@ -76,13 +58,7 @@ class SparseAscent(Settings):
         """Return the state before the first step."""
 
     def run(self, objective: Any, model: Model, trace: Trace, generator: torch.Generator) -> Model:
-        """Return the model after the last step, or the best one before a divergence.
-
-        Raises
-        ------
-        InvalidInputError
-            If the objective has no samples.
-        """
+        """Return the model after the last step, or the best one before a divergence."""
         if isinstance(objective, Sampleable):
             if self.steps is None:
                 # The optimum can be computed, and steps on samples would gain nothing there: the weights in closed
@@ -92,25 +68,15 @@ class SparseAscent(Settings):
             if trace.log is not None and trace.log.objective is whole:
                 trace.log.objective = objective  # the checkpoint is of the objective that takes the steps
         if not isinstance(objective, SampledObjective):
-            msg = (
+            raise InvalidInputError(
                 f"optimizer={type(self).__name__}(...) is for inference.QuadruplyStochastic and RelevanceVectorMachine"
                 '; use "auto", Adam or LBFGS with this inference.'
             )
-            raise InvalidInputError(msg)
         return SparseRun(self, objective, model, trace).go()
 
 
 class SparseRun:
-    """One sparse ascent: the arrays with their state, Adam on the hyperparameters, and looks back at the last steps.
-
-    Parameters
-    ----------
-    settings : SparseAscent
-    objective : SampledObjective
-    model : Model
-        Where to start.
-    trace : Trace
-    """
+    """One sparse ascent: the arrays with their state, Adam on the hyperparameters, and looks back at the last steps."""
 
     def __init__(self, settings: SparseAscent, objective: SampledObjective, model: Model, trace: Trace) -> None:
         self.settings, self.objective, self.trace = settings, objective, trace
@@ -144,12 +110,7 @@ class SparseRun:
     def go(self) -> Model:
         """Ascend, and return the model at the end.
 
-        Raises
-        ------
-        NonFiniteError
-            If the bound is not finite at the start.
-        UnreadableRowsError
-            If rows of a table on disk cannot be read; the checkpoint is written first.
+        If rows of a table on disk cannot be read, the checkpoint is written before the error is raised.
         """
         # A step moves numbers in place: Ctrl-C ends the ascent between two of them.
         with asked_between_steps() as interruption:
@@ -255,11 +216,10 @@ class SparseRun:
         found = [self.objective.sample(self.model, hyperparameters=False).value for _ in range(_PILOTS)]
         pilots = torch.tensor(found, dtype=torch.float64)
         if not bool(torch.isfinite(pilots).all()):
-            msg = (
+            raise NonFiniteError(
                 "The bound is not finite where the fit starts. Give start values nearer to the data's scale, or a "
                 "larger noise_variance."
             )
-            raise NonFiniteError(msg)
         self.start = float(pilots.mean()), float(pilots.std() / math.sqrt(_PILOTS))
 
     def _look_back(self) -> bool:
@@ -375,22 +335,11 @@ _ERRORS = 2.0
 class Plateau:
     """Compare the two halves of the estimates at one learning rate, each time that their number has doubled.
 
-    The rate falls, and the comparison starts again, in two cases. The later half is higher by less than what matters,
-    even with the error added. Or a second comparison still shows no gain beyond the error: what remains is then the
-    noise of the steps themselves, which a smaller rate reduces. One comparison within the error decides nothing, so a
-    noisy objective gets more estimates and is not stopped by its noise. At most 3,200 are made at one rate.
-
-    Parameters
-    ----------
-    final_share : float
-        Share of the largest rate below which the ascent ends.
-    matters : float
-        Smallest gain of the objective between the halves that is worth more steps at this rate.
-
-    Attributes
-    ----------
-    share : float
-        The present rate as a share of the largest.
+    The rate, ``share`` of the largest, falls, and the comparison starts again, in two cases. The later half is higher
+    by less than what ``matters``, even with the error added. Or a second comparison still shows no gain beyond the
+    error: what remains is then the noise of the steps themselves, which a smaller rate reduces. One comparison within
+    the error decides nothing, so a noisy objective gets more estimates and is not stopped by its noise. At most 3,200
+    are made at one rate. The ascent ends below ``final_share``.
     """
 
     def __init__(self, final_share: float, matters: float) -> None:
@@ -441,21 +390,12 @@ class Plateau:
 
 
 class TailAverage:
-    """The mean of arrays over all steps since a first one.
+    """The mean of some arrays, which are moved in place, over all steps after a first one.
 
     Steps on samples end in a cloud about the optimum, as wide as the learning rate makes it, and their mean is at its
     centre (Polyak and Juditsky 1992, https://doi.org/10.1137/0330046). The change of step s is missing from the s - 1
     iterates before it. The mean of N iterates is therefore the last one less ``sum_s (s - 1) change_s / N``, and that
     sum grows only where a step touches the arrays.
-
-    Parameters
-    ----------
-    arrays : dict of str to Tensor
-        Moved in place.
-    names : iterable of str
-        The arrays whose mean is taken.
-    step : int
-        The last step that does not count.
     """
 
     def __init__(self, arrays: dict[str, Tensor], names: Iterable[str], step: int) -> None:

@@ -61,16 +61,8 @@ class EvaluationLog(Protocol):
 class Trace:
     """The history and the progress meter of one fit.
 
-    Parameters
-    ----------
-    history : History
-        Records the steps.
-    meter : Meter
-        Shows the steps.
-    validate : callable or None
-        Scores an objective at its last evaluation.
-    log : EvaluationLog or None
-        Replays evaluations of an earlier, killed run of the same fit.
+    ``validate`` scores an objective at its last evaluation. ``log`` replays the evaluations of an earlier, killed run
+    of the same fit.
     """
 
     def __init__(
@@ -234,11 +226,10 @@ class Trace:
         if best is None and self._singular is not None:
             raise self._singular
         if best is None:
-            msg = (
+            raise NonFiniteError(
                 f"The first step of the fit ({stage}) failed: {cause}. Give start values nearer to the data's scale, a "
                 'larger noise_variance, or dtype="float64".'
             )
-            raise NonFiniteError(msg)
         msg = (
             f"The fit stopped at step {step} ({stage}): {cause}. The best state before it was kept. A smaller learning "
             "rate, a tighter solver tolerance or a larger noise variance avoids this."

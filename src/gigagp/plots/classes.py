@@ -27,17 +27,10 @@ _WIDE = (LEVELS[0], LEVELS[-1])
 
 
 def classifier_view(model: Any, what: str, target: int = 0) -> View:
-    """Return a classifier as pictures see it.
-
-    Raises
-    ------
-    InvalidInputError
-        If the model is no fitted classifier.
-    """
+    """Return a classifier as pictures see it; refuse any other model."""
     view = View(model, target)
     if not view.is_classifier:
-        msg = f"{what} is a picture of a GPClassifier; got {type(model).__name__}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{what} is a picture of a GPClassifier; got {type(model).__name__}.")
     return view
 
 
@@ -216,14 +209,9 @@ def class_curves(
 def class_map(
     ax: Any, view: View, grid: Grid, values: np.ndarray, rows: Rows | None, aspect: Aspect, *, level: float, named: bool
 ) -> None:
-    """Draw one slice of a grid: the most probable class, or its probability.
+    """Draw one slice of a grid from the probabilities at its points, (r * r, n_classes).
 
-    Parameters
-    ----------
-    values : ndarray of shape (r * r, n_classes)
-        Probabilities at the points of the slice.
-    named : bool
-        Whether classes are drawn, with the rows; else their probability.
+    The map is of the most probable class, with the rows, if ``named``, and else of its probability.
     """
     axes, places, values = eastward(view, grid.names, grid.axes, values.reshape(*grid.shape, -1))
     x, y = (axis.shown(one) for axis, one in zip(axes, places, strict=True))

@@ -139,8 +139,7 @@ def find_column(view: View, column: str | int) -> Axis:
         if column in (axis.name, axis.number) and not isinstance(column, bool):
             return axis
     names = ", ".join(axis.name for axis in view.columns[:12])
-    msg = f"column of a picture must be one of {names}, or its number from 0; got {column!r}."
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f"column of a picture must be one of {names}, or its number from 0; got {column!r}.")
 
 
 def partial_dependence(

@@ -109,8 +109,7 @@ def plot(
                 msg = f"{name} of a picture is for models of up to {MOST_INPUTS} inputs; it has {len(view.columns)}."
                 raise InvalidInputError(msg)
     if is_map and d != MOST_INPUTS and any(value is not None for value in given.values()):
-        msg = f"across and at are only for maps of three inputs; the model has {d}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"across and at are only for maps of three inputs; the model has {d}.")
     with style():
         if is_map and d == 1:
             figure = new_figure(8.0, 4.6, shown=is_shown)
@@ -151,8 +150,7 @@ def _single(end: Any, name: str) -> Any:
     if np.ndim(end) == 0:
         return end
     if len(end) != 1:
-        msg = f"{name} of a map must be 1 finite numbers, one per input; got {end!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} of a map must be 1 finite numbers, one per input; got {end!r}.")
     return end[0]
 
 

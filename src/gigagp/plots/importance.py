@@ -211,8 +211,7 @@ def relevance(
     found = relevance_values(model, X, **options) if found is None else found
     is_known = bool(np.isfinite(found.sensitivity).all())
     if quantity == "sensitivity" and not is_known:
-        msg = "relevance of a model that does not keep its rows needs X for the sensitivity."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("relevance of a model that does not keep its rows needs X for the sensitivity.")
     by_share = quantity == "sensitivity" or (quantity == "auto" and is_known)
     values = found.sensitivity if by_share else np.nan_to_num(found.lengthscales_in_spread)
     order = np.argsort(-values, kind="stable")[:_SHOWN][::-1]

@@ -95,16 +95,8 @@ def map_values(
 class Grid:
     """The points of a map: those of its axes, in one slice for each level of a third input.
 
-    Attributes
-    ----------
-    names, axes, across
-        As those of `MapValues`.
-    levels : list of float
-        Values of the third input; a single meaningless entry with fewer inputs.
-    along : list of int
-        Numbers of the inputs along the axes.
-    fixed : int or None
-        Number of the third input.
+    ``names``, ``axes`` and ``across`` are as in `MapValues`. There is a single meaningless level with fewer inputs.
+    ``along`` and ``fixed`` are the numbers of the inputs along the axes and of the third one.
     """
 
     names: list[str]
@@ -120,13 +112,11 @@ class Grid:
         d = len(view.axes)
         if not 0 < d <= MOST_INPUTS:
             kind = "" if view.encoder is None else " that are numbers or dates"
-            msg = f"A map requires 1 to {MOST_INPUTS} inputs; the model has {d}{kind}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"A map requires 1 to {MOST_INPUTS} inputs; the model has {d}{kind}.")
         low, high = region(view, view.axes, lower, upper)
         fixed = _which(across, [axis.name for axis in view.axes]) if d == MOST_INPUTS else None
         if fixed is None and (across is not None or at is not None):
-            msg = f"across and at are only for maps of three inputs; the model has {d}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"across and at are only for maps of three inputs; the model has {d}.")
         along = [k for k in range(d) if k != fixed]
         axes = [np.linspace(low[k], high[k], resolution) for k in along]
         levels = [0.0] if fixed is None else _levels(at, low[fixed], high[fixed])
@@ -159,13 +149,7 @@ class Grid:
 def region(
     view: View, axes: Sequence[Axis], lower: Sequence[Any] | None, upper: Sequence[Any] | None
 ) -> tuple[list[float], list[float]]:
-    """Return the corners of a region, given or those of the rows of the fit, in the data's own units.
-
-    Raises
-    ------
-    InvalidInputError
-        If a corner is not one number or date for each axis, or the lower one is above the upper one.
-    """
+    """Return the corners of a region, given or those of the rows of the fit, in the data's own units."""
     own = [view.range_of(axis) for axis in axes]
     corners = []
     for k, (name, given) in enumerate((("lower", lower), ("upper", upper))):
@@ -179,8 +163,7 @@ def region(
         corners.append([axis.value(value, name) for axis, value in zip(axes, values, strict=True)])
     for a, b in zip(*corners, strict=True):
         if a > b:
-            msg = f"lower of a map must be below upper; got {corners[0]} and {corners[1]}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"lower of a map must be below upper; got {corners[0]} and {corners[1]}.")
     return corners[0], corners[1]
 
 
@@ -188,8 +171,7 @@ def _numbers(values: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(values, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError, OverflowError) as error:
-        msg = f"{name} of a map must be a sequence of numbers; got {shown(values)}."
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f"{name} of a map must be a sequence of numbers; got {shown(values)}.") from error
 
 
 def _which(across: str | int | None, names: list[str]) -> int:
@@ -199,8 +181,7 @@ def _which(across: str | int | None, names: list[str]) -> int:
         return names.index(across)
     if isinstance(across, int) and not isinstance(across, bool) and 0 <= across < len(names):
         return across
-    msg = f"across of a map must be one of {', '.join(names)}, or its number from 0; got {across!r}."
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f"across of a map must be one of {', '.join(names)}, or its number from 0; got {across!r}.")
 
 
 def _levels(at: Sequence[float] | None, low: float, high: float) -> list[float]:
@@ -208,6 +189,5 @@ def _levels(at: Sequence[float] | None, low: float, high: float) -> list[float]:
         return [low + share * (high - low) for share in (1 / 6, 1 / 2, 5 / 6)]
     levels = _numbers(at, "at")
     if not len(levels) or len(levels) > 20 or not np.isfinite(levels).all():
-        msg = f"at of a map must be 1 to 20 finite numbers; got {at!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"at of a map must be 1 to 20 finite numbers; got {at!r}.")
     return levels.tolist()

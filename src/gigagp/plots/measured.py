@@ -80,11 +80,10 @@ def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0) -> P
         return _left_out(view)
     rows = view.given(X, y)
     if not view.noise_is_known:
-        msg = (
+        raise InvalidInputError(
             "pictures of errors need predictions of measurements, and this model has no noise of new rows: the noise "
             "of each row of the fit was given."
         )
-        raise InvalidInputError(msg)
     mean, std = view.mean_and_std(rows.X, include_noise=True)
     density = _log_density(view, rows.X, rows.y)
     outside = np.zeros(len(rows.y), dtype=bool)
@@ -142,8 +141,7 @@ def _log_density(view: View, X: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _left_out(view: View) -> Predicted:
     if view.rows is None:
-        msg = "this model does not keep its rows: pictures of errors need X and y."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("this model does not keep its rows: pictures of errors need X and y.")
     found = view.plain.leave_one_out()  # refuses where there is none
     y, mean, std, density = view.rows.y, *(view.of_target(part) for part in found[:3])
     if _is_normal(view):

@@ -31,14 +31,9 @@ BLOCK = 2**14
 
 
 class Rows(NamedTuple):
-    """Rows that a picture shows.
+    """Rows that a picture shows, in their own units.
 
-    Attributes
-    ----------
-    X : ndarray of shape (n, n_encoded)
-        Encoded inputs in their own units.
-    y : ndarray of shape (n,)
-        Target in its own units, or the numbers of classes.
+    X (n, n_encoded) are encoded inputs, and y (n,) are targets or numbers of classes.
     """
 
     X: np.ndarray
@@ -49,16 +44,8 @@ class Rows(NamedTuple):
 class Axis:
     """One column of the table, along which a picture may run.
 
-    Attributes
-    ----------
-    name : str
-        Name of the column.
-    number : int
-        Its number in the table.
-    places : tuple of int
-        Its encoded columns; the first one has its numbers, or its days.
-    column : Column or None
-        What the encoder knows of the column; None for a table of numbers.
+    ``places`` are its encoded columns; the first one has its numbers, or its days. ``column`` is what the encoder knows
+    of it, None for a table of numbers.
     """
 
     name: str
@@ -84,13 +71,7 @@ class Axis:
         return (seconds * 1e3).astype("datetime64[ms]")
 
     def value(self, given: Any, argument: str) -> float:
-        """Return a number that a user has given for this axis; dates may be texts or dates.
-
-        Raises
-        ------
-        InvalidInputError
-            If it is neither a finite number nor, on an axis of dates, a date.
-        """
+        """Return a finite number that a user has given for this axis; dates may be texts or dates."""
         try:
             if isinstance(self.column, Dates) and not isinstance(given, int | float):
                 moment = np.datetime64(given, "ms").astype(np.int64)
@@ -100,8 +81,7 @@ class Axis:
             found = np.nan
         if not np.isfinite(found):
             what = "dates, or days since the earliest," if self.is_date else "finite numbers"
-            msg = f"{argument} of a picture must be {what} for {self.name}; got {given!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{argument} of a picture must be {what} for {self.name}; got {given!r}.")
         return found
 
     def encoded(self, values: Any) -> np.ndarray:
@@ -113,15 +93,10 @@ class Axis:
 
 
 class View:
-    """A fitted model, and one of its targets.
+    """A fitted model, and one of its targets, by its number from 0.
 
-    Parameters
-    ----------
-    model : GPRegressor or GPClassifier
-        A fitted model. Of a classifier, the probability of a class is seen.
-    target : int
-        Number of the target, from 0. Of a classifier with more than two classes it is the number of the class; of two
-        classes the second one is seen.
+    Of a classifier the probability of a class is seen: of two classes that of the second one, and of more that of the
+    class with the number ``target``.
 
     Attributes
     ----------
@@ -131,27 +106,18 @@ class View:
         Number of the target in `regressor`.
     classes : list
         The classes of a classifier; none of a regressor.
-    columns : list of Axis
-        All columns of the table that the model uses.
-    axes : list of Axis
-        Those that are numbers or dates.
-
-    Raises
-    ------
-    InvalidInputError
-        If the model is not fitted, or there is no such target.
+    columns, axes : list of Axis
+        All columns of the table that the model uses, and those that are numbers or dates.
     """
 
     def __init__(self, model: Any, target: int = 0) -> None:
         self.regressor: FittedEstimator = getattr(model, "latent_", model)
         if getattr(self.regressor, "posterior_", None) is None:
-            msg = "model of a picture must be fitted."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("model of a picture must be fitted.")
         self.is_classifier = hasattr(model, "latent_")
         places = [(one, place) for one in self.regressor.estimators_ for place in range(one.posterior_.n_targets)]
         if not 0 <= target < len(places):
-            msg = f"target of a picture must be from 0 to {len(places) - 1}; got {target!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"target of a picture must be from 0 to {len(places) - 1}; got {target!r}.")
         self.model, self.target = model, target
         self.regressor, self.place = places[target]
         self.classes = model.classes_.tolist() if self.is_classifier else []
@@ -199,8 +165,7 @@ class View:
     def given(self, X: Any, y: Any) -> Rows:
         """Return rows that a user has given, after a check."""
         if X is None or y is None:
-            msg = "X and y of a picture must be given together."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("X and y of a picture must be given together.")
         encoded = self.inputs(X)
         if self.is_classifier:
             return Rows(encoded, self.codes(y, len(encoded)))
@@ -236,13 +201,7 @@ class View:
         return "the probability" if self.is_classifier else "the function"
 
     def codes(self, y: Any, n: int) -> np.ndarray:
-        """Return the numbers of the classes of n labels, shape (n,).
-
-        Raises
-        ------
-        InvalidInputError
-            If there is another number of labels, or one that is no class of the fit.
-        """
+        """Return the numbers of the classes of n labels, shape (n,)."""
         given = intake.labels(y, n).tolist()
         known = {one: code for code, one in enumerate(self.classes)}
         unknown = [one for one in given if one not in known]
@@ -394,14 +353,8 @@ class ClassProbability:
     """The probability of a class as a random function, because the latent functions are not known exactly.
 
     For more than two classes, the probabilities of one against the rest are scaled to sum to one, as
-    `GPClassifier.predict_proba` does, and the latent functions are independent, as in the fit.
-
-    Parameters
-    ----------
-    likelihood : Logistic or Probit
-        Probability of a class given its latent function.
-    target : int
-        Number of the latent function of the class.
+    `GPClassifier.predict_proba` does, and the latent functions are independent, as in the fit. ``likelihood`` has the
+    probability of a class given its latent function, whose number is ``target``.
     """
 
     def __init__(self, likelihood: Logistic | Probit, target: int) -> None:
@@ -410,14 +363,7 @@ class ClassProbability:
     def means(self, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
         """Return probabilities averaged over the latent functions, as `GPClassifier.predict_proba` has them.
 
-        Parameters
-        ----------
-        mean, std : ndarray of shape (m,) or (m, n_classes)
-            Of the latent functions.
-
-        Returns
-        -------
-        ndarray of shape (m,) or (m, n_classes)
+        Their shape, (m,) or (m, n_classes), is that of mean and std of the latent functions.
         """
         found = self.likelihood.mean_probability(torch.from_numpy(mean), torch.from_numpy(std)).clamp_min(_LEAST)
         return (found if mean.ndim == 1 else found / found.sum(1, keepdim=True)).numpy()

@@ -84,17 +84,8 @@ def maximize(
 ) -> np.ndarray:
     """Return the best points that were found, (k, d), the best one first.
 
-    Candidates are spread over the cube and gathered around the best rows. L-BFGS-B improves the best of them, all
-    starts in one problem, whose value is their sum.
-
-    Parameters
-    ----------
-    acquisition : callable
-    spread : SobolEngine
-        Source of candidates.
-    best : array of shape (r, d)
-        The best rows so far, in the unit cube.
-    seed : int
+    Candidates are drawn from ``spread`` over the cube and gathered around the best rows (r, d). L-BFGS-B improves the
+    best of them, all starts in one problem, whose value is their sum.
     """
     d = best.shape[1]
     draw = np.random.default_rng(seed)

@@ -179,11 +179,10 @@ class Search:
             msg = f"y of Search.tell must have a value for each of {len(points)} point(s); got {len(values)}."
             raise InvalidInputError(msg)
         if not np.isfinite(values).all():
-            msg = (
+            raise InvalidInputError(
                 f"y of Search.tell must be finite; got {values[~np.isfinite(values)][0]}. Report a failed trial "
                 "with tell_failed(x)."
             )
-            raise InvalidInputError(msg)
         values = -values if self.maximize else values
         with self._lock:
             self._settle(points)
@@ -239,8 +238,7 @@ class Search:
             If nothing was told.
         """
         if not len(self._y):
-            msg = "best of Search needs a value; nothing has been told yet."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("best of Search needs a value; nothing has been told yet.")
         place = int(self._y.argmin())
         return Best(self.X[place], float(self.y[place]))
 
@@ -355,8 +353,7 @@ class Search:
         unit = (points - self._lower) / (self._upper - self._lower)
         outside = ~((unit >= -_SAME) & (unit <= 1 + _SAME)).all(1)
         if outside.any():
-            msg = f"{name} must lie within the bounds; got {points[outside][0].tolist()}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{name} must lie within the bounds; got {points[outside][0].tolist()}.")
         return unit.clip(0.0, 1.0)
 
     def _settle(self, points: np.ndarray) -> None:
@@ -382,8 +379,7 @@ def _checked_bounds(bounds: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _checked_regressor(regressor: Any) -> GPRegressor:
     if not isinstance(regressor, GPRegressor):
-        msg = f"regressor of Search must be a GPRegressor; got {regressor!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"regressor of Search must be a GPRegressor; got {regressor!r}.")
     if not (regressor.kernel is None or isinstance(regressor.kernel, Kernel)):
         _refuse(regressor, "kernel", "must be a kernel, because a mixture of several is not normal")
     if not isinstance(regressor.mean, str):
@@ -403,5 +399,4 @@ def _checked_regressor(regressor: Any) -> GPRegressor:
 
 
 def _refuse(regressor: GPRegressor, name: str, allowed: str) -> NoReturn:
-    msg = f"{name} of the regressor of Search {allowed}; got {getattr(regressor, name)!r}."
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f"{name} of the regressor of Search {allowed}; got {getattr(regressor, name)!r}.")

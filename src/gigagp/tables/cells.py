@@ -44,14 +44,7 @@ def shown(cell: Any) -> str:
 class Place:
     """The location of cells, for messages.
 
-    Attributes
-    ----------
-    name : str
-        Name of the argument.
-    columns : sequence, optional
-        Names of the columns; None: their numbers.
-    first_row : int
-        Number of the first row.
+    ``columns`` has the columns' names, None for their numbers, and ``first_row`` is the number of the first row.
     """
 
     name: str
@@ -104,14 +97,9 @@ def refuse_not_finite(values: np.ndarray, place: Place) -> np.ndarray:
 
 
 def to_floats(values: np.ndarray, place: Place) -> np.ndarray:
-    """Return cells as float64: numbers, booleans, and text that is a number.
+    """Return cells as float64: numbers, booleans, and text that is a number; NaN and infinity pass.
 
-    64-bit integers above 2**53 are rounded, as NumPy rounds them.
-
-    Raises
-    ------
-    InvalidInputError
-        For the first cell that is none of these, or is masked or empty. NaN and infinity are accepted.
+    64-bit integers above 2**53 are rounded, as NumPy rounds them. Raises `InvalidInputError` for the first other cell.
     """
     values = refuse_masked(values, place)
     kind = values.dtype.kind
@@ -121,8 +109,7 @@ def to_floats(values: np.ndarray, place: Place) -> np.ndarray:
     if kind in "OU":
         return _from_objects(values, place)
     if kind == "c":
-        msg = f"{place.name} must hold real numbers; got {values.dtype}. Complex data not supported."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{place.name} must hold real numbers; got {values.dtype}. Complex data not supported.")
     what = {"M": "dates", "m": "time spans", "S": "bytes", "V": "records", "T": "texts"}.get(kind, str(values.dtype))
     index = (0,) * values.ndim if values.size else ()
     raise place.not_a_number(f"{what} ({values.dtype})", index, "Turn them into numbers, or leave the column out.")
@@ -162,8 +149,7 @@ def _from_object(cell: Any, index: tuple[int, ...], place: Place) -> float:
     except OverflowError:
         raise place.not_a_number(f"{shown(cell)} (too large for float64)", index, "Scale it down.") from None
     except (TypeError, ValueError, RuntimeError, ArithmeticError):
-        msg = (
+        raise CellTypeError(
             f"{place.name}: the argument must be a string or a real number in every cell; got {shown(cell)} of type "
             f"{type(cell).__name__}{place.of(index)}. Convert it to a number, or leave the column out."
-        )
-        raise CellTypeError(msg) from None
+        ) from None

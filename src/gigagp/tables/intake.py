@@ -23,19 +23,9 @@ def numbers(
 ) -> np.ndarray:
     """Return real numbers as a float64 array of the same shape.
 
-    Parameters
-    ----------
-    values : array-like
-        Numbers, booleans, or text that is a number, in an array, list, tensor, sparse matrix, data frame or column of
-        one. Gradients of tensors are discarded.
-    name : str
-        Name of the argument, for messages.
-    finite : bool, default True
-        Whether to reject NaN and infinity; False for callers that check the numbers themselves.
-    first_row : int, default 0
-        Number of the first row, for messages.
-    memory_budget : int, str or None
-        Memory that the dense form of a sparse matrix may use; see `gigagp.runtime.memory.resolve_budget`.
+    ``values`` are numbers, booleans, or text that is a number, in an array, list, tensor (gradients are discarded),
+    sparse matrix, data frame or column of one. NaN and infinity pass unless ``finite``. ``first_row`` is the number of
+    the first row in messages. A sparse matrix is made dense within the memory budget.
 
     Raises
     ------
@@ -71,12 +61,11 @@ def inputs(X: Any, name: str = "X", *, min_rows: int = 1, finite: bool = True, *
 
 def _require_table(shape: tuple[int, ...], name: str, min_rows: int) -> None:
     if len(shape) != 2:
-        msg = (
+        raise InvalidInputError(
             f"Expected 2D array, got {f'{len(shape)}D' if shape else 'scalar'} array instead: {name} must have shape "
             f"(n, d), one row per point; got {shape}. Reshape your data: reshape(-1, 1) for one input, reshape(1, -1) "
             "for one row."
         )
-        raise InvalidInputError(msg)
     if shape[1] == 0:
         msg = f"{name} must have inputs: got 0 feature(s) (shape={shape}) while a minimum of 1 is required."
         raise InvalidInputError(msg)
@@ -88,13 +77,7 @@ def _require_table(shape: tuple[int, ...], name: str, min_rows: int) -> None:
 def table_columns(
     X: Any, name: str = "X", *, min_rows: int = 1, memory_budget: float | str | None = None
 ) -> tuple[list[Any] | None, list[Any]]:
-    """Return the names of a table's columns, None for an array, and its columns, of any type and as they are.
-
-    Raises
-    ------
-    InvalidInputError, MemoryBudgetError
-        If X is not a table, repeats a name, or is a sparse matrix that is too large to be made dense.
-    """
+    """Return the names of a table's columns, None for an array, and its columns, of any type and as they are."""
     frame = _frame(X)
     if frame is not None:
         _refuse_repeated(frame[0], name)
@@ -114,42 +97,23 @@ def _rows(X: Sequence[Any], name: str) -> np.ndarray:
 
 
 def targets(y: Any, n_rows: int | None = None, name: str = "y", *, finite: bool = True, **options: Any) -> np.ndarray:
-    """Return targets, float64 of shape (n,) or (n, t); arguments and errors are those of `numbers`.
-
-    Parameters
-    ----------
-    n_rows : int, optional
-        Number of rows of the inputs, which must be that of the targets.
-    """
+    """Return targets, float64 of shape (n,) or (n, t), as many as there are rows; the rest is as for `numbers`."""
     if y is None:
-        msg = f"{name} must be given: a fit requires y to be passed, but the target y is None."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} must be given: a fit requires y to be passed, but the target y is None.")
     values = numbers(y, name, finite=finite, **options)
     if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[1] == 0):
-        msg = f"{name} must have shape (n,) or (n, n_targets); got {values.shape}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} must have shape (n,) or (n, n_targets); got {values.shape}.")
     refuse_unequal(n_rows, len(values), name)
     return values
 
 
 def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int = 0) -> np.ndarray:
-    """Return class labels, shape (n,): whole numbers, booleans or strings, all of one type.
+    """Return class labels, shape (n,), from an array of shape (n,) or (n, 1).
 
-    Parameters
-    ----------
-    y : array-like of shape (n,) or (n, 1)
-        The labels.
-    n_rows, name, first_row
-        As for `targets` and `numbers`.
-
-    Raises
-    ------
-    InvalidInputError
-        For a label that is masked, missing or not a valid label, and for strings mixed with numbers.
+    They are whole numbers, booleans or strings, all of one type.
     """
     if y is None:
-        msg = f"{name} must be given: a fit requires y to be passed, but the target y is None."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} must be given: a fit requires y to be passed, but the target y is None.")
     frame = _frame(y)
     if frame is not None and len(frame[0]) == 1:
         y = frame[1][0]
@@ -158,8 +122,7 @@ def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int
     if values.ndim == 2 and values.shape[1] == 1:
         values = values.reshape(-1)
     if values.ndim != 1:
-        msg = f"{name} of GPClassifier must be one column of labels; got shape {values.shape}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} of GPClassifier must be one column of labels; got shape {values.shape}.")
     refuse_unequal(n_rows, len(values), name)
     place = Place(name, None, first_row)
     values = refuse_masked(values, place)
@@ -170,11 +133,10 @@ def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int
         broken = values != np.floor(values)
         if broken.any():
             first = int(np.argmax(broken))
-            msg = (
+            raise InvalidInputError(
                 f"Unknown label type: continuous. {float(values[first])!r}{place.of((first,))} of {name} is not a "
                 "class label. Use GPRegressor for continuous targets."
             )
-            raise InvalidInputError(msg)
     elif values.dtype.kind not in "biuUO":
         msg = f"Unknown label type: {values.dtype}. Labels in {name} must be whole numbers, texts or booleans."
         raise InvalidInputError(msg)
@@ -185,11 +147,6 @@ def estimator_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) 
     """Return the inputs of a scikit-learn estimator's `fit` (``reset``) or of its predictions.
 
     Their number and names are stored on the estimator by a fit, and compared with the stored ones otherwise.
-
-    Raises
-    ------
-    InvalidInputError, MemoryBudgetError
-        As for `inputs`; also if the number or the names of the inputs differ from those of the fit.
     """
     budget = getattr(estimator, "memory_budget", None)
     values = inputs(X, min_rows=min_rows, memory_budget=budget)
@@ -216,11 +173,10 @@ def _check_features(estimator: Any, X: Any, *, reset: bool) -> None:
 def refuse_unequal(n_inputs: int | None, n_targets: int, name: str = "y") -> None:
     """Raise `InvalidInputError` unless there are as many targets as rows of inputs."""
     if n_inputs is not None and n_inputs != n_targets:
-        msg = (
+        raise InvalidInputError(
             f"X and {name} must have the same number of rows; got inconsistent numbers of samples: "
             f"{[n_inputs, n_targets]}."
         )
-        raise InvalidInputError(msg)
 
 
 def is_sparse(values: Any) -> bool:
@@ -229,13 +185,7 @@ def is_sparse(values: Any) -> bool:
 
 
 def frame_names(values: Any) -> list[str] | None:
-    """Return the column names of a data frame, or None for anything else.
-
-    Raises
-    ------
-    InvalidInputError
-        If two columns have the same name.
-    """
+    """Return the column names of a data frame, which must differ, or None for anything else."""
     if isinstance(values, str) or (frame := _frame(values)) is None:
         return None
     names = [str(name) for name in frame[0]]
@@ -275,11 +225,9 @@ def _array(values: Any, name: str, memory_budget: float | str | None) -> np.ndar
 
 def _of_tensor(values: torch.Tensor, name: str, memory_budget: float | str | None) -> np.ndarray:
     if values.device.type == "meta":
-        msg = f"{name} is a tensor on the device meta, which has a shape but no data."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} is a tensor on the device meta, which has a shape but no data.")
     if values.is_complex():
-        msg = f"{name} must hold real numbers; got {values.dtype}. Complex data not supported."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} must hold real numbers; got {values.dtype}. Complex data not supported.")
     try:
         values = values.detach()
         if values.layout != torch.strided:
@@ -363,8 +311,7 @@ def _refuse_repeated(columns: Sequence[Any], name: str) -> None:
     seen: set[Any] = set()
     for column in columns:
         if column in seen:
-            msg = f"{name} has two columns named {column!r}. Rename one of them."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{name} has two columns named {column!r}. Rename one of them.")
         seen.add(column)
 
 
@@ -379,17 +326,15 @@ def _of_one_type(values: np.ndarray, place: Place, *, as_array: bool) -> np.ndar
         elif cell is None or type(cell).__name__ in {"NAType", "NaTType"} or cell is np.ma.masked:
             raise place.not_finite(f"an empty cell ({type(cell).__name__})", (row,), 1)
         else:
-            msg = (
+            raise InvalidInputError(
                 f"Unknown label type: {type(cell).__name__}. Labels in {place.name} must be whole numbers, texts or "
                 f"booleans; got {cell!r}{place.of((row,))}."
             )
-            raise InvalidInputError(msg)
     if len(kinds) > 1:
         found = " and ".join(f"{cells[row]!r}{place.of((row,))}" for row in sorted(kinds.values()))
-        msg = (
+        raise InvalidInputError(
             f"Labels in {place.name} must be of one type; got {found}. Make all of them texts, or all of them numbers."
         )
-        raise InvalidInputError(msg)
     if str in kinds:
         return np.array(cells) if as_array else np.array(cells, dtype=object)
     array = np.array(cells)

@@ -18,7 +18,7 @@ import pytest
 from gigagp.errors import InvalidInputError
 from gigagp.tables.files import Table, read_columns
 from gigagp.tables.files.folders import table_files
-from gigagp.tables.files.streaming import column_bounds, column_names, stream_file
+from gigagp.tables.files.streaming import FileRows, column_names, stream_file
 
 #: What cells and the places between them are replaced by.
 ODD = [
@@ -70,7 +70,7 @@ def reference(data: bytes, names: tuple[str, ...]) -> np.ndarray | None:
 
 def read_in_chunks(path: Path) -> np.ndarray:
     names = column_names(path)
-    column_bounds(path, names)
+    FileRows(path, inputs=names).known_bounds(str(path))
     found = [table.values for table in stream_file(path, names, 2)]
     return np.concatenate(found) if found else np.empty((0, len(names)))
 

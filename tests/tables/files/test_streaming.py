@@ -12,7 +12,7 @@ import pytest
 from gigagp import GPRegressor, inference
 from gigagp.errors import InvalidInputError
 from gigagp.tables.files import read_columns, read_table
-from gigagp.tables.files.streaming import column_bounds, column_names, stream_file
+from gigagp.tables.files.streaming import FileRows, column_names, stream_file
 
 
 def rows(path, columns, chunk_rows=7, first_row=0, header=None):
@@ -116,9 +116,9 @@ def test_blank_lines_are_nothing_or_an_empty_cell(tmp_path):
 def test_infinite_bounds_are_looked_at_again(tmp_path, frame):
     path = tmp_path / "t.parquet"
     frame.to_parquet(path)
-    assert column_bounds(path, ["a"]) == ([frame.a.min()], [frame.a.max()], 50)
+    assert FileRows(path, inputs=["a"]).known_bounds(str(path)) == ([frame.a.min()], [frame.a.max()], 50)
     frame.loc[7, "a"] = np.inf
     frame.to_parquet(path)
-    assert column_bounds(path, ["a"]) is None
+    assert FileRows(path, inputs=["a"]).known_bounds(str(path)) is None
     with pytest.raises(InvalidInputError, match="column 'a', row 8: the number is infinite"):
         rows(path, ["a"])

@@ -14,8 +14,8 @@ import scipy.sparse
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.tables.files import streaming
 from gigagp.tables.files.labels import Labels
+from gigagp.tables.files.streaming import FileRows
 from gigagp.tables.rows import RowAccess, RowSource
 from gigagp.tables.rows import access as row_access
 
@@ -110,6 +110,10 @@ def test_labels_are_the_signs_of_their_classes_in_every_kind_of_source(tmp_path)
                 assert source.n_targets == expected.shape[1]
 
 
+def taken(file, columns, rows, chunk_rows):
+    return FileRows(file, inputs=columns).take(str(file), rows, chunk_rows).X.numpy()
+
+
 def test_only_the_columns_and_the_row_groups_that_are_wanted_are_read(tmp_path, monkeypatch):
     """Other columns and row groups are garbage; the control reads them."""
     path = folder(tmp_path / "p", groups=([100, 100, 300],))
@@ -126,12 +130,12 @@ def test_only_the_columns_and_the_row_groups_that_are_wanted_are_read(tmp_path, 
         spoil(1, column)
     file.write_bytes(broken)
     rows = np.array([3, 99, 200, 499])
-    found = streaming.take_rows(file, ["a", "y"], rows, 30)
+    found = taken(file, ["a", "y"], rows, 30)
     np.testing.assert_array_equal(found, np.column_stack([X[rows, 0], Y[rows]]))
     with pytest.raises(InvalidInputError, match=r"0\.parquet cannot be read"):
-        streaming.take_rows(file, ["a", "y"], np.array([3, 150]), 30)
+        taken(file, ["a", "y"], np.array([3, 150]), 30)
     with pytest.raises(InvalidInputError, match=r"cannot be read|not a number"):
-        streaming.take_rows(file, ["note"], np.array([3]), 30)
+        taken(file, ["note"], np.array([3]), 30)
 
 
 def test_bad_cells_are_named_with_their_row_and_a_shorter_file_too(tmp_path):
@@ -140,13 +144,13 @@ def test_bad_cells_are_named_with_their_row_and_a_shorter_file_too(tmp_path):
     path = folder(tmp_path / "p", frame)
     file = path / "1.parquet"  # whose first row is number 28
     with pytest.raises(InvalidInputError, match=r"1\.parquet: column 'b', row 234: the"):
-        streaming.take_rows(file, ["a", "b"], np.array([0, 200, 233]), 40)
-    assert len(streaming.take_rows(file, ["a", "b"], np.array([0, 200, 232]), 40)) == 3
+        taken(file, ["a", "b"], np.array([0, 200, 233]), 40)
+    assert len(taken(file, ["a", "b"], np.array([0, 200, 232]), 40)) == 3
     with pytest.raises(InvalidInputError, match=r"has fewer rows than when the fit began: there is no row 401"):
-        streaming.take_rows(file, ["a"], np.array([3, 400]), 40)
+        taken(file, ["a"], np.array([3, 400]), 40)
     np.save(tmp_path / "t.npy", np.where(np.arange(30).reshape(15, 2) == 25, np.nan, 1.0))
     with pytest.raises(InvalidInputError, match=r"t\.npy: column 'column2', row 13"):
-        streaming.take_rows(tmp_path / "t.npy", ["column1", "column2"], np.array([2, 12]), 5)
+        taken(tmp_path / "t.npy", ["column1", "column2"], np.array([2, 12]), 5)
 
 
 def test_no_rows(tmp_path):

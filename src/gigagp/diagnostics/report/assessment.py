@@ -26,14 +26,7 @@ _SURE = 0.99
 class Assessment:
     """What a report says about predictions.
 
-    Attributes
-    ----------
-    summary : list of str
-        How good the predictions are, a sentence each.
-    scores : list of (str, str, str)
-        Name, value and meaning of each score.
-    cautions : list of str
-        What to be careful about, a sentence or two each.
+    ``summary`` and ``cautions``, what to be careful about, are sentences. A score has a name, a value and a meaning.
     """
 
     summary: list[str] = field(default_factory=list)

@@ -11,7 +11,7 @@ from gigagp import __version__
 from gigagp.classification import GPClassifier
 from gigagp.diagnostics.report.assessment import Assessment, about_the_fit, of_classes, of_regression, repeated_rows
 from gigagp.diagnostics.report.illustrations import of_the_function, of_the_history
-from gigagp.diagnostics.report.page import Page, Picture, picture
+from gigagp.diagnostics.report.page import Picture, page, picture
 from gigagp.errors import GigaGPWarning, InvalidInputError
 from gigagp.estimators import metrics
 from gigagp.estimators.description import facts, hyperparameters
@@ -76,8 +76,7 @@ def report(
     require_matplotlib()
     if path is not None:
         if Path(path).suffix.lower() not in (".html", ".htm"):
-            msg = f"a report must be a file that ends in .html; got {os.fspath(path)}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"a report must be a file that ends in .html; got {os.fspath(path)}.")
         check_folder(path)
     if not isinstance(model, GPRegressor | GPClassifier):
         msg = f"model of report must be a fitted GPRegressor or GPClassifier; got {type(model).__name__}."
@@ -86,70 +85,47 @@ def report(
     every = target is None and len(view.classes) > 2
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        content = _page(view, X, y, label, title, every=every)
+        content = _content(view, X, y, label, title, every=every)
         remarks = list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, GigaGPWarning)))
     for one in caught:
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    found = content(remarks)
+    content["assessment"].cautions.extend(remarks)
+    found = page(**content)
     if path is not None:
         with replacing(path) as file:
             file.write(found.encode())
     return found
 
 
-def _page(view: View, X: Any, y: Any, label: str | None, title: str | None, *, every: bool) -> Any:
-    """Return a function of the warnings, in words, that makes the page."""
-    rows = view.given(X, y)
+def _content(view: View, X: Any, y: Any, label: str | None, title: str | None, *, every: bool) -> dict[str, Any]:
+    """Return what the page shows."""
+    rows, regressor = view.given(X, y), view.regressor
     if isinstance(view.model, GPClassifier):
-        assessment, of_errors = _classes(view, X, rows)
+        assessment, errors = _classes(view, X, rows)
         called = label or "class"
     else:
-        assessment, of_errors = _errors(view, X, y, rows, label)
+        assessment, errors = _errors(view, X, y, rows, label)
         called = label or "target"
-    pictures = of_the_function(view, X, rows, label, every=every)
-    learning = of_the_history(view)
-
-    def finish(remarks: list[str]) -> str:
-        assessment.cautions.extend(remarks)
-        regressor = view.regressor
-        page = Page(title or f"Gaussian process for {called}")
-        page.heading("In words")
-        page.text(*_what_was_fitted(view, called))
-        page.text(*assessment.summary)
-        page.heading("What to be careful about")
-        if assessment.cautions:
-            page.box("careful", assessment.cautions)
-        else:
-            page.box("fine", ["The checks of this report have found nothing. They cannot see everything."])
-        page.heading("How good it is")
-        page.table(("score", "value", "meaning"), assessment.scores)
-        page.pictures(of_errors)
-        page.heading("What the model has learned")
-        page.pictures(pictures)
-        if learning:
-            page.heading("How it was learned")
-            page.pictures(learning)
-        page.heading("Hyperparameters")
-        numbers, hidden = hyperparameters(regressor, view.names)
-        shown = [
+    numbers, hidden = hyperparameters(regressor, view.names)
+    encoder = fitted_encoder(regressor)
+    inputs = _counted(len(view.columns), "input")
+    return {
+        "title": title or f"Gaussian process for {called}",
+        "lead": f"{regressor.posterior_.n_rows:,} rows, {inputs}, {len(rows.y):,} test rows",
+        "fitted": _what_was_fitted(view, called),
+        "assessment": assessment,
+        "errors": errors,
+        "function": of_the_function(view, X, rows, label, every=every),
+        "learning": of_the_history(view),
+        "hyperparameters": [
             (one.label, f"{one.standardized:.4g}", "not known" if one.own is None else f"{one.own:.4g}")
             for one in numbers
-        ]
-        page.table(("name", "standardized", "own units"), shown, numbers=(1, 2))
-        if hidden:
-            page.text("Not shown: " + ", ".join(f"{count} more of {name}" for name, count in hidden.items()) + ".")
-        page.heading("What ran")
-        page.table(("", ""), facts(regressor))
-        encoder = fitted_encoder(regressor)
-        if encoder is not None:
-            page.heading("Columns")
-            page.table(("", ""), [(column.label, column.describe()) for column in encoder.columns])
-        return page.html(
-            f"{regressor.posterior_.n_rows:,} rows, {_counted(len(view.columns), 'input')}, {len(rows.y):,} test rows",
-            f"Made by gigagp {__version__}. It needs no network.",
-        )
-
-    return finish
+        ],
+        "hidden": [f"{count} more of {name}" for name, count in hidden.items()],
+        "facts": facts(regressor),
+        "columns": [] if encoder is None else [(column.label, column.describe()) for column in encoder.columns],
+        "version": __version__,
+    }
 
 
 def _what_was_fitted(view: View, called: str) -> list[str]:

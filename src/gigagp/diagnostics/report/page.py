@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from gigagp.storage.figures import new_figure, style
 
@@ -18,7 +20,14 @@ _DPI = 160
 #: Space above and below a picture, in inches.
 _MARGIN = 0.08
 
-_CSS = """
+#: The page. Its policy forbids scripts and requests, whatever the texts of a model contain.
+_TEMPLATE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{{ title }}</title>
+<style>
 :root { color-scheme: light; }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1120px; padding: 1.2rem 1rem 3rem; color: #1c1c1c; background: #fff;
@@ -48,12 +57,71 @@ th.number { text-align: right; }
 footer { margin-top: 2.5rem; font-size: .85rem; color: #555; }
 @media print { body { max-width: none; padding: 0; font-size: 11pt; }
   .pictures { grid-template-columns: 1fr 1fr; } h2 { break-after: avoid; } tr { break-inside: avoid; } }
+</style></head>
+<body>
+{%- macro table(head, rows, numbers=()) %}
+<div class="table"><table>
+{%- if head %}<thead>{{ line("th", head, numbers) }}</thead>{% endif -%}
+<tbody>{% for row in rows %}{{ line("td", row, numbers) }}{% endfor %}</tbody></table></div>
+{%- endmacro %}
+{%- macro line(tag, cells, numbers) -%}
+<tr>{% for cell in cells %}<{{ tag }}{% if loop.index0 in numbers %} class="number"{% endif %}>{{ cell }}</{{ tag }}>
+{%- endfor %}</tr>
+{%- endmacro %}
+{%- macro pictures(found) %}
+<div class="pictures">{% for one in found %}
+<figure><img alt="{{ one.alt }}" src="data:image/svg+xml;base64,{{ one.data }}">
+<figcaption>{{ one.caption }}</figcaption></figure>{% endfor %}
+</div>
+{%- endmacro %}
+<header><h1>{{ title }}</h1><p class="lead">{{ lead }}</p></header>
+<main>
+<h2>In words</h2>
+<p>{{ fitted | join(" ") }}</p>
+<p>{{ assessment.summary | join(" ") }}</p>
+<h2>What to be careful about</h2>
+{%- if assessment.cautions %}
+<div class="careful"><ul>{% for one in assessment.cautions %}<li>{{ one }}</li>{% endfor %}</ul></div>
+{%- else %}
+<div class="fine"><ul><li>The checks of this report have found nothing. They cannot see everything.</li></ul></div>
+{%- endif %}
+<h2>How good it is</h2>
+{{- table(("score", "value", "meaning"), assessment.scores) }}
+{{- pictures(errors) }}
+<h2>What the model has learned</h2>
+{{- pictures(function) }}
+{%- if learning %}
+<h2>How it was learned</h2>
+{{- pictures(learning) }}
+{%- endif %}
+<h2>Hyperparameters</h2>
+{{- table(("name", "standardized", "own units"), hyperparameters, (1, 2)) }}
+{%- if hidden %}
+<p>Not shown: {{ hidden | join(", ") }}.</p>
+{%- endif %}
+<h2>What ran</h2>
+{{- table((), facts) }}
+{%- if columns %}
+<h2>Columns</h2>
+{{- table((), columns) }}
+{%- endif %}
+</main>
+<footer>Made by gigagp {{ version }}. It needs no network.</footer>
+</body></html>
 """
 
 
-def escaped(text: str) -> str:
-    """Return a text for HTML, with a question mark for each character that cannot be printed."""
-    return html.escape("".join(c if c.isprintable() or c == "\n" else "?" for c in text))
+def _printable(value: object) -> object:
+    """Return what is shown of a value: a question mark stands for each character that cannot be printed."""
+    if isinstance(value, Markup):  # of a macro, whose texts have been escaped
+        return value
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(value))
+
+
+def page(**content: Any) -> str:
+    """Return the page of a report, in which all texts are escaped."""
+    environment = Environment(autoescape=True, finalize=_printable, undefined=StrictUndefined)
+    return environment.from_string(_TEMPLATE).render(content) + "\n"
 
 
 @dataclass(frozen=True)
@@ -63,6 +131,11 @@ class Picture:
     svg: bytes
     alt: str
     caption: str
+
+    @property
+    def data(self) -> str:
+        """The picture as text, for a link."""
+        return base64.b64encode(self.svg).decode()
 
 
 def picture(draw: Callable[[Any], object], alt: str, caption: str, height: float = HEIGHT) -> Picture:
@@ -78,62 +151,3 @@ def picture(draw: Callable[[Any], object], alt: str, caption: str, height: float
         box = Bbox([[0.0, drawn.y0 - _MARGIN], [WIDTH, drawn.y1 + _MARGIN]])
         figure.savefig(file, format="svg", dpi=_DPI, metadata={"Date": None}, bbox_inches=box)
     return Picture(file.getvalue(), alt, caption)
-
-
-@dataclass
-class Page:
-    """A page in the making: parts of HTML, in which all texts have been escaped."""
-
-    title: str
-    parts: list[str] = field(default_factory=list)
-
-    def heading(self, text: str) -> None:
-        """Add a heading."""
-        self.parts.append(f"<h2>{escaped(text)}</h2>")
-
-    def text(self, *sentences: str) -> None:
-        """Add a paragraph."""
-        if sentences:
-            self.parts.append(f"<p>{escaped(' '.join(sentences))}</p>")
-
-    def box(self, kind: str, lines: Sequence[str]) -> None:
-        """Add a list that stands out."""
-        items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
-        self.parts.append(f'<div class="{kind}"><ul>{items}</ul></div>')
-
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> None:
-        """Add a table; some of its columns are numbers."""
-
-        def cells(row: Sequence[str], tag: str) -> str:
-            mark = [' class="number"' if k in numbers else "" for k in range(len(row))]
-            return "".join(f"<{tag}{mark[k]}>{escaped(cell)}</{tag}>" for k, cell in enumerate(row))
-
-        body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-        top = f"<thead><tr>{cells(head, 'th')}</tr></thead>" if any(head) else ""
-        self.parts.append(f'<div class="table"><table>{top}<tbody>{body}</tbody></table></div>')
-
-    def pictures(self, found: Sequence[Picture]) -> None:
-        """Add pictures, side by side where there is room."""
-        self.parts.append('<div class="pictures">')
-        for one in found:
-            data = base64.b64encode(one.svg).decode()
-            self.parts.append(
-                f'<figure><img alt="{escaped(one.alt)}" src="data:image/svg+xml;base64,{data}">'
-                f"<figcaption>{escaped(one.caption)}</figcaption></figure>"
-            )
-        self.parts.append("</div>")
-
-    def html(self, lead: str, footer: str) -> str:
-        """Return the page."""
-        title = escaped(self.title)
-        # The policy forbids scripts and requests, whatever the texts of a model contain.
-        policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-        return (
-            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f'<link rel="icon" href="data:,">\n<title>{title}</title>\n<style>{_CSS}</style></head>\n<body>\n'
-            f'<header><h1>{title}</h1><p class="lead">{escaped(lead)}</p></header>\n<main>\n'
-            + "\n".join(self.parts)
-            + f"\n</main>\n<footer>{escaped(footer)}</footer>\n</body></html>\n"
-        )

@@ -31,16 +31,9 @@ _UNTIL = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Part:
-    """Encoded columns that share a lengthscale.
+    """Encoded columns that share a lengthscale, with a label where they are not all of their column.
 
-    Attributes
-    ----------
-    label : str
-        What the part is of its column, empty where it is all of it.
-    width : int
-        Number of encoded columns.
-    is_scaled : bool
-        Whether the columns are standardized. One-hot columns, marks and points on circles stay as they are.
+    One-hot columns, marks and points on circles stay as they are; other columns are standardized (``is_scaled``).
     """
 
     label: str
@@ -50,13 +43,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table. Subclasses are its kinds.
-
-    Attributes
-    ----------
-    label : str
-        Name of the column, or its number.
-    """
+    """One column of a table, labelled by its name or number. A subclass is a kind, which ``word`` names in files."""
 
     label: str
     #: Name of the kind in files.
@@ -104,18 +91,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Numbers(Column):
-    """A column of numbers, with the median in place of missing cells and a mark where there were some in the fit.
+    """A column of numbers, with the median ``fill`` in place of missing cells and a mark where the fit had some.
 
-    Attributes
-    ----------
-    fill : float
-        Median.
-    varies : bool
-        Whether there are different numbers.
-    missing : int
-        Number of missing cells in the table of the fit.
-    values : tuple of float
-        Numbers of the fit that a missing cell may be, if it had none: 16 quantiles. Empty in older files.
+    ``missing`` counts the missing cells of the fit. If there were none, ``values`` has the numbers that one may be: 16
+    quantiles, or nothing in older files.
     """
 
     fill: float = 0.0
@@ -153,24 +132,12 @@ class Numbers(Column):
 
 @dataclass(frozen=True)
 class Dates(Column):
-    """A column of dates: days since the earliest one, the season and the time of day.
+    """A column of dates: days since the earliest one, and where they differ the season and the time of day.
 
-    Attributes
-    ----------
-    origin : float
-        The earliest date, in seconds since 1970.
-    fill : float
-        Median in days since the earliest, in place of missing cells.
-    season : bool
-        Whether the dates span more than a year; sine and cosine of the time of the year are then inputs.
-    clock : bool
-        Whether they have different times of day, which are then inputs in the same way.
-    missing : int
-        Number of missing cells in the table of the fit.
-    order : str
-        Order of day and month in texts that need one, such as 12/31/2015.
-    values : tuple of float
-        As for `Numbers`, in days since the earliest.
+    ``origin``, the earliest date, is in seconds since 1970. ``fill`` and ``values``, as for `Numbers`, are in days
+    since then. If the dates span more than a year (``season``), sine and cosine of the time of the year are inputs, and
+    if they have different times of day (``clock``), those of the time of day. ``order`` is that of day and month in
+    texts such as 12/31/2015.
     """
 
     origin: float = 0.0
@@ -239,14 +206,8 @@ class Dates(Column):
 class Categories(Column):
     """A column of categories, one-hot: one column for each, and a last one for all others.
 
-    Attributes
-    ----------
-    categories : tuple of str
-        The most frequent ones, in the order of their numbers of rows.
-    missing : int
-        Number of missing cells in the table of the fit; they are a category of their own.
-    others : int
-        Number of further categories of the table of the fit, which share the last column.
+    ``categories`` has the most frequent ones, in the order of their numbers of rows. ``others`` counts the further ones
+    of the fit. Missing cells, of which the fit had ``missing``, are a category of their own.
     """
 
     categories: tuple[str, ...] = ()
@@ -293,13 +254,7 @@ class Categories(Column):
 
 @dataclass(frozen=True)
 class LeftOut(Column):
-    """A column that tells nothing.
-
-    Attributes
-    ----------
-    reason : str
-        Why.
-    """
+    """A column from which nothing can be learned, and the reason in words."""
 
     reason: str = ""
     word: ClassVar[str] = "left out"
@@ -394,13 +349,7 @@ _WORDS: dict[str, type[Column]] = {kind.word: kind for kind in (Numbers, Dates, 
 
 
 def from_plain(data: Any, where: str) -> Column:
-    """Return the record that `Column.to_plain` has described.
-
-    Raises
-    ------
-    ModelFileError
-        If the data describe no column that a fit could have had.
-    """
+    """Return the record that `Column.to_plain` has described; refuse what no fit could have given."""
     record({"column": text})(data, where)
     kind = _WORDS.get(data["column"])
     if kind is None:

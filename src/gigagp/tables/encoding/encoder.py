@@ -54,46 +54,22 @@ class TableEncoder:
     - **Columns without information** are left out: constant ones, and texts that all differ, such as names and numbers
       of rows.
 
-    Where the fit chooses the kernel, rows with missing cells have further noise (`noise`): less is known about them.
-
     All encoded columns of a category have one lengthscale, and so have the two of a season. One-hot columns are not
-    standardized, so that a rare category is as far from the others as a frequent one.
-
-    A category that the fit has not seen is as far from every known one as they are from each other, so that its
-    predictions have the uncertainty of a new category. There is one warning for a table with such categories.
+    standardized, so that a rare category is as far from the others as a frequent one. A category that the fit has not
+    seen is as far from every known one as they are from each other, so that its predictions have the uncertainty of a
+    new category.
 
     scikit-learn's encoders do the same (`OneHotEncoder` and `SimpleImputer` with an indicator), but their state is
     arrays of objects, which a file cannot hold without running code when it is read.
-
-    Parameters
-    ----------
-    columns : tuple of Column
-        One record for each column of the table.
     """
 
     columns: tuple[Column, ...]
 
     @classmethod
     def fit(cls, X: Any, name: str = "X", memory_budget: float | str | None = None) -> TableEncoder:
-        """Return the encoder of a table.
+        """Return the encoder of a table, with one `EncodingWarning` for columns left out and very many categories.
 
-        Parameters
-        ----------
-        X : array-like or data frame of shape (n, d)
-        name : str
-            Name of the argument, for messages.
-        memory_budget : int, str or None
-            As for `gigagp.tables.intake.inputs`.
-
-        Raises
-        ------
-        InvalidInputError
-            If a column mixes numbers and texts or has cells of no use, or no column is left.
-
-        Warns
-        -----
-        EncodingWarning
-            For columns that are left out, and for very many categories.
+        Raises `InvalidInputError` if a column mixes numbers with other types than texts, or no column is left.
         """
         names, found = intake.table_columns(X, name, memory_budget=memory_budget)
         labels = _labels(names, len(found))
@@ -104,8 +80,7 @@ class TableEncoder:
         out = [column for column in columns if isinstance(column, LeftOut)]
         notes = [f"column {column.label!r} is left out: {column.reason}" for column in out] + notes
         if len(out) == len(columns):
-            msg = f"{name} has no column to learn from: {'; '.join(notes[:_SHOWN_NOTES])}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{name} has no column to learn from: {'; '.join(notes[:_SHOWN_NOTES])}.")
         _warn(notes, name)
         return cls(tuple(columns))
 
@@ -114,18 +89,10 @@ class TableEncoder:
     ) -> np.ndarray:
         """Return a table as numbers, float64 of shape (n, n_encoded).
 
-        With ``opens``, missing cells of numbers and dates are NaN in columns that had none in the fit. `filled` puts
-        typical cells there, and `spread` has what they may be.
-
-        Raises
-        ------
-        InvalidInputError
-            If the number of columns differs from the fit's, or a cell is not what its column had in the fit.
-
-        Warns
-        -----
-        EncodingWarning
-            For categories that the fit has not seen, and for missing cells in columns that had none.
+        With ``opens``, missing cells of numbers and dates are NaN in columns that had none in the fit; `filled` puts
+        typical cells there, and `spread` has what they may be. An `EncodingWarning` names new categories and missing
+        cells where the fit had none. Another number of columns, or a cell of another kind than the fit had, is an
+        `InvalidInputError`.
         """
         names, found = intake.table_columns(X, name, memory_budget=memory_budget)
         if len(found) != len(self.columns):
@@ -195,13 +162,9 @@ class TableEncoder:
         ]
 
     def table(self, points: np.ndarray, names: Sequence[str] | None) -> Any:
-        """Return a table with given numbers, and days of dates, and typical cells in its other columns.
+        """Return a table with given numbers, and days of dates, (m, len(axes)), and typical cells in its other columns.
 
-        Parameters
-        ----------
-        points : ndarray of shape (m, len(axes))
-        names : sequence of str or None
-            Names of the columns. None: the result is an array of objects.
+        Without names of the columns it is an array of objects.
         """
         cells = [column.typical(len(points)) for column in self.columns]
         for place, k in enumerate(self.axes):
@@ -217,14 +180,9 @@ class TableEncoder:
     def kernel(self, kernel: Kernel) -> Kernel:
         """Return a kernel of the table's columns as one of the encoded columns.
 
-        ``columns`` of its parts are columns of the table. A part with one value for each input has one for each part
-        of its columns. A kernel that is bound to the encoded columns, such as ``kernel_`` of an earlier fit, stays as
-        it is.
-
-        Raises
-        ------
-        InvalidInputError
-            If a part of the kernel depends on a column that does not exist or is left out.
+        ``columns`` of its parts are columns of the table. A part with one value for each input has one for each part of
+        its columns. A kernel that is bound to the encoded columns, such as ``kernel_`` of an earlier fit, stays as it
+        is.
         """
         if kernel.n_inputs == self.n_encoded and not isinstance(kernel, Constant | White):
             return kernel
@@ -273,13 +231,7 @@ class TableEncoder:
 
     @classmethod
     def from_plain(cls, data: Any, n_encoded: int) -> TableEncoder:
-        """Return the encoder that `to_plain` has described.
-
-        Raises
-        ------
-        ModelFileError
-            If the data describe no encoder to ``n_encoded`` columns.
-        """
+        """Return the encoder that `to_plain` has described, which must have ``n_encoded`` encoded columns."""
         listing(anything)(data, "the header.encoder")
         found = cls(tuple(from_plain(one, f"the header.encoder[{k}]") for k, one in enumerate(data)))
         if found.n_encoded != n_encoded:

@@ -18,11 +18,6 @@ def model_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1, open
     A fit with ``encode="auto"`` sets ``encoder_``, which later tables go through. Number and names of the columns are
     checked as by `gigagp.tables.intake.estimator_inputs`, and are those of the table before it is encoded. With
     ``opens``, some missing cells are NaN (`TableEncoder.transform`).
-
-    Raises
-    ------
-    InvalidInputError, MemoryBudgetError
-        As for `gigagp.tables.intake.estimator_inputs` and `TableEncoder`.
     """
     if reset:
         estimator.__dict__.pop("encoder_", None)  # of an earlier fit
@@ -57,18 +52,16 @@ def encoded_validation(encoder: TableEncoder | None, validation: Any) -> Any:
 def refuse_before_fit(estimator: Any) -> None:
     """Raise `NotFittedError` if only a fit can say how the columns are encoded."""
     if estimator.encode == "auto":
-        msg = (
+        raise NotFittedError(
             f'This {type(estimator).__name__} with encode="auto" is not fitted yet. Call fit first, which decides how '
             "the columns are encoded."
         )
-        raise NotFittedError(msg)
 
 
 def refuse_streams(estimator: Any) -> None:
     """Raise `InvalidInputError` if rows that are read in chunks were to be encoded."""
     if estimator.encode != "strict":
-        msg = (
+        raise InvalidInputError(
             'encode of GPRegressor and GPClassifier must be "strict" for fit_table, which reads numbers only; got '
             f"{estimator.encode!r}. Use fit for tables with texts, dates or missing cells, or turn them into numbers."
         )
-        raise InvalidInputError(msg)

@@ -41,17 +41,8 @@ _TRUTH = {"true": ("true", "True", "TRUE"), "false": ("false", "False", "FALSE")
 class Cells:
     """The cells of one column.
 
-    Attributes
-    ----------
-    kind : {"number", "date", "category"}
-    values : ndarray of shape (n,)
-        Float64. Numbers; seconds since 1970 of dates; positions in ``texts`` of categories. NaN: a missing cell.
-    texts : list of str
-        The different categories.
-    order : str
-        Order of day and month in the texts of dates.
-    note : str
-        What the owner of the table should know of the reading, in words; empty if there is nothing.
+    ``values`` (n,) are numbers, seconds since 1970 of dates, or places of categories in ``texts``; NaN is a missing
+    cell. ``note`` has what the owner of the table should know of the reading, in words.
     """
 
     kind: Kind
@@ -67,25 +58,12 @@ class Cells:
 
 
 def read_cells(column: Any, place: Place, wanted: Kind | None = None, order: Order = "") -> Cells:
-    """Read one column.
+    """Read one column of any type; None, NaN, masked cells and empty texts are missing cells.
 
-    Parameters
-    ----------
-    column : ndarray of shape (n,), or a column of a data frame
-        Of any type. None, NaN, masked cells, and empty texts are missing cells.
-    place : Place
-        The location of the column, for messages.
-    wanted : {"number", "date", "category"}, optional
-        What the column was in the table of the fit. None: by its type. Texts are numbers if all of them are, dates if
-        all are as ISO 8601 has them (2024-03-31, 2024-03-31 14:30) or one order of day and month fits all of them
-        (12/31/2015), and categories otherwise.
-    order : str, default ""
-        Order of day and month in the table of the fit.
-
-    Raises
-    ------
-    InvalidInputError
-        If cells of different types are mixed, a cell is not what is wanted, infinite, or of a type that has no use.
+    ``wanted`` and ``order`` (of day and month) are what the column had in the table of the fit. Without them texts are
+    numbers if all of them are, dates if all are as ISO 8601 has them (2024-03-31, 2024-03-31 14:30) or one order of day
+    and month fits all of them (12/31/2015), and categories otherwise. Raises `InvalidInputError` for a mixture of
+    types, infinity, and cells that are not what is wanted.
     """
     try:
         values = _as_arrow(column, place)
@@ -116,11 +94,10 @@ def read_cells(column: Any, place: Place, wanted: Kind | None = None, order: Ord
         return _checked(Cells("date", _seconds(values)), place, wanted, str(kind))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return _texts(values, place, wanted, order)
-    msg = (
+    raise CellTypeError(
         f"{place.name} has values of type {kind}{place.of((0,)).partition(', row')[0]}. Columns may hold numbers, "
         "texts, truth values, dates and time spans: convert it to one of these, or leave it out."
     )
-    raise CellTypeError(msg)
 
 
 # Any container as an Arrow array ------------------------------------------------------------------------------------
@@ -233,7 +210,6 @@ def text_of(value: Any) -> str:
 
 
 def _texts(values: pa.Array, place: Place, wanted: Kind | None, order: Order) -> Cells:
-    """Return texts as what they stand for."""
     found = _categories(values.dictionary_encode())
     if wanted == "category" or (wanted is None and not found.texts):
         return found
@@ -268,11 +244,10 @@ def _texts(values: pa.Array, place: Place, wanted: Kind | None, order: Order) ->
         first = readings[order].index(None)
         row = int(np.argmax(codes == first))
         form = f"or {order} as in the fit, " * bool(order)
-        msg = (
+        raise InvalidInputError(
             f"{place.name} must hold a date, as 2024-03-31 or 2024-03-31 14:30, {form}in a column of dates; got "
             f"{shown(found.texts[first])}{place.of((row,))}."
         )
-        raise InvalidInputError(msg)
     if len(found.texts) > 2 and all(_LIKE_DATE.fullmatch(text) is not None for text in found.texts):
         note = _why_no_dates(found.texts, readings)
     return Cells(found.kind, found.values, found.texts, note=note)
@@ -335,9 +310,8 @@ def same_text(text: str, known: dict[str, int]) -> int | None:
 
 def _checked(found: Cells, place: Place, wanted: Kind | None, kind: str) -> Cells:
     if wanted not in (None, found.kind):
-        msg = (
+        raise InvalidInputError(
             f"{place.name} must have {'categories' if wanted == 'category' else f'{wanted}s'}{_where(place)}, as the "
             f"table of the fit had; got {kind}."
         )
-        raise InvalidInputError(msg)
     return found

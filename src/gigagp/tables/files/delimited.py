@@ -31,28 +31,14 @@ _BLANK_CELL = re.compile(r'"[^"]*"|\S+')
 
 @dataclass(frozen=True)
 class CsvStyle:
-    """What cannot be detected of how a CSV file is written.
-
-    Attributes
-    ----------
-    decimal : {".", ","}
-        Decimal mark of numbers.
-    comment : str, optional
-        Mark with which comments begin, which extend to the end of the line.
-
-    Raises
-    ------
-    InvalidInputError
-        If a mark cannot be used.
-    """
+    """What cannot be detected of how a CSV file is written: decimal mark, and the mark with which comments begin."""
 
     decimal: str = "."
     comment: str | None = None
 
     def __post_init__(self) -> None:
         if self.decimal not in (".", ","):
-            msg = f"--decimal must be . or ,; got {self.decimal!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"--decimal must be . or ,; got {self.decimal!r}.")
         if self.comment is not None and (not self.comment.strip() or {*self.comment} & set('",.;\r\n\t')):
             msg = f"--comment must be a mark such as #, and not a separator or a quote; got {self.comment!r}."
             raise InvalidInputError(msg)
@@ -66,21 +52,9 @@ PLAIN = CsvStyle()
 class Dialect:
     """How a CSV file is written.
 
-    Attributes
-    ----------
-    names : list of str
-        Names of the columns; ``column1``, ``column2``, ... if the file has no header.
-    header : bool
-        Whether the first line holds the names.
-    separator : str
-    has_rows : bool
-        Whether a second line follows the first.
-    blank_lines : int
-        Number of blank lines before the first line with content.
-    decimal : str
-        Decimal mark.
-    content : bytes, optional
-        The file as pyarrow can read it, if it has comments, is separated by blanks, or is in UTF-16.
+    ``names`` are ``column1``, ``column2``, ... if the first line is no ``header``, before which there are
+    ``blank_lines``. ``has_rows`` says whether a second line follows. ``content`` is the file as pyarrow can read it, if
+    it has comments, is separated by blanks, or is in UTF-16.
     """
 
     names: list[str]
@@ -112,23 +86,11 @@ def dialect(path: Path, header: bool | None = None, style: CsvStyle = PLAIN) -> 
 
 
 def read_delimited(path: Path, header: bool | None = None, style: CsvStyle = PLAIN) -> pa.Table:
-    """Read a CSV file into columns whose types are inferred from their cells.
+    """Read a CSV file, compressed or not, into columns whose types are inferred from their cells.
 
-    Parameters
-    ----------
-    path : Path
-        ``.csv``, ``.tsv`` or a text file; ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` files are decompressed.
-    header : bool, optional
-        Whether the first line holds the names; None: detected. The first line is taken for a header if it has a cell
-        that is not a number, unless other cells are numbers and the next line has text in the same places. Without a
-        header the columns are called ``column1``, ``column2``, ...
-    style : CsvStyle
-        Decimal mark and comments. Blanks as separators, and UTF-16, are detected.
-
-    Raises
-    ------
-    InvalidInputError
-        If the file is empty, not text in UTF-8 or UTF-16, or a row has more or fewer cells than the first.
+    Without ``header``, the first line is taken for one if it has a cell that is not a number, unless other cells are
+    numbers and the next line has text in the same places. Blanks as separators, and UTF-16, are detected. An error
+    names the first row with more or fewer cells than the first line.
     """
     written = dialect(path, header, style)
     header = written.header
@@ -167,8 +129,7 @@ def _first_rows(path: Path, text: str, style: CsvStyle) -> tuple[list[str], list
     found = re.split(r"\r\n|\n|\r", text)
     lines = [line for line in found if line.strip()][:2]
     if not lines:
-        msg = f"{path} is empty."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{path} is empty.")
     bare = re.sub(r'"[^"]*"', "", lines[0])
     marks = _SEPARATORS.replace(style.decimal, "")
     separator = max(marks, key=lambda mark: (bare.count(mark), mark == marks[0]))
@@ -194,8 +155,7 @@ def _head_bytes(path: Path, *, whole: bool = False) -> bytes:
                 if not whole and sum(bool(line.strip()) for line in found.splitlines()) > 2:
                     break
     except (OSError, pa.ArrowException) as error:
-        msg = f"{path} cannot be read: {error}."
-        raise InvalidInputError(msg) from None
+        raise InvalidInputError(f"{path} cannot be read: {error}.") from None
     return found
 
 

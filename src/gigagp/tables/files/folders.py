@@ -17,13 +17,8 @@ DELIMITED, COMPRESSED = {".csv", ".tsv"}, {".gz", ".bz2", ".zst", ".lz4"}
 def table_files(path: str | os.PathLike[str]) -> list[Path]:
     """Return the files of a table: the file itself, or a folder's Parquet and CSV files at any depth, sorted by name.
 
-    Links are followed. Hidden files, and those whose names begin with ``_``, are left out.
-
-    Raises
-    ------
-    InvalidInputError
-        If the path does not exist, the folder has no such files, or one of its parts cannot be reached (a broken link,
-        a folder without permission). The remaining files alone would be a different table.
+    Links are followed. Hidden files, and those whose names begin with ``_``, are left out. A part that cannot be
+    reached is an `InvalidInputError`, because the remaining files alone would be a different table.
     """
     path = checked_path(path)
     if not path.is_dir():
@@ -35,8 +30,7 @@ def table_files(path: str | os.PathLike[str]) -> list[Path]:
             msg = f"{file} {what}. Repair or remove it: the rest of {path} would be a different table."
             raise InvalidInputError(msg)
     if not found:
-        msg = f"{path} is a folder without Parquet or CSV files (.parquet, .csv)."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{path} is a folder without Parquet or CSV files (.parquet, .csv).")
     return found
 
 
@@ -71,8 +65,7 @@ def _walk(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
         known = folder.stat()
         entries = sorted(folder.iterdir())
     except OSError as error:
-        msg = f"{folder} cannot be opened: {error.strerror}."
-        raise InvalidInputError(msg) from None
+        raise InvalidInputError(f"{folder} cannot be opened: {error.strerror}.") from None
     identity = (known.st_dev, known.st_ino)
     if identity in above:
         msg = f"{folder} is a link to a folder that holds it: its files would be counted again and again."
@@ -83,7 +76,6 @@ def _walk(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
         if entry.is_dir():
             yield from _walk(entry, (*above, identity))
         elif entry.is_symlink() and not entry.exists() and not entry.suffix:
-            msg = f"{entry} is a broken link, perhaps a folder of the table. Repair or remove it."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{entry} is a broken link, perhaps a folder of the table. Repair or remove it.")
         else:
             yield entry

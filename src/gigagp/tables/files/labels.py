@@ -17,23 +17,8 @@ from gigagp.tables.intake import labels as known_labels
 class Labels:
     """The classes of a column, and the codes 0, 1, ... that stand for its labels.
 
-    Until the classes are known, codes are given in the order in which labels first occur. `finish` sorts the classes,
-    and says how the codes change.
-
-    Parameters
-    ----------
-    classes : sequence, optional
-        All classes; None: collected from the labels.
-
-    Attributes
-    ----------
-    classes : ndarray of shape (n_classes,) or None
-        Sorted numbers, texts or booleans; None until they are known.
-
-    Raises
-    ------
-    InvalidInputError
-        If fewer than two classes are given, one is given twice, or one is not a number, text or boolean.
+    Until the classes are known, codes are given in the order in which labels first occur. `finish` sorts the
+    ``classes``, numbers, texts or booleans, and says how the codes change.
     """
 
     def __init__(self, classes: Sequence[Any] | np.ndarray | None = None) -> None:
@@ -58,11 +43,9 @@ class Labels:
         return 1 if len(self.classes) == 2 else len(self.classes)
 
     def signs(self, codes: np.ndarray) -> np.ndarray:
-        """Return the targets of a two-class likelihood, shape (n, n_functions): 1 for the class, -1 for all others.
+        """Return the targets of a two-class likelihood, (n, n_functions), from codes (n,).
 
-        Parameters
-        ----------
-        codes : ndarray of shape (n,)
+        They are 1 for the class and -1 for all others.
         """
         if self.n_functions == 1:
             return 2.0 * codes[:, None] - 1.0
@@ -73,26 +56,14 @@ class Labels:
     ) -> np.ndarray:
         """Return the codes of a column's labels, float64.
 
-        Parameters
-        ----------
-        column : pyarrow.ChunkedArray
-        name, source : str
-            Names of the column and the file, for messages.
-        first_row : int
-            Number of rows of the file before these, for messages.
-        typed : bool
-            Whether the file states the type of the labels. If not (CSV), a text such as ``"3"`` may be a number.
-
-        Raises
-        ------
-        InvalidInputError
-            If a cell is empty or not a label, or its label is not one of the classes once these are known.
+        An empty cell, what is no label, and a label of no known class are refused. ``typed`` says whether the file
+        states the type of the labels. If not (CSV), a text such as ``"3"`` may be a number. Messages have the names of
+        column and file (``source``) and the row, counted after ``first_row``.
         """
         where = f"{source}: column {name!r}"
         if column.null_count:
             row = first_row + int(np.argmax(column.is_null().to_numpy())) + 1
-            msg = f"{where}, row {row}: the label is missing. Fill it in, or remove the row."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{where}, row {row}: the label is missing. Fill it in, or remove the row.")
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         encoded = column.combine_chunks().dictionary_encode()
@@ -121,15 +92,13 @@ class Labels:
             if code is None:
                 row = first_row + int(np.argmax(inverse == k)) + 1
                 assert self.classes is not None
-                msg = (
+                raise InvalidInputError(
                     f"{where}, row {row}: the label {label!r} is not one of the classes "
                     f"{', '.join(map(repr, self.classes.tolist()))}. Name all of them in classes, or remove these rows."
                 )
-                raise InvalidInputError(msg)
             if isinstance(code, str):
                 row = first_row + int(np.argmax(inverse == k)) + 1
-                msg = f"{where}, row {row}: {code}"
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"{where}, row {row}: {code}")
             codes[k] = code
         return codes[inverse] if len(distinct) else np.empty(0)
 
@@ -152,10 +121,7 @@ class Labels:
     def finish(self, source: str) -> np.ndarray:
         """Sort the classes that have been collected, and return the new code of each old one, shape (n_classes,).
 
-        Raises
-        ------
-        InvalidInputError
-            If there is only one class, or there are texts and numbers, which have no common order.
+        There must be two at least, and no texts beside numbers, which have no common order.
         """
         found = list(self._codes)
         if self._untyped and all(isinstance(label, str) for label in found):
@@ -163,17 +129,15 @@ class Labels:
             if all(number is not None and number == number for number in numbers):
                 found = numbers
         if len(set(found)) < 2:
-            msg = (
+            raise InvalidInputError(
                 f"{source} has labels of only one class, {found[0]!r}; at least two classes are needed."
                 if found
                 else f"{source} has no rows."
             )
-            raise InvalidInputError(msg)
         if len({isinstance(label, str) for label in found}) > 1:
-            msg = (
+            raise InvalidInputError(
                 f"{source} has texts and numbers as labels ({', '.join(map(repr, found[:6]))}). Make them of one type."
             )
-            raise InvalidInputError(msg)
         return self._sort(found)
 
     def _sort(self, found: list[Any]) -> np.ndarray:
@@ -207,5 +171,4 @@ def _refuse_others(labels: list[Any], what: str) -> None:
     for label in labels:
         wrong = _not_a_label(label)
         if wrong is not None:
-            msg = f"{what}: {wrong}"
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{what}: {wrong}")

@@ -28,45 +28,18 @@ PARSER_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, OverflowEr
 
 
 def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = None, header: bool | None = None) -> Table:
-    """Read columns of finite numbers.
+    """Read columns of finite numbers from a file of a kind in `FORMATS`.
 
-    Parameters
-    ----------
-    path : str or path
-        A table; see `FORMATS`.
-    columns : sequence of str, optional
-        Columns to read, in this order; None: all. The others may hold anything.
-    header : bool, optional
-        For CSV: whether the first line holds the names; None: detected.
-
-    Returns
-    -------
-    Table
-
-    Raises
-    ------
-    InvalidInputError
-        If the file cannot be read, a column is missing, or a cell is not a finite number.
+    ``columns`` are read in this order, None for all; the others may hold anything.
     """
     return Table.from_arrow(read_columns(path, header), columns, source=str(path))
 
 
 def read_columns(path: str | os.PathLike[str], header: bool | None = None, style: CsvStyle = PLAIN) -> pa.Table:
-    """Read all columns of a table, whatever their types.
+    """Read all columns of a table of a kind in `FORMATS`, whatever their types.
 
-    Parameters
-    ----------
-    path : str or path
-        A table; see `FORMATS`.
-    header : bool, optional
-        For CSV: whether the first line holds the names; None: detected.
-    style : CsvStyle
-        For CSV: decimal mark and comments.
-
-    Raises
-    ------
-    InvalidInputError
-        If the file does not exist, its kind is unknown, it cannot be read, or it repeats a column name.
+    ``header`` says whether the first line of a CSV file holds the names (None: detected), and ``style`` has its decimal
+    mark and comments.
     """
     path = checked_path(path)
     ending = path.suffix.lower()
@@ -75,8 +48,7 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None, style
         if path.is_dir():
             table = _read_folder(path, header, style)
         elif path.stat().st_size == 0:
-            msg = f"{path} is empty."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{path} is empty.")
         elif inner in _DELIMITED:
             table = read_delimited(path, header, style)
         elif ending in PARQUET:
@@ -160,11 +132,9 @@ def _read_archive(path: Path) -> pa.Table:
             raise
         raise array_error(path, "archive", error) from None
     if not names:
-        msg = f"{path} holds no arrays."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{path} holds no arrays.")
     if len(set(lengths.values())) > 1:
-        msg = f"{path}: the arrays must have the same number of rows; got {lengths}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{path}: the arrays must have the same number of rows; got {lengths}.")
     # The columns of X are X1, X2, ...; another array may have one of these names.
     refuse_repeated(names, str(path))
     return pa.table(columns, names=names)

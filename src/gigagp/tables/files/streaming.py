@@ -6,13 +6,15 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.tables.files.delimited import block_size, dialect
@@ -20,6 +22,8 @@ from gigagp.tables.files.folders import DELIMITED, PARQUET, table_files
 from gigagp.tables.files.labels import Labels
 from gigagp.tables.files.reading import PARSER_ERRORS, array_error, from_array, read_columns
 from gigagp.tables.files.table import Table, find_column, find_columns, refuse_repeated, without_index
+from gigagp.tables.rows.chunk import Chunk
+from gigagp.tables.rows.storage import Bounds, Storage
 
 #: Endings of files of which only the rows that are needed are read.
 STREAMED = PARQUET | DELIMITED | {".npy"}
@@ -32,20 +36,7 @@ _BAD_CELL = re.compile(r"In CSV column #(\d+): Row #(\d+): .*invalid value '(.*)
 
 
 def column_names(path: str | os.PathLike[str], header: bool | None = None) -> list[str]:
-    """Return the names of a table's columns; for a folder, those of its first file. Rows are read only if they must be.
-
-    Parameters
-    ----------
-    path : str or path
-        A file of any kind that `gigagp.tables.files.read_columns` reads, or a folder of Parquet and CSV files.
-    header : bool, optional
-        For CSV: whether the first line holds the names; None: detected.
-
-    Raises
-    ------
-    InvalidInputError
-        If there is no such file, it cannot be read, or it repeats a name.
-    """
+    """Return the names of a table's columns, or those of a folder's first file. Rows are read only if they must be."""
     file = table_files(path)[0]
     ending = file.suffix.lower()
     try:
@@ -75,29 +66,8 @@ def stream_file(
 ) -> Iterator[Table]:
     """Yield a file's rows in order, a chunk at a time. Files other than Parquet, CSV and ``.npy`` are read whole first.
 
-    Parameters
-    ----------
-    path : Path
-    columns : sequence of str
-    chunk_rows : int
-        Largest number of rows of a chunk.
-    first_row : int
-        Number of rows to skip; Parquet row groups that are skipped are not read.
-    header : bool, optional
-        For CSV: whether the first line holds the names; None: detected.
-    labels : mapping of str to Labels, optional
-        Columns that hold class labels, of any type; the tables hold their codes.
-
-    Yields
-    ------
-    Table
-        The columns, in the order in which they were asked for.
-
-    Raises
-    ------
-    InvalidInputError
-        If the file cannot be read any further (the message names the row), a column is missing, or a cell is not a
-        finite number. Chunks that were yielded before are good.
+    The first ``first_row`` rows are skipped; Parquet row groups among them are not read. Columns in ``labels`` hold
+    class labels of any type, and the tables their codes. An error names the row; chunks before it are good.
     """
     labels = labels or {}
     with _named_errors(path, header) as at:
@@ -108,58 +78,6 @@ def stream_file(
                 table = numbers(part, columns, str(path), at.row, labels)
                 yield table
                 at.row += len(table)
-
-
-def take_rows(
-    path: Path, columns: Sequence[str], rows: np.ndarray, chunk_rows: int, labels: Mapping[str, Labels] | None = None
-) -> np.ndarray:
-    """Return some rows of a Parquet or ``.npy`` file, shape (len(rows), len(columns)), float64.
-
-    Parquet row groups without any of the rows are not read; the others are decoded ``chunk_rows`` rows at a time. Of a
-    ``.npy`` file only the neighbourhood of the rows is read.
-
-    Parameters
-    ----------
-    path, columns, labels
-        As for `stream_file`.
-    rows : ndarray of int64
-        Sorted row numbers, from 0.
-    chunk_rows : int
-
-    Raises
-    ------
-    InvalidInputError
-        As `stream_file`; also if the file has become shorter.
-    """
-    labels, found, taken = labels or {}, np.empty((len(rows), len(columns))), 0
-    with _named_errors(path, None) as at:
-        for first, batch in _batches_with(path, columns, rows, chunk_rows):
-            at.row = first
-            end = int(np.searchsorted(rows, first + batch.num_rows))
-            if end == taken:
-                continue
-            try:
-                part = numbers(batch.take(rows[taken:end] - first), columns, str(path), first, labels)
-            except InvalidInputError:
-                numbers(batch, columns, str(path), first, labels)  # names the row in its message
-                raise
-            found[taken:end], taken = part.values, end
-    if taken < len(rows):
-        msg = f"{path} has fewer rows than when the fit began: there is no row {rows[taken] + 1:,}."
-        raise InvalidInputError(msg)
-    return found
-
-
-def row_groups(path: Path) -> list[int]:
-    """Return the number of rows of each row group of a Parquet file, from its metadata."""
-    with _named_errors(path, None):
-        metadata = pyarrow.parquet.read_metadata(path)
-        return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
-
-
-def array_rows(path: Path) -> int:
-    """Return the number of rows of a ``.npy`` file."""
-    return len(_mapped(path))
 
 
 @dataclass
@@ -183,11 +101,10 @@ def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
             raise _unreadable(path, place.row, error) from error
         written = dialect(path, header)
         shown = cell[3] if len(cell[3]) <= 40 else f"{cell[3][:37]}..."
-        msg = (
+        raise InvalidInputError(
             f"{path}: column {written.names[int(cell[1])]!r}, row {int(cell[2]) - int(written.header)}: {shown!r} is "
             "not a number. Correct the cell, convert the text to numbers, or leave the column out."
-        )
-        raise InvalidInputError(msg) from error
+        ) from error
 
 
 def numbers(part: pa.Table, columns: Sequence[str], source: str, first_row: int, labels: Mapping[str, Labels]) -> Table:
@@ -210,32 +127,6 @@ def numbers(part: pa.Table, columns: Sequence[str], source: str, first_row: int,
 def _unreadable(path: Path, row: int, error: Exception) -> InvalidInputError:
     reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
     return InvalidInputError(f"{path} cannot be read as a table beyond its row {row:,}: {reason}.")
-
-
-def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[float], int] | None:
-    """Return the smallest and largest number of each column, and the number of rows, from a Parquet file's metadata.
-
-    Returns
-    -------
-    (lower, upper, n_rows) or None
-        None if it is not a Parquet file, or has no such statistics. Then the rows have to be read.
-    """
-    if path.suffix.lower() not in PARQUET:
-        return None
-    with _named_errors(path, None):
-        metadata = pyarrow.parquet.read_metadata(path)
-        names = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
-        places = find_columns(columns, names, str(path))
-        low, high = [np.inf] * len(places), [-np.inf] * len(places)
-        _look_at_groups(path, [names[place] for place in places])
-        for group in range(metadata.num_row_groups):
-            for k, place in enumerate(places):
-                found = metadata.row_group(group).column(place).statistics
-                if found is None or not found.has_min_max or not isinstance(found.min, (int, float)):
-                    return None
-                low[k], high[k] = min(low[k], float(found.min)), max(high[k], float(found.max))
-    # If one of them is infinite, reading the rows will name the row.
-    return (low, high, metadata.num_rows) if metadata.num_rows and np.isfinite([*low, *high]).all() else None
 
 
 def _look_at_groups(path: Path, columns: list[str]) -> None:
@@ -353,3 +244,119 @@ def _after(batches: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
         if rows < batch.num_rows:
             yield batch.slice(rows)
         rows = max(0, rows - batch.num_rows)
+
+
+# The rows of a file or a folder, as fits see them -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FileRows(Storage):
+    """Rows of a file or a folder of files, of columns with these names.
+
+    With ``labels``, the target columns hold class labels, and chunks hold their codes.
+    """
+
+    is_named = in_files = True
+
+    path: Path
+    header: bool | None = None
+    labels: Labels | None = None
+    inputs: Sequence[str] = ()
+    targets: Sequence[str] = ()
+
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """The files by the names that chunks carry."""
+        return {str(file): file for file in table_files(self.path)}
+
+    @property
+    def parts(self) -> list[str]:
+        return list(self.files)
+
+    @property
+    def shares_whole_parts(self) -> bool:
+        """Whether the table is a folder, whose files are shared out among processes."""
+        return self.path.is_dir()
+
+    def column_names(self) -> list[str]:
+        """Return the names of all columns of the first file."""
+        return column_names(self.path, self.header)
+
+    def select(self, inputs: Sequence[str], targets: Sequence[str]) -> FileRows:
+        """Return the same rows with these columns; whether a file has them is checked when it is read."""
+        return replace(self, inputs=tuple(inputs), targets=tuple(targets))
+
+    def read(self, part: str, chunk_rows: int, first_row: int = 0) -> Iterator[Chunk]:
+        last = first_row
+        for table in stream_file(
+            self.files[part], self._columns, chunk_rows, first_row, self.header, self._labels_by_column
+        ):
+            last += len(table)
+            yield self._chunk(part, last, table.values)
+
+    def known_bounds(self, part: str) -> Bounds | None:
+        """Return the bounds in the metadata of a Parquet file; None if there are none."""
+        path = self.files[part]
+        if path.suffix.lower() not in PARQUET:
+            return None
+        with _named_errors(path, None):
+            metadata = pyarrow.parquet.read_metadata(path)
+            names = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
+            places = find_columns(self.inputs, names, str(path))
+            low, high = [np.inf] * len(places), [-np.inf] * len(places)
+            _look_at_groups(path, [names[place] for place in places])
+            for group in range(metadata.num_row_groups):
+                for k, place in enumerate(places):
+                    found = metadata.row_group(group).column(place).statistics
+                    if found is None or not found.has_min_max or not isinstance(found.min, (int, float)):
+                        return None
+                    low[k], high[k] = min(low[k], float(found.min)), max(high[k], float(found.max))
+        # If one of them is infinite, reading the rows will name the row.
+        known = metadata.num_rows and np.isfinite([*low, *high]).all()
+        return Bounds(low, high, metadata.num_rows) if known else None
+
+    def row_groups(self, part: str) -> list[int] | None:
+        """Return the row groups of a Parquet file; a ``.npy`` file is one group."""
+        path = self.files[part]
+        if path.suffix.lower() in PARQUET:
+            with _named_errors(path, None):
+                metadata = pyarrow.parquet.read_metadata(path)
+                return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+        return [len(_mapped(path))] if path.suffix.lower() == ".npy" else None
+
+    def take(self, part: str, rows: np.ndarray, chunk_rows: int) -> Chunk:
+        """Return rows by number, see `Storage.take`.
+
+        Parquet row groups without any of the rows are not read; the others are decoded ``chunk_rows`` rows at a time.
+        Of a ``.npy`` file only the neighbourhood of the rows is read.
+        """
+        path, columns, labels = self.files[part], self._columns, self._labels_by_column
+        found, taken = np.empty((len(rows), len(columns))), 0
+        with _named_errors(path, None) as at:
+            for first, batch in _batches_with(path, columns, rows, chunk_rows):
+                at.row = first
+                end = int(np.searchsorted(rows, first + batch.num_rows))
+                if end == taken:
+                    continue
+                try:
+                    table = numbers(batch.take(rows[taken:end] - first), columns, str(path), first, labels)
+                except InvalidInputError:
+                    numbers(batch, columns, str(path), first, labels)  # names the row in its message
+                    raise
+                found[taken:end], taken = table.values, end
+        if taken < len(rows):
+            msg = f"{path} has fewer rows than when the fit began: there is no row {rows[taken] + 1:,}."
+            raise InvalidInputError(msg)
+        return self._chunk(part, int(rows[-1]) + 1 if len(rows) else 0, found)
+
+    @property
+    def _columns(self) -> list[str]:
+        return [*self.inputs, *self.targets]
+
+    @property
+    def _labels_by_column(self) -> dict[str, Labels]:
+        return {} if self.labels is None else dict.fromkeys(self.targets, self.labels)
+
+    def _chunk(self, part: str, last: int, values: np.ndarray) -> Chunk:
+        X, Y = torch.from_numpy(values).split([len(self.inputs), len(self.targets)], 1)
+        return Chunk(part, last, X.contiguous(), Y.contiguous())

@@ -19,20 +19,7 @@ _UNNAMED_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of finite float64 numbers.
-
-    Attributes
-    ----------
-    names : tuple of str
-        One name for each column, all different.
-    values : ndarray of shape (n, n_columns)
-        float64.
-
-    Raises
-    ------
-    InvalidInputError
-        If shape and names do not fit, or a name is empty or repeated.
-    """
+    """Named columns of finite float64 numbers; ``values`` has the shape (n, n_columns), and all names differ."""
 
     names: tuple[str, ...]
     values: np.ndarray
@@ -68,35 +55,19 @@ class Table:
     def from_arrow(
         cls, columns: pa.Table, names: Sequence[str] | None = None, source: str = "the table", first_row: int = 0
     ) -> Table:
-        """Convert the named columns to numbers.
+        """Convert the named columns to numbers, in this order (None: all of them); the others may hold anything.
 
-        Parameters
-        ----------
-        columns : pyarrow.Table
-            Columns of any type; those that are not in ``names`` may hold anything.
-        names : sequence of str, optional
-            Columns to convert, in this order; None: all of them.
-        source : str
-            What to call the table in messages, usually the file's name.
-        first_row : int
-            Number of rows of the source before these, so that messages count from its beginning.
-
-        Raises
-        ------
-        InvalidInputError
-            If a column is missing, or has a cell that is not a finite number: text, a date, an empty cell, NaN or
-            infinity. The message names the column and the row (the first row of data is row 1).
+        Raises `InvalidInputError` for a missing column and for the first cell that is not a finite number. The message
+        names the ``source``, the column and the row, counted from 1 after the ``first_row`` rows before these.
         """
         known = list(columns.column_names)
         chosen = known if names is None else [str(name) for name in names]
         refuse_repeated(chosen, source)
         places = find_columns(chosen, known, source)
         if not chosen:
-            msg = f"{source}: no columns are left to use."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{source}: no columns are left to use.")
         if columns.num_rows == 0:
-            msg = f"{source} has no rows of data."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{source} has no rows of data.")
         values = np.empty((columns.num_rows, len(chosen)))
         for k, (place, name) in enumerate(zip(places, chosen, strict=True)):
             values[:, k] = _numbers(columns.column(place), name, source, first_row)
@@ -110,26 +81,18 @@ def find_column(name: str, names: Sequence[str], source: str) -> str:
     by_case = {known.casefold(): known for known in names}
     near = difflib.get_close_matches(name.casefold(), list(by_case), n=1, cutoff=0.6)
     hint = f" Did you mean {by_case[near[0]]!r}?" if near else ""
-    msg = f"{source} has no column {name!r}.{hint} Its columns are: {_listing(names)}."
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f"{source} has no column {name!r}.{hint} Its columns are: {_listing(names)}.")
 
 
 def find_columns(wanted: Sequence[str], names: Sequence[str], source: str) -> list[int]:
-    """Return the positions of columns among ``names``. The time is proportional to the sum of both lengths.
-
-    Raises
-    ------
-    InvalidInputError
-        If a column is missing, with the most similar name, or occurs twice.
-    """
+    """Return the positions of columns among ``names``. The time is proportional to the sum of both lengths."""
     places: dict[str, int] = {}
     repeated = {name for place, name in enumerate(names) if places.setdefault(name, place) != place}
     for name in wanted:
         if name not in places:
             find_column(name, names, source)
         if name in repeated:
-            msg = f"{source} has two columns named {name!r}. Rename one of them."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{source} has two columns named {name!r}. Rename one of them.")
     return [places[name] for name in wanted]
 
 
@@ -149,8 +112,7 @@ def refuse_repeated(names: Sequence[str], source: str) -> None:
             msg = f"{source}: column {place + 1} has no name. Give it one, or use --no-header if there is no header."
             raise InvalidInputError(msg)
         if name in seen:
-            msg = f"{source} has two columns named {name!r}. Rename one of them."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{source} has two columns named {name!r}. Rename one of them.")
         seen.add(name)
 
 
@@ -169,11 +131,10 @@ def _numbers(column: pa.ChunkedArray, name: str, source: str, first_row: int) ->
         # In a column that also holds text, name the first bad cell, whether it is empty or text.
         text = _first_text(column)
         if text is None or row < text:
-            msg = (
+            raise InvalidInputError(
                 f"{source}: column {name!r}, row {first_row + row}: the cell is empty or NaN ({column.null_count} such "
                 "cells in this column). Fill in these cells, or remove their rows or the column."
             )
-            raise InvalidInputError(msg)
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         column = column.cast(pa.float64()) if pa.types.is_decimal(kind) else _from_text(column, name, source, first_row)
     if pa.types.is_boolean(column.type):
@@ -184,11 +145,10 @@ def _numbers(column: pa.ChunkedArray, name: str, source: str, first_row: int) ->
     if bad.any():
         row = int(np.argmax(bad)) + 1
         what = "NaN" if np.isnan(values[row - 1]) else "infinite"
-        msg = (
+        raise InvalidInputError(
             f"{source}: column {name!r}, row {first_row + row}: the number is {what} ({int(bad.sum())} such cells in "
             "this column). Replace them, or remove their rows or the column."
         )
-        raise InvalidInputError(msg)
     return values
 
 
@@ -212,16 +172,14 @@ def _from_text(column: pa.ChunkedArray, name: str, source: str, first_row: int) 
     if row is not None:
         cell = column[row - 1].as_py()
         shown = cell if len(cell) <= 40 else f"{cell[:37]}..."
-        msg = (
+        raise InvalidInputError(
             f"{source}: column {name!r}, row {first_row + row}: {shown!r} is not a number.{number_hint(cell)} Correct "
             "the cell, or leave the column out (--columns chooses the inputs). Tables that fit into memory may have "
             'texts as inputs: fit with encode="auto", or the command gigagp fit without --strict.'
         )
-        raise InvalidInputError(msg)
     if not _is_text(column.type):
-        msg = (
+        raise InvalidInputError(
             f"{source}: column {name!r} holds values of type {column.type}; only numbers and booleans can be used. "
             "Convert it to numbers, or leave it out (--columns chooses the inputs)."
         )
-        raise InvalidInputError(msg)
     return pa.chunked_array([pa.array([float(cell) for cell in column.to_pylist()], type=pa.float64())])

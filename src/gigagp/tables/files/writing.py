@@ -38,13 +38,6 @@ def write_table(table: Table | pa.Table, path: str | os.PathLike[str]) -> None:
 
     A file at ``path`` is replaced once the new file is complete. A ``.npy`` file has no names; a ``.npz`` file has one
     array for each column.
-
-    Raises
-    ------
-    InvalidInputError
-        If the ending is unknown, the folder does not exist, or ``path`` is something other than a regular file.
-    OSError
-        If the disk is full.
     """
     check_ending(path)
     ending = Path(path).suffix.lower()

@@ -31,14 +31,7 @@ _SECTION_ROWS = 2**20
 class Section:
     """Rows that are read together: a row group of a Parquet file, or a part of a large one.
 
-    Attributes
-    ----------
-    part : str
-        Path of the file; empty for rows in memory.
-    first : int
-        Number of the section's first row in the file, from 0.
-    count : int
-        Number of rows.
+    ``first`` is the number of its first row in the file, from 0.
     """
 
     part: str
@@ -49,25 +42,9 @@ class Section:
 class RowAccess:
     """Rows of a source by section and number; a context manager that removes its temporary file at the end.
 
-    Parameters
-    ----------
-    source : RowSource
-        If it has labels whose classes are not known, they are found here.
-    chunk_rows : int
-        Largest number of rows to decode at a time.
-    check : callable, optional
-        Is given targets of shape (n, t) and raises `InvalidInputError` for those that cannot be used.
-
-    Attributes
-    ----------
-    sections : list of Section
-        All rows, in order.
-    n_rows : int
-
-    Raises
-    ------
-    InvalidInputError
-        If the source cannot be read, or has no rows.
+    Classes of labels that are not known are found here. At most ``chunk_rows`` rows are decoded at a time. ``check`` is
+    given targets (n, t) and raises `InvalidInputError` for those that cannot be used. ``sections`` are all rows, in
+    order.
     """
 
     def __init__(self, source: RowSource, chunk_rows: int, check: Callable[[Tensor], None] | None = None) -> None:
@@ -97,27 +74,14 @@ class RowAccess:
             self._folder = None
 
     def take(self, section: Section, rows: np.ndarray) -> Chunk:
-        """Return rows of a section.
-
-        Parameters
-        ----------
-        section : Section
-        rows : ndarray of int64
-            Sorted row numbers, counted from 0 at the section's first row.
-
-        Raises
-        ------
-        InvalidInputError
-            If a row cannot be used; the message names the file and the row.
-        """
+        """Return rows of a section by their sorted numbers, int64, counted from 0 at its first row."""
         stored = self._storage.take(section.part, rows + section.first, self._chunk_rows)
         found = self._source.prepared(stored)
         if self._check is not None:
             try:
                 self._check(found.Y)
             except InvalidInputError as error:
-                msg = f"{found.part}: {error}" if found.part else str(error)
-                raise InvalidInputError(msg) from error
+                raise InvalidInputError(f"{found.part}: {error}" if found.part else str(error)) from error
         return found
 
     def _numbered(self) -> Storage:
@@ -136,12 +100,9 @@ class RowAccess:
         return storage
 
     def _finish_classes(self) -> np.ndarray | None:
-        """Sort the classes once all labels have been seen.
+        """Sort the classes once all labels have been seen, and return the new code of each old one.
 
-        Returns
-        -------
-        ndarray or None
-            The new code of each old one; None if the classes were known, or there are no labels.
+        None if none changes.
         """
         labels = self._source.labels
         return None if labels is None or labels.classes is not None else labels.finish(self._source.name)
@@ -197,12 +158,11 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        msg = (
+        raise InvalidInputError(
             "the rows of the source of fit_table cannot be copied to a temporary file, which reading them by number "
             f"needs ({error.strerror or error}). Free some space, set TMPDIR to another disk, or give a Parquet or "
             ".npy file."
-        )
-        raise InvalidInputError(msg) from error
+        ) from error
 
 
 def _write_header(file: Any, rows: int, width: int) -> None:

@@ -20,16 +20,10 @@ CHUNK_ROWS = 2**20
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of a source that were read together, as float64 tensors on the CPU.
+    """Rows of a source that were read together: X (n, d) and Y (n, t), float64 on the CPU.
 
-    Attributes
-    ----------
-    part : str
-        Path of the file the rows come from; empty for rows that are not in a file.
-    last : int
-        Number of rows of the part up to and including these.
-    X : Tensor of shape (n, d)
-    Y : Tensor of shape (n, t)
+    ``part`` is the path of their file, empty without one, and ``last`` the number of its rows up to and including
+    these.
     """
 
     part: str
@@ -44,21 +38,9 @@ class Chunk:
 
 
 def chunk_of(X: Any, Y: Any, first_row: int, labels: Labels | None = None) -> Chunk:
-    """Return rows in memory as a chunk.
+    """Return rows in memory as a chunk, after a check; with ``labels``, Y holds class labels and the chunk their codes.
 
-    Parameters
-    ----------
-    X : array of shape (n, d)
-    Y : array of shape (n,) or (n, t)
-    first_row : int
-        Number of rows of the source before these, for messages.
-    labels : Labels, optional
-        If given, ``Y`` holds class labels, and the chunk holds their codes.
-
-    Raises
-    ------
-    InvalidInputError
-        If a cell is not a finite number, or not a label. The message names the column and the row.
+    ``first_row`` is the number of rows of the source before these, for messages.
     """
     inputs = as_table(X, "X", first_row, finite=True)
     targets = as_columns(Y if labels is None else labels.of_array(Y, first_row), "y", first_row, finite=True)
@@ -66,13 +48,7 @@ def chunk_of(X: Any, Y: Any, first_row: int, labels: Labels | None = None) -> Ch
 
 
 def as_table(values: Any, name: str, first_row: int = 0, *, finite: bool = False) -> Tensor:
-    """Return inputs as a contiguous float64 tensor of shape (n, d) on the CPU; NaN and infinity pass unless ``finite``.
-
-    Raises
-    ------
-    InvalidInputError
-        As `gigagp.tables.intake.inputs`.
-    """
+    """Return inputs as a contiguous float64 tensor of shape (n, d) on the CPU, which must be finite if ``finite``."""
     return _as_tensor(intake.inputs(values, name, min_rows=0, finite=finite, first_row=first_row))
 
 

@@ -18,17 +18,10 @@ def threads_for(n_rows: int) -> int:
 
 
 def row_hashes(X: Tensor, Y: Tensor, seed: int) -> Tensor:
-    """Return 64 random bits for each row, as int64 of shape (n,).
+    """Return 64 random bits for each row of X (n, d) and Y (n, t), float64 and contiguous, as int64 of shape (n,).
 
-    They are a function of the seed and of the row's numbers, and of nothing else: the order of rows, and how they are
-    cut into chunks or spread over machines, does not matter. Equal rows have equal bits.
-
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-    Y : Tensor of shape (n, t)
-        Both float64 and contiguous.
-    seed : int
+    They are a function of the seed and of the row's numbers alone: the order of rows, and how they are cut into chunks
+    or spread over machines, does not matter. Equal rows have equal bits.
     """
     if _native is not None:
         return torch.from_numpy(_native.grid_hashes("", X.numpy(), Y.numpy(), seed % 2**64, threads_for(len(X))))

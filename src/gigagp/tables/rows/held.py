@@ -21,21 +21,14 @@ if TYPE_CHECKING:
 
 
 class ArrayRows(Storage):
-    """Rows of two arrays, X (n, d) and Y (n,) or (n, t): NumPy, torch, sparse, or data frames used as arrays.
-
-    Raises
-    ------
-    InvalidInputError
-        If X and Y have different numbers of rows.
-    """
+    """Rows of two arrays, X (n, d) and Y (n,) or (n, t): NumPy, torch, sparse, or data frames used as arrays."""
 
     def __init__(self, X: Any, Y: Any, labels: Labels | None = None) -> None:
         self._X, self._Y, self._labels = _sliceable(X), _sliceable(Y), labels
         self.one_target = len(Y.shape) == 1
         self.n_rows, n_targets = (part.shape[0] if part.shape else 0 for part in (self._X, self._Y))
         if self.n_rows != n_targets:
-            msg = f"X and Y must have the same number of rows; got {self.n_rows} and {n_targets}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"X and Y must have the same number of rows; got {self.n_rows} and {n_targets}.")
 
     def read(self, part: str, chunk_rows: int, first_row: int = 0) -> Iterator[Chunk]:
         for start in range(first_row, self.n_rows, chunk_rows):
@@ -109,8 +102,7 @@ class PairRows(Storage):
         if not self.reads_once:
             return self._converted()
         if self._rest is None:
-            msg = "The rows of a generator can be read once, and have been. Make a new one."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("The rows of a generator can be read once, and have been. Make a new one.")
         rows = chain(self._held, self._rest)
         self._held, self._rest = [], None
         return rows

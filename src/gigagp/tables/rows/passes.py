@@ -32,14 +32,14 @@ _ORDER, _SECTION, _WINDOW = range(3)
 
 @dataclass(frozen=True)
 class _Order:
-    """The order of a pass.
+    """The order of a pass. Shapes are (p,), one entry for each piece.
 
     Attributes
     ----------
-    section, first : ndarray of shape (p,)
-        Of each piece its section, and the place in that section's random order at which the piece begins.
-    ends : ndarray of shape (p,)
-        Number of rows up to the end of each piece.
+    section, first : ndarray
+        The piece's section, and the place in that section's random order at which the piece begins.
+    ends : ndarray
+        Number of rows up to the end of the piece.
     turn : int
         Place in the order at which the pass begins.
     """
@@ -53,15 +53,8 @@ class _Order:
 class RowPasses:
     """An endless sequence of rows in random order, pass after pass, that can be entered anywhere.
 
-    Parameters
-    ----------
-    access : RowAccess
-    window_rows : int
-        Number of rows that are held at a time. A table with no more rows than that is read once and held.
-    seed : int
-        Decides the order of every pass, so a position in the sequence is all that a resumed fit needs.
-    places : int
-        Number of pieces of a window.
+    ``window_rows`` rows, in ``places`` pieces, are held at a time; a table with no more rows than that is read once and
+    held. The seed decides the order of every pass, so a position in the sequence is all that a resumed fit needs.
     """
 
     def __init__(self, access: RowAccess, window_rows: int, seed: int, places: int = PLACES) -> None:
@@ -77,19 +70,9 @@ class RowPasses:
         return self._access.n_rows
 
     def batch(self, position: int, size: int) -> tuple[Tensor, Tensor]:
-        """Return the rows of the sequence from ``position`` up to ``position + size``.
+        """Return X (size, d) and Y (size, t) of the sequence from ``position`` on.
 
-        Returns
-        -------
-        X : Tensor of shape (size, d)
-            float64.
-        Y : Tensor of shape (size, t)
-            float64.
-
-        Raises
-        ------
-        InvalidInputError
-            If a row cannot be used; the message names the file. Nothing has changed, so the call can be repeated.
+        If a row cannot be used, nothing has changed, so the call can be repeated.
         """
         parts = []
         while size:

@@ -22,16 +22,10 @@ _SAMPLE_ROWS = 2**16
 
 @dataclass(frozen=True)
 class Preview:
-    """What is known of a source before the pass over it.
+    """What is known of a source before the pass over it: the range of each input, and some of its rows.
 
-    Attributes
-    ----------
-    lower, upper : list of float
-        Smallest and largest value of each input.
-    n_rows : int or None
-        Number of rows; None if only the pass will tell.
-    sample : RowSample
-        Rows spread over the source where these are cheap to read, otherwise from its beginning.
+    ``n_rows`` is None if only the pass will tell. The sample's rows are spread over the source where these are cheap to
+    read, and otherwise from its beginning.
     """
 
     lower: list[float]
@@ -44,31 +38,18 @@ def preview_of(source: RowSource, seed: int, bounds: tuple[Sequence[float], Sequ
     """Return the range of a source's inputs and some of its rows.
 
     Of Parquet files with the ranges of their columns in their metadata, a few stretches of rows are read. Of all other
-    sources every row is read, or only the first rows if ``bounds`` are given.
-
-    Parameters
-    ----------
-    source : RowSource
-    seed : int
-        Seed of the sample.
-    bounds : (lower, upper), optional
-        Smallest and largest value of each input; finite, ``lower`` not above ``upper``.
-
-    Raises
-    ------
-    InvalidInputError
-        If there are no rows, an input is constant, a row cannot be used, ``bounds`` are missing for a generator, or
-        their length is not the number of inputs.
+    sources every row is read, or only the first rows if finite ``bounds`` (lower, upper) of the inputs are given.
+    Raises `InvalidInputError` if there are no rows, an input is constant, or bounds do not fit or are missing for a
+    generator.
     """
     if bounds is None and source.reads_once:
         msg = "bounds of fit_table must be given for a generator: its range cannot be known before its end."
         raise InvalidInputError(msg)
     if bounds is not None and not len(bounds[0]) == len(bounds[1]) == source.n_inputs:
-        msg = (
+        raise InvalidInputError(
             "bounds of fit_table must be the smallest and the largest inputs, two sequences of "
             f"{source.n_inputs} finite numbers; got {bounds!r}."
         )
-        raise InvalidInputError(msg)
     sample = RowSample(_SAMPLE_ROWS, source.n_inputs, source.n_targets, seed)
     found = _sample_stretches(source, sample)
     if found is None and bounds is None:

@@ -25,17 +25,9 @@ _COUNTED = 2**20
 
 
 class PlacedRows(NamedTuple):
-    """Some rows of a source.
+    """Some rows of a source, X (q, d) and Y (q, t), with their places in the random order, int64 of shape (q,).
 
-    Attributes
-    ----------
-    X : Tensor of shape (q, d)
-    Y : Tensor of shape (q, t)
-        Both float64.
-    places : Tensor of shape (q,)
-        Their places in the random order, int64.
-    draws : Tensor of shape (q,)
-        Their places in the order that they were drawn by.
+    ``draws`` are their places in the order that they were drawn by.
     """
 
     X: Tensor
@@ -52,13 +44,7 @@ def row_places(first: int, count: int, draw: int = 0) -> Tensor:
 class RandomOrder:
     """A random order of the rows of a source, with passes over all of them.
 
-    Parameters
-    ----------
-    access : RowAccess
-    block_rows : int
-        Largest number of rows that a pass holds at a time.
-    meter : Meter
-        Shows the rows of a pass, which are the steps of a phase.
+    A pass holds at most ``block_rows`` rows at a time, and shows the rows on the meter as steps of a phase.
     """
 
     def __init__(self, access: RowAccess, block_rows: int, meter: Meter) -> None:
@@ -70,13 +56,7 @@ class RandomOrder:
         return self._access.n_rows
 
     def blocks(self, draw: int = 0) -> Iterator[PlacedRows]:
-        """Yield all rows as they are stored, some at a time; ``draw`` is the order of `PlacedRows.draws`.
-
-        Raises
-        ------
-        InvalidInputError
-            If a row cannot be used; the message names the file and the row.
-        """
+        """Yield all rows as they are stored, some at a time; ``draw`` is the order of `PlacedRows.draws`."""
         done = 0
         for section in self._access.sections:
             for start in range(0, section.count, self._block_rows):

@@ -17,26 +17,11 @@ SAMPLE_SIZE = 4096
 
 
 class RowSample:
-    """A random sample of the different rows of a stream, without replacement.
+    """A random sample of the different rows of a stream, without replacement: the rows X (k, d) and Y (k, t).
 
-    Every row gets a random number that is a hash of its contents and the seed, and the rows with the smallest numbers
-    are kept ("bottom-k" sampling). So the sample does not depend on the order of the rows or on how they are cut into
-    chunks, and the samples of two streams can be added.
-
-    Parameters
-    ----------
-    size : int
-        Largest number of rows to keep.
-    n_inputs, n_targets : int
-    seed : int
-
-    Attributes
-    ----------
-    X : Tensor of shape (k, d)
-    Y : Tensor of shape (k, t)
-        The rows that are kept.
-    n_rows : int
-        Number of rows of the stream so far.
+    Every row gets a random number that is a hash of its contents and the seed, and the ``size`` rows with the smallest
+    numbers are kept ("bottom-k" sampling). So the sample does not depend on the order of the rows or on how they are
+    cut into chunks, and the samples of two streams can be added. ``n_rows`` counts the rows of the stream so far.
     """
 
     @checks_arguments
@@ -68,8 +53,7 @@ class RowSample:
             other.X.shape[1],
             other.Y.shape[1],
         ):
-            msg = "Samples can be added if they have the same size, seed and columns."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("Samples can be added if they have the same size, seed and columns.")
         both = RowSample(self.size, self.X.shape[1], self.Y.shape[1], self.seed)
         for part in (self, other):
             both._merge(part._numbers, part._counts, part.X, part.Y)

@@ -24,22 +24,10 @@ if TYPE_CHECKING:
 def open_storage(source: Any, *, header: bool | None = None, labels: Labels | None = None) -> Storage:
     """Return how the rows of a source are read. This is the one place that tells kinds of sources apart.
 
-    Parameters
-    ----------
-    source : path, pair of arrays, data frame, function or iterable
-        See `stream_rows`.
-    header : bool, optional
-        For CSV files: whether the first line holds the names; None: detected.
-    labels : Labels, optional
-        If given, targets are class labels of any type, and chunks hold their codes.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is no source of rows.
+    With ``labels``, targets are class labels of any type, and chunks hold their codes. ``header`` is for CSV files.
     """
     if isinstance(source, (str, os.PathLike)):
-        from gigagp.tables.rows.files import FileRows  # loads pyarrow
+        from gigagp.tables.files.streaming import FileRows  # loads pyarrow
 
         return FileRows(Path(source), header, labels)
     if isinstance(source, tuple) and len(source) == 2 and all(is_array(part) for part in source):
@@ -49,11 +37,10 @@ def open_storage(source: Any, *, header: bool | None = None, labels: Labels | No
         return FrameRows(source, names, labels)
     if callable(source) or (hasattr(source, "__iter__") and not is_array(source)):
         return PairRows(source, labels)
-    msg = (
+    raise InvalidInputError(
         "A source of rows is a path, a pair of arrays (X, Y), a data frame with names of inputs and targets, an "
         f"iterable of pairs (X, Y), or a function that returns one; got {type(source).__name__}."
     )
-    raise InvalidInputError(msg)
 
 
 def stream_rows(
@@ -89,10 +76,6 @@ def stream_rows(
     labels : Labels, optional
         If given, targets are class labels of any type, and chunks hold their codes.
 
-    Yields
-    ------
-    Chunk
-
     Raises
     ------
     InvalidInputError
@@ -111,25 +94,10 @@ def source_bounds(
     header: bool | None = None,
     labels: Labels | None = None,
 ) -> Bounds:
-    """Return the smallest and the largest value of each input, and the number of rows of a source.
+    """Return the smallest and the largest value of each input, and the number of rows of a source; see `stream_rows`.
 
     A Parquet file whose metadata hold the ranges of its columns is not read. A generator is refused: to read it would
     use it up.
-
-    Parameters
-    ----------
-    source, inputs, targets, chunk_rows, header, labels
-        As for `stream_rows`.
-
-    Returns
-    -------
-    lower, upper : list of float
-    n_rows : int
-
-    Raises
-    ------
-    InvalidInputError
-        If the source is an iterator, cannot be read, or has no rows.
     """
     if isinstance(source, Iterator):
         msg = "The range of a generator's rows cannot be known before its end: give the grid, or lower and upper."
@@ -147,8 +115,7 @@ def source_bounds(
 
     found = Bounds.union(of_parts())
     if found is None:
-        msg = "The source has no rows."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("The source has no rows.")
     return found
 
 
@@ -175,10 +142,9 @@ def _opened(
     if not storage.is_named:
         return storage
     if not inputs or not targets or isinstance(inputs, str) or isinstance(targets, str):
-        msg = (
+        raise InvalidInputError(
             f"inputs and targets must be lists of column names for files and data frames; got {inputs!r}, {targets!r}."
         )
-        raise InvalidInputError(msg)
     return storage.select([str(name) for name in inputs], [str(name) for name in targets])
 
 
@@ -190,14 +156,8 @@ class RowSource:
 
     Parameters
     ----------
-    source : path, data frame, pair of arrays, function or iterable
-        See `gigagp.GPRegressor.fit_table`.
-    target : str or sequence of str, optional
-        Columns to predict; for files and data frames.
-    inputs : sequence of str, optional
-        Columns to predict from; None: all others.
-    header : bool, optional
-        For CSV files: whether the first line holds the names; None: detected.
+    source, target, inputs, header
+        As for `gigagp.GPRegressor.fit_table`.
     chunk_rows : int
         Largest number of rows of a chunk.
     offset : callable, optional
@@ -210,21 +170,12 @@ class RowSource:
 
     Attributes
     ----------
-    storage : Storage
     input_names, target_names : list of str or None
         None where columns have no names.
-    n_inputs : int
-    n_columns : int
-        Number of target columns.
-    n_targets : int
-        Number of targets that chunks hold. With labels this is 1 until the classes are known.
+    n_inputs, n_columns : int
+        Numbers of inputs and of target columns.
     one_target : bool
         Whether the target was given as one column, not as a table with one column.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is no source of rows, or a column is missing.
     """
 
     def __init__(
@@ -250,8 +201,7 @@ class RowSource:
             self.n_inputs, self.n_columns = len(self.input_names), len(self.target_names)
             self.one_target = isinstance(target, str)
             if labels is not None and self.n_columns > 1:
-                msg = f"target of GPClassifier.fit_table must name one column; got {target!r}."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"target of GPClassifier.fit_table must name one column; got {target!r}.")
             self.storage = self.storage.select(self.input_names, self.target_names)
             return
         if target is not None or inputs is not None:
@@ -299,20 +249,7 @@ class RowSource:
         return repr(self.input_names[column]) if self.input_names is not None else str(column)
 
     def chunks(self, done: Mapping[str, int] | None = None, share: tuple[int, int] = (0, 1)) -> Iterator[Chunk]:
-        """Yield all rows in chunks.
-
-        Parameters
-        ----------
-        done : mapping of str to int, optional
-            Number of rows to skip in each file.
-        share : (int, int)
-            ``(k, of)``: yield the k-th of ``of`` shares; see `stream_rows`.
-
-        Raises
-        ------
-        InvalidInputError
-            If a row cannot be used; the message names the file, where there is one. Chunks before it are good.
-        """
+        """Yield all rows in chunks; ``done`` and ``share`` as for `stream_rows`. Chunks before an error are good."""
         return (self.prepared(chunk) for chunk in self.raw_chunks(done, share))
 
     def raw_chunks(self, done: Mapping[str, int] | None = None, share: tuple[int, int] = (0, 1)) -> Iterator[Chunk]:
@@ -321,11 +258,10 @@ class RowSource:
 
     def _of_one_width(self, chunk: Chunk) -> Chunk:
         if chunk.X.shape[1] != self.n_inputs or chunk.Y.shape[1] != self.n_columns:
-            msg = (
+            raise InvalidInputError(
                 f"the rows of the source after its first {chunk.first:,} have {chunk.X.shape[1]} inputs and "
                 f"{chunk.Y.shape[1]} targets; those before have {self.n_inputs} and {self.n_columns}."
             )
-            raise InvalidInputError(msg)
         return chunk
 
     def prepared(self, chunk: Chunk) -> Chunk:
@@ -351,21 +287,17 @@ def _chosen(
         msg = f"target of fit_table must name the column to predict, or several; {table} has {', '.join(names)}."
         raise InvalidInputError(msg)
     if isinstance(inputs, str):
-        msg = f"inputs of fit_table must be a list of column names; got {inputs!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"inputs of fit_table must be a list of column names; got {inputs!r}.")
     targets = [str(name) for name in ([target] if isinstance(target, str) else target)]
     found = [name for name in names if name not in targets] if inputs is None else [str(name) for name in inputs]
     find_columns([*targets, *found], names, table)
     if not found:
-        msg = f"{table} has no column besides {', '.join(targets)}: at least one input is needed."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{table} has no column besides {', '.join(targets)}: at least one input is needed.")
     for name in targets:
         if name in found:
-            msg = f"inputs of fit_table must not contain {name!r}, which is a target."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"inputs of fit_table must not contain {name!r}, which is a target.")
     for chosen in (targets, found):
         if len(set(chosen)) < len(chosen):
             name = next(name for name in chosen if chosen.count(name) > 1)
-            msg = f"target and inputs of fit_table must name a column once; {name!r} is there twice."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"target and inputs of fit_table must name a column once; {name!r} is there twice.")
     return targets, found

@@ -71,37 +71,16 @@ class Storage(ABC):
 
     @abstractmethod
     def read(self, part: str, chunk_rows: int, first_row: int = 0) -> Iterator[Chunk]:
-        """Yield the rows of one part in order.
+        """Yield the rows of one of the `parts` in order; those before an error are good.
 
-        Parameters
-        ----------
-        part : str
-            One of `parts`.
-        chunk_rows : int
-            Largest number of rows of a chunk; rows that come in pairs ``(X, Y)`` keep the pairs' sizes.
-        first_row : int
-            Number of rows to skip; only files and arrays can skip.
-
-        Raises
-        ------
-        InvalidInputError
-            If a row cannot be used. All chunks that were yielded before are good.
+        Chunks have at most ``chunk_rows`` rows; rows that come in pairs ``(X, Y)`` keep the pairs' sizes. Only files
+        and arrays can skip rows (``first_row``).
         """
 
     def chunks(
         self, chunk_rows: int, done: Mapping[str, int] | None = None, share: tuple[int, int] = (0, 1)
     ) -> Iterator[Chunk]:
-        """Yield the rows of all parts; chunks without rows are left out.
-
-        Parameters
-        ----------
-        chunk_rows : int
-            Largest number of rows of a chunk.
-        done : mapping of str to int, optional
-            Number of rows to skip in each part.
-        share : (int, int)
-            ``(k, of)``: yield the k-th of ``of`` disjoint shares that together are all rows.
-        """
+        """Yield the rows of all parts; chunks without rows are left out. See `gigagp.tables.rows.stream_rows`."""
         parts = self.parts
         if self.shares_whole_parts:
             parts, share = parts[share[0] :: share[1]], (0, 1)
@@ -148,19 +127,8 @@ class Storage(ABC):
         return None
 
     def take(self, part: str, rows: np.ndarray, chunk_rows: int) -> Chunk:
-        """Return rows by number, where `row_groups` is not None.
+        """Return rows by sorted number from 0 in a part, where `row_groups` is not None.
 
-        Parameters
-        ----------
-        part : str
-        rows : ndarray of int64
-            Row numbers in the part, sorted, from 0.
-        chunk_rows : int
-            Largest number of rows to decode at a time.
-
-        Raises
-        ------
-        InvalidInputError
-            If a row cannot be used; the message names the file and the row.
+        At most ``chunk_rows`` rows are decoded at a time. An error names the file and the row.
         """
         raise NotImplementedError
