@@ -162,7 +162,7 @@ def run(
         "nll": metrics.gaussian_nll(y_test, mean, std),
         "rmse": metrics.rmse(y_test, mean),
         "coverage": {level: metrics.coverage(y_test, mean, std, level) for level in metrics.INTERVALS},
-        "elbo_a_row": gp.log_marginal_likelihood().value / len(y),
+        "elbo_a_row": gp.log_marginal_likelihood(standardized=True).value / len(y),
         "noise_variance": gp.noise_variance_,
         "evaluations": len(gp.history_),
         "seconds": seconds,

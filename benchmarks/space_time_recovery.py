@@ -71,7 +71,7 @@ def one(seed: int) -> dict[str, Any]:
         at = fit(gp.kernel_, float(gp.noise_variance_), None)
         values = {name: value.tolist() for name, value in gp.kernel_.parameters().items()}
         return {
-            "log_likelihood": at.log_marginal_likelihood().value,
+            "log_likelihood": at.log_marginal_likelihood(standardized=True).value,
             "latent_rmse": float(np.sqrt(np.mean(error**2))),
             "hyperparameters": {**values, "noise_variance": float(gp.noise_variance_)},
         }

@@ -177,7 +177,7 @@ def judge(parameters: dict, data: Sequence[np.ndarray], exact_rows: int) -> dict
     exact = len(data[1]) <= exact_rows
     gp = at(parameters, data, inference.Exact() if exact else PREDICTION)
     mean, std = gp.predict(X_test, return_std=True, include_noise=True)
-    value = gp.log_marginal_likelihood()
+    value = gp.log_marginal_likelihood(standardized=True)
     return {
         "rmse": rmse(y_test, mean),
         "nll": gaussian_nll(y_test, mean, std),

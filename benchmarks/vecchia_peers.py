@@ -131,7 +131,7 @@ def main() -> None:
             end = time.process_time()
             own = {"way": way, "fit_cpu_s": fitted - start, "predict_cpu_s": end - fitted}
             own["fitted"] = f"{gp.kernel_!r}, noise {gp.noise_variance_:.4g}"
-            own["negative_log_likelihood"] = -gp.log_marginal_likelihood().value
+            own["negative_log_likelihood"] = -gp.log_marginal_likelihood(standardized=True).value
             report({**common, **own, **scores(y_test, mean, std)})
         if arguments.peer:
             with tempfile.TemporaryDirectory() as folder:

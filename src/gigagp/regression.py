@@ -720,24 +720,48 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     @guarded()
     @checks_arguments
     @by_output()
-    def log_marginal_likelihood(self, random_state: RandomState = 0) -> Estimate:
-        """Return the log marginal likelihood of the training targets, in the units of the standardized problem.
+    def log_marginal_likelihood(self, random_state: RandomState = 0, *, standardized: bool = False) -> Estimate:
+        """Return the log density of the training targets under the fitted model, in nats.
 
-        After a `target_transform` these are the units of the transformed and standardized target. The density of the
-        targets themselves has the Jacobian as well: add ``target_transform_.log_derivative(y).sum()`` less the number
-        of rows times ``log(scaling_.y_scale[0])``.
+        It is a density in the targets' own units, with the Jacobian of a `target_transform`, so that it compares fits
+        with other scales, transforms, kernels and packages. For counts it is a log probability.
+
+        Parameters
+        ----------
+        random_state : int or generator
+            Seed of probe vectors, for inferences that estimate it.
+        standardized : bool, default False
+            Whether to return the density of the transformed targets in the units that `scaling_` gives them, in
+            which hyperparameters are learned.
 
         Returns
         -------
         Estimate
             Object with ``value`` and ``standard_error``, which is 0 for exact inference. For ComputationAware and
             SparseVariational, and for Student-t noise, the value is a lower bound of the log marginal likelihood.
+
+        Raises
+        ------
+        InvalidInputError
+            In own units, for a model with a `target_transform` from a file of a version that did not keep the Jacobian.
         """
         check_is_fitted(self, "posterior_")
-        found, model = self.posterior_.log_marginal_likelihood(generator_from(random_state)), self.posterior_.model
-        if model.student is None:
-            return found
-        return Estimate(found.value + sites(model.student.weights(model.noise_variance), model.student.df), found[1])
+        posterior = self.posterior_
+        found, student = posterior.log_marginal_likelihood(generator_from(random_state)), posterior.model.student
+        value = found.value
+        if student is not None:
+            value += sites(student.weights(posterior.model.noise_variance), student.df)
+        if standardized:
+            return Estimate(value, found.standard_error)
+        jacobian = self.target_transform_.log_jacobian
+        if jacobian is None:
+            msg = (
+                "standardized of log_marginal_likelihood must be True for this model: its file is of a version that "
+                "did not keep the Jacobian of the target_transform. Or fit again."
+            )
+            raise InvalidInputError(msg)
+        units = posterior.n_rows * float(np.log(self.scaling_.y_scale).sum())
+        return Estimate(value + jacobian - units, found.standard_error)
 
     @guarded()
     @checks_arguments

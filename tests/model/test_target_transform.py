@@ -14,11 +14,11 @@ from scipy.special import ndtri
 from sklearn.base import clone
 
 import gigagp
-from gigagp import GPRegressor, inference, kernels
+from gigagp import GPRegressor, inference, kernels, load
 from gigagp.errors import InvalidInputError, NonFiniteError
 from gigagp.estimators.arguments import Arguments
 from gigagp.estimators.choices import transform_learning
-from gigagp.model.target_transform import Log, NoTransform, Spline, YeoJohnson
+from gigagp.model.target_transform import Log, NoTransform, Spline, TargetTransform, YeoJohnson
 from gigagp.model.transformed_answers import covariance_of, function_values, log_density, moments
 
 SPLINE = Spline(targets=(-2.0, -1.0, 0.5, 0.6, 3.0, 40.0), values=(-3.0, -0.5, 0.0, 1.0, 1.5, 2.0))
@@ -198,17 +198,19 @@ def test_the_density_integrates_to_one_and_is_that_of_quantiles(fitted):
 def test_the_likelihood_with_the_jacobian_is_that_of_a_dense_computation(fitted):
     gp, *_ = fitted
     X, y = (part[:120] for part in skewed(150))
-    transform, scale = gp.target_transform_, gp.scaling_.y_scale[0]
+    transform = gp.target_transform_
     z = transform.forward(y)
     H = gp.kernel_.block(*(2 * [torch.from_numpy(X)])).numpy() + gp.noise_variance_ * np.eye(120)
     ones = np.ones(120)
     constant = ones @ np.linalg.solve(H, z) / (ones @ np.linalg.solve(H, ones))
     direct = stats.multivariate_normal(constant * ones, H).logpdf(z)
-    value = gp.log_marginal_likelihood().value - 120 * np.log(scale)
-    assert np.isclose(value, direct, rtol=1e-8)
     step = 1e-5 * y
     slopes = (transform.forward(y + step) - transform.forward(y - step)) / (2 * step)
     assert np.isclose(transform.log_derivative(y).sum(), np.log(slopes).sum(), rtol=1e-4, atol=1e-3)
+    value = gp.log_marginal_likelihood().value
+    assert np.isclose(value - transform.log_derivative(y).sum(), direct, rtol=1e-8)
+    scale = gp.scaling_.y_scale[0]
+    assert np.isclose(gp.log_marginal_likelihood(standardized=True).value - 120 * np.log(scale), direct, rtol=1e-8)
     gain = float(log_density(transform, y, z, np.ones(120)).sum())
     assert np.isclose(gain, stats.norm.logpdf(0) * 120 + transform.log_derivative(y).sum())
 
@@ -442,3 +444,28 @@ def test_several_targets_streams_parts_and_priors_are_refused():
         gp.predict(X, return_parts=True)
     with pytest.raises(InvalidInputError, match="positive"):
         gp.predictive_log_density(X, -y[:, None])
+
+
+def test_a_file_without_the_jacobian_refuses_the_likelihood_in_own_units(fitted, tmp_path, monkeypatch):
+    gp, *_ = fitted
+    gp.save(tmp_path / "new.gp")
+    assert load(tmp_path / "new.gp").log_marginal_likelihood() == gp.log_marginal_likelihood()
+    plain = TargetTransform.to_plain
+    monkeypatch.setattr(
+        TargetTransform, "to_plain", lambda one: {k: v for k, v in plain(one).items() if k != "log_jacobian"}
+    )
+    gp.save(tmp_path / "old.gp")
+    old = load(tmp_path / "old.gp")
+    assert old.log_marginal_likelihood(standardized=True) == gp.log_marginal_likelihood(standardized=True)
+    with pytest.raises(InvalidInputError, match="standardized of log_marginal_likelihood must be True for this model"):
+        old.log_marginal_likelihood()
+
+
+@pytest.mark.parametrize("used", [inference.Exact(), inference.RandomFeatures(n_features=40)], ids=["rows", "sums"])
+def test_further_rows_add_to_the_likelihood_in_own_units(used):
+    X, y = skewed(60)
+    settings = {"inference": used, "target_transform": "log", "standardize": False, "mean": "zero"}
+    few = GPRegressor(kernels.RBF([0.7]), optimizer=None, noise_variance=0.2, **settings).fit(X[:40], y[:40])
+    more = few.condition_on(X[40:], y[40:])
+    at_once = GPRegressor(kernels.RBF([0.7]), optimizer=None, noise_variance=0.2, **settings).fit(X, y)
+    assert more.log_marginal_likelihood().value == pytest.approx(at_once.log_marginal_likelihood().value, rel=1e-9)

@@ -276,7 +276,7 @@ class _Held(_Job):
         if estimator.target_transform != "none":
             # The fit's own numbers are left as they are: "auto" that finds none gives the bits of "none".
             own = spawn(generator.clone_state())
-            transform = learn_transform(arguments, X, self.y.reshape(-1), own)
+            transform = learn_transform(arguments, X, self.y.reshape(-1), own).of_targets(self.y)
             problem = Problem.of(arguments, X, transform.forward(self.y))
         table = problem.table()
         if arguments.weights_rows(inference):

@@ -62,6 +62,7 @@ def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, metho
         _check_refit(estimator, method)
     X = model_inputs(estimator, X, reset=False)
     estimator._adopt(_with_rows(estimator, X, y, noise_variance, method), estimator.scaling_)
+    estimator.target_transform_ = estimator.target_transform_.of_targets(intake.targets(y), further=True)
     if refit:
         start = copy.copy(estimator)
         start.kernel, start.noise_variance = estimator.kernel_, estimator.noise_variance_

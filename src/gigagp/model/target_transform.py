@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.settings.schema import Form, anything, listing, number, one_of, record, text
+from gigagp.settings.schema import Form, anything, listing, number, one_of, optional, record, text
 
 #: Target transforms of the estimators.
 TargetTransformName = Literal["none", "log", "yeo-johnson", "spline", "auto"]
@@ -31,6 +31,9 @@ class TargetTransform(ABC):
     """A strictly increasing function of the target, with a continuous derivative."""
 
     note: str = ""  # how it was chosen, for `GPRegressor.describe`
+    #: Sum of `log_derivative` over the targets of the fit, whose rows not all inferences keep. None: unknown, in model
+    #: files of earlier versions.
+    log_jacobian: float | None = None
 
     #: value of ``target_transform`` that selects it
     kind: ClassVar[str]
@@ -63,6 +66,11 @@ class TargetTransform(ABC):
         """Return the transform with another note."""
         return replace(self, note=note)
 
+    def of_targets(self, y: np.ndarray, further: bool = False) -> Self:
+        """Return the transform with the Jacobian of targets; ``further`` ones are added to those of the fit."""
+        before = self.log_jacobian if further else 0.0
+        return replace(self, log_jacobian=None if before is None else before + float(self.log_derivative(y).sum()))
+
     def to_plain(self) -> dict[str, Any]:
         """Return plain data, which `from_plain` converts back."""
         return {"kind": self.kind, **asdict(self)}
@@ -71,6 +79,8 @@ class TargetTransform(ABC):
 @dataclass(frozen=True)
 class NoTransform(TargetTransform):
     """``z = y``."""
+
+    log_jacobian: float | None = 0.0
 
     kind = "none"
 
@@ -269,7 +279,7 @@ _FORMS: dict[str, dict[str, Form]] = {
 
 def from_plain(data: Any, where: str = "the header.target_transform") -> TargetTransform:
     """Return the transform from the plain data of a model file, which are checked."""
-    record({"kind": one_of(*_KINDS), "note": text})(data, where)
+    record({"kind": one_of(*_KINDS), "note": text}, {"log_jacobian": optional(_finite)})(data, where)
     kind = data["kind"]
     forms = _FORMS[kind]
     record(forms)(data, where)
@@ -287,7 +297,7 @@ def from_plain(data: Any, where: str = "the header.target_transform") -> TargetT
             raise ModelFileError(f"{where}.targets and its values must be strictly increasing.")
     values = {name: data[name] for name in forms}
     plain = {name: tuple(map(float, v)) if isinstance(v, list) else float(v) for name, v in values.items()}
-    return _KINDS[kind](note=data["note"], **plain)
+    return _KINDS[kind](data["note"], 0.0 if kind == "none" else data.get("log_jacobian"), **plain)
 
 
 def restored(header: Mapping[str, Any], n_targets: int, *, may_transform: bool) -> TargetTransform:
