@@ -80,15 +80,20 @@ def decide(plain: T, tried: Iterable[T], objection: Callable[[T], object], worth
 
 
 def learned(
-    objective: TableObjective, model: Model, optimizer: object, generator: torch.Generator, polish_steps: int = 0
+    objective: TableObjective,
+    model: Model,
+    optimizer: object,
+    generator: torch.Generator,
+    polish_steps: int = 0,
+    subset_rows: int | None = None,
 ) -> Model:
-    """Return the model that is learned from all rows of an exact objective, without progress and warnings.
+    """Return the model that is learned from an objective, without progress and warnings.
 
-    `optimization.Auto` learns it, with the settings of the optimizer if that is one, and with at most ``polish_steps``
-    gradients after its first stage.
+    `optimization.Auto` learns it, with the settings of the optimizer if that is one, on a first subset of
+    ``subset_rows`` (None: all rows, of an exact objective), and with at most ``polish_steps`` gradients afterwards.
     """
     settings = optimizer if isinstance(optimizer, Auto) else Auto()
-    settings = replace(settings, subset_sizes=(objective.n_rows,), polish_steps=polish_steps)
+    settings = replace(settings, subset_sizes=(subset_rows or objective.n_rows,), polish_steps=polish_steps)
     with NoProgress() as silent, unshown():
         return settings.run(objective, model, Trace(History(), silent), generator)
 

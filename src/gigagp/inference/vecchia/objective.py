@@ -105,6 +105,12 @@ class VecchiaObjective(TableObjective):
         few = table.n_inputs <= FEW_INPUTS
         return cls(table, FEW_NEIGHBOURS if few else MANY_NEIGHBOURS, None, None, MOST_NEIGHBOURS)
 
+    @classmethod
+    def on_some_rows(cls, table: TrainingTable, n_rows: int) -> VecchiaObjective:
+        """Return the same with a cost that no table raises: on some rows, and without looking closer."""
+        few = table.n_inputs <= FEW_INPUTS
+        return cls(table, FEW_NEIGHBOURS if few else MANY_NEIGHBOURS, None, n_rows)
+
     @property
     def deterministic(self) -> bool:
         """Always true: the rows and their neighbours stay the same between refreshes."""
