@@ -214,7 +214,7 @@ class _Job(ABC):
     def learn(self, begun: _Begun) -> Fitted:
         """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
         arguments, trace, log = self.arguments, begun.trace, begun.trace.log
-        # A fit that several processes share does without.
+        # A fit that several processes share does not keep its solves.
         solves = None if log is None or current_run().processes is not None else log.solves
         with running(solves=solves):
             posterior = learn_posterior(

@@ -52,8 +52,8 @@ class Processes:
     ) -> Tensor:
         """Fill a contiguous result whose rows are independent of each other, and return it.
 
-        ``compute`` returns the rows of a slice. ``what`` is computed from ``given``, which are the same in all
-        processes. ``entries`` are the kernel entries of a row, if that is what is computed.
+        ``compute`` returns the rows of a slice. ``what`` says what is computed, and ``given`` is what from; both have
+        to be the same in all processes. ``entries`` are the kernel entries of a row, if these are computed.
         """
         edges = row_edges(len(out), entries)
         parts = len(edges) - 1

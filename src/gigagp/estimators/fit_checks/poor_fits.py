@@ -61,7 +61,7 @@ _ROWS, _AMONG, _NEAREST = 500, 5000, 3
 
 
 class Rows(NamedTuple):
-    """Rows of a fit that it is checked by."""
+    """Rows of a fit that checks look at."""
 
     n_rows: int
     targets: Callable[[], np.ndarray]  # (n, t) in any units
