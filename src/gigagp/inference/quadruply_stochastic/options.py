@@ -48,7 +48,6 @@ class WeightOptions(Settings):
     control: Literal["residual", "quadratic", "as_printed"] = "residual"
     prior_control: bool = False
     linear_control: bool = False
-    order: Literal["given", "information"] = "given"
     bound: BoundForm = "sqrt"
     replacement: bool = False
     augment: bool = False
