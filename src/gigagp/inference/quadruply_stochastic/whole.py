@@ -262,7 +262,9 @@ class WholeObjective(WeightObjective):
             return self._sampled.posterior(model, generator)
         if self._basis is None:
             self.start(model)
-        fitted = self._fit(model, _LAST_TOLERANCE)
+        fitted = self._fitted
+        if fitted is None or not (self.problem.options.learns_precision and model.equals(fitted.model)):
+            fitted = self._fit(model, _LAST_TOLERANCE)
         if fitted.promised > _MISSED * self.n_observations:
             msg = (
                 f"the search for the best weights ended early: its last step promised {fitted.promised:.3g} nats and "
@@ -414,6 +416,8 @@ def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) ->
 #: Most updates of the precisions, and the gain in nats an observation below which an update is not worth it, because
 #: what a hundred more would gain does not matter either; such a loss is what a function must be worth to stay.
 _UPDATES, _GAIN, _LOSS = 2000, 1e-6, 1e-4
+#: Share of an update's gain that is small enough to end the search that follows it.
+_SHARE = 0.1
 #: Precision, in units of the threshold, beyond which a function is taken out for good, and the lowest threshold there:
 #: a lower threshold drops more functions of the same optimum, and does not move the optimum.
 _FAR, _THRESHOLD = 100.0, 1e4
@@ -482,6 +486,9 @@ def relevant_weights(
     there by a hundredth at a time. So where updates gain next to nothing, functions that are worth next to nothing are
     taken out. They go one by one, because each of two that are alike is superfluous only beside the other.
 
+    A search between two updates is for the next update: it ends where a step gains a small share of what the last
+    update was to gain. Labels and heavy tails would take many steps that halve the rest, for weights that change again.
+
     Parameters
     ----------
     search : WeightSearch
@@ -491,25 +498,27 @@ def relevant_weights(
     threshold : float
         Precision above which a weight is dropped from the model.
     tolerance : float
-        Gain in nats an observation that ends each search.
+        Gain in nats an observation that ends the last searches.
     """
     Phi, m = search.Phi, search.Phi.shape[1]
     precision = Phi.new_full((m,), float(Phi.square().sum()) / len(Phi) / prior_variance)
     kept = torch.arange(m, device=Phi.device)
     far = _FAR * max(threshold, _THRESHOLD)
-    start = search.start(None)
+    start, enough = search.start(None), tolerance
 
     def of_kept() -> WeightSearch:
         return replace(search, Phi=Phi[:, kept], S=precision[kept])
 
     for _ in range(_UPDATES):
-        found, _ = of_kept().maximise(start, tolerance)
+        found, _ = of_kept().maximise(start, enough)
         variance, squares = found.root.square().sum(1), found.mean.square().mean(1)
         known = (1 - precision[kept] * variance).clamp_min(1e-12)
         updated = (known / squares.clamp_min(1e-300)).clamp_min(_LEAST).clamp_max(far)
         # The bound's slope by the logarithm of a precision is half of this for each target.
         slope, change = known - precision[kept] * squares, updated.log() - precision[kept].log()
-        if 0.5 * float((slope * change).sum()) < _GAIN * len(Phi):
+        gain = 0.5 * float((slope * change).sum())
+        enough = max(tolerance, _SHARE * gain / search.targets.numel())
+        if gain < _GAIN * len(Phi):
             # By an infinite precision, where the others stay as they are (Faul and Tipping 2002, eq. 18).
             loss = 0.5 * ((-known).log1p() + squares / variance)
             if len(kept) == 1 or not float(loss.min()) < _LOSS * len(Phi):
