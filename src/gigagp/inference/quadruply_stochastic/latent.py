@@ -232,7 +232,9 @@ def best_latent(
                 if there.value >= here.value:
                     found = there if found is None or there.value > found.value else found
                     break
-        return found
+        # A parabola below the bound is one of the mean alone: with another covariance its step need not rise.
+        there = at(alpha, coefficients, here.curvature, here.factor)
+        return there if there.value >= (here if found is None else found).value else found
 
     start = start or Sites.of_likelihood(likelihood, targets, noise)
     alpha, coefficients, factor = newton_target(K, basis, start)

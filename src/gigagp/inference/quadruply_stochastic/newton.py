@@ -163,6 +163,10 @@ class WeightSearch:
                 if there.value >= here.value:
                     found = there if found is None or there.value > found.value else found
                     break
+        else:
+            # A parabola below the bound is one of the mean alone: with another covariance its step need not rise.
+            there = self._at(here.mean + step, here.trend + by_trend, here.curvature, here)
+            found = there if there.value >= (here if found is None else found).value else found
         return found, promised
 
     def _at(self, mean: Tensor, trend: Tensor, curvature: Tensor, known: Point | None = None) -> Point:
