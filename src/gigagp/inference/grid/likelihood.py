@@ -68,7 +68,7 @@ class GridLikelihood:
     statistics : GridStatistics
         Statistics of the rows.
     mean : Mean
-        Mean function. The interpolation must reproduce its basis; constant and linear functions are reproduced exactly.
+        Mean function. Its basis is interpolated between the nodes, which reproduces constant and linear functions.
     settings : GridSettings
         Settings of the inference method.
     generator : torch.Generator
