@@ -130,7 +130,7 @@ class StudentObjective(TableObjective):
             self._weights = expected_weights(squares, StudentNoise(self._df, scale))
             path, behind = [*path, self._weights.log()], None
             if len(path) == 3 and count < rounds - 2:
-                behind, self._weights = self._weights, _leap(*path, (self._df + 1) / self._df)
+                behind, self._weights = self._weights, _leap(path, (self._df + 1) / self._df)
                 path = [self._weights.log()]
         self._last = at
         return at
@@ -177,8 +177,9 @@ class StudentObjective(TableObjective):
         self._weights, self._df = tensors.get("weights"), float(header["df"])
 
 
-def _leap(start: Tensor, once: Tensor, twice: Tensor, largest: float) -> Tensor:
+def _leap(path: list[Tensor], largest: float) -> Tensor:
     """Return weights ahead of two rounds, from logarithms of the weights before, between and after them."""
+    start, once, twice = path
     step, bend = once - start, twice - 2 * once + start
     length = max(1.0, float(step.norm() / bend.norm().clamp_min(1e-300)))
     ahead = start + 2 * length * step + length**2 * bend
