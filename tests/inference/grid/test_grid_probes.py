@@ -49,7 +49,7 @@ def test_draws_have_the_gram_as_covariance_on_uneven_rows(name: str, monkeypatch
 
     assert worst() < 1
     if name == "gaussian":  # the control: rounding errors scaled to unit size
-        monkeypatch.setattr(probes, "_ROUNDINGS", 0.0)
+        monkeypatch.setattr(likelihood, "_ROUNDINGS", 0.0)
         assert worst() > 1e3
 
 
