@@ -71,11 +71,10 @@ def to_plain(value: Any) -> Any:
     if (is_dataclass(value) and not isinstance(value, type)) or isinstance(value, Likelihood):
         settings = {name: to_plain(item) for name, item in state_of(value).items()}
         return {"class": type(value).__name__, "settings": settings} | marked(type(value))
-    msg = (
+    raise InvalidInputError(
         f"a setting of type {type(value).__name__} cannot be saved: {str(value)[:200]!r}. Use the settings of gigagp, "
         "or a frozen dataclass."
     )
-    raise InvalidInputError(msg)
 
 
 def kept_optimizer(optimizer: Any) -> Any:

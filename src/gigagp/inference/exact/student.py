@@ -223,8 +223,7 @@ def check_student(model: Model, n_targets: int) -> None:
     elif not bool(model.noise_variance > 0):
         got = "noise of its own; give noise_variance, or leave kernels.White out of the kernel"
     if got is not None:
-        msg = f"likelihood of GPRegressor for Student-t noise needs {got}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"likelihood of GPRegressor for Student-t noise needs {got}.")
 
 
 def squares_at_rows(posterior: Posterior, table: TrainingTable) -> Tensor:

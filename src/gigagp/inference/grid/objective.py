@@ -253,8 +253,7 @@ def choose_grid(
     if settings.size != "auto":
         size = settings.size if isinstance(settings.size, int) else tuple(settings.size)
         if not isinstance(size, int) and len(size) != d:
-            msg = f"size of Grid must have {d} numbers, one per input; got {size!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"size of Grid must have {d} numbers, one per input; got {size!r}.")
         if columns is None:
             return RegularGrid.around(lower, upper, size, settings.interpolation)
         return choose_grid_sum(settings, lower, upper, 0, kernel, 0.0, columns)

@@ -171,8 +171,7 @@ class GridPosterior(GrowingPosterior):
         if not bool(outside.any()):
             return X, outside
         if self.settings.outside == "refuse":
-            msg = f"{self.grid.refusal(X, ~outside)} {_OTHERWISE}"
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{self.grid.refusal(X, ~outside)} {_OTHERWISE}")
         low, high = (torch.tensor(corner, dtype=torch.float64) for corner in self.grid.accepted)
         # move slightly inward, because the corners are rounded
         width = 1e-9 * (high - low)

@@ -103,8 +103,7 @@ class LatentObjective(TableObjective):
         """Return None: only hyperparameters are learned from this objective."""
 
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
-        msg = "this objective has no posterior; fit the weights of a basis at its hyperparameters."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("this objective has no posterior; fit the weights of a basis at its hyperparameters.")
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return the highest bound and its derivatives, in which the best distribution counts as constant."""

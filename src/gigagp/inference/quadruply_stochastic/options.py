@@ -74,8 +74,7 @@ class WeightOptions(Settings):
             msg = f'prior_control and augment of {owner} are for basis="inducing"; got basis={self.basis!r}.'
             raise InvalidInputError(msg)
         if self.prior_control and not self.n_support:
-            msg = f"prior_control of {owner} needs support rows: set n_support."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"prior_control of {owner} needs support rows: set n_support.")
 
     @property
     def highest_precision(self) -> float | None:

@@ -357,11 +357,10 @@ class QuadruplyStochasticPosterior(Posterior):
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the lower bound of the log marginal likelihood, with the standard error that sampled rows leave."""
         if self.bound is None:
-            msg = (
+            raise InvalidInputError(
                 f"The bound of {self.n_basis:,} inducing functions is not known: it needs the determinant of a matrix "
                 f"of that size, which is computed up to {_DENSE_PRIOR:,} functions."
             )
-            raise InvalidInputError(msg)
         return self.bound
 
     # Files ----------------------------------------------------------------------------------------------------------
@@ -472,5 +471,4 @@ def _basis_fields(header: dict[str, Any], saved: Saved, tensors: Mapping[str, Te
                 if axis is not None and not bool((column < axis.numel()).all()):
                     raise ModelFileError("its tensor 'basis.orders' must be places among the nodes of their axis.")
         return nodes | {"basis.orders": Field("m d", "int64", below(most))}
-    msg = f"the model file names a basis that this version does not know: {kind[:60]!r}."
-    raise ModelFileError(msg)
+    raise ModelFileError(f"the model file names a basis that this version does not know: {kind[:60]!r}.")

@@ -32,7 +32,6 @@ def basis_from_state(kind: str, kernel: Kernel, tensors: dict[str, Tensor], head
         If there is no basis of that kind.
     """
     if kind not in _BY_KIND:
-        msg = f"the model file names a basis that this version does not know: {kind!r}."
-        raise ModelFileError(msg)
+        raise ModelFileError(f"the model file names a basis that this version does not know: {kind!r}.")
     found: Basis = _BY_KIND[kind].from_state(kernel, tensors, header)
     return found
