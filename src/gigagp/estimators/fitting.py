@@ -249,11 +249,10 @@ class _Job(ABC):
 
     @property
     def watches(self) -> bool:
-        """Whether targets may spoil the fit: where Gaussian noise is given and learned."""
+        """Whether targets may spoil the fit: where Gaussian noise is learned."""
         arguments, estimator = self.arguments, self.arguments.estimator
         learns_noise = arguments.optimizer is not None and np.ndim(estimator.noise_variance) == 0
-        is_given = isinstance(arguments.likelihood, Gaussian) and not arguments.chooses_likelihood
-        return learns_noise and is_given and estimator.target_transform == "none"
+        return learns_noise and isinstance(arguments.likelihood, Gaussian) and estimator.target_transform == "none"
 
 
 @dataclass(frozen=True)
