@@ -314,7 +314,7 @@ def test_what_is_told_is_checked(x, y, match):
 
 
 def test_the_best_of_nothing_and_numbers_of_points():
-    with pytest.raises(InvalidInputError, match="nothing has been told"):
+    with pytest.raises(InvalidInputError, match="no best value yet"):
         _ = Search(BOX).best
     with pytest.raises(InvalidInputError, match=r"n of Search\.ask"):
         Search(BOX).ask(0)

@@ -85,8 +85,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(":")
     value = importlib.import_module(module)
     globals()[name] = getattr(value, attribute) if attribute else value  # the next use costs a dictionary look-up

@@ -419,11 +419,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
                 source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset, check=check
             )
             if rows.n_targets > 1 and self.outputs == "independent":
-                msg = (
+                raise InvalidInputError(
                     f'outputs of GPRegressor must be "auto" or "shared" for fit_table, which reads {rows.n_targets} '
                     'targets together; got "independent". Or fit one target at a time.'
                 )
-                raise InvalidInputError(msg)
             return rows
 
         shared = self.distributed or getattr(self.inference, "distributed", False)
@@ -517,10 +516,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         check_is_fitted(self, "posterior_")
         model = self.posterior_.model
         if model.student is None:
-            msg = (
+            raise AttributeError(
                 f"noise_weights_ of {type(self).__name__} needs Student-t noise; its likelihood is {self.likelihood_}."
             )
-            raise AttributeError(msg)
         return model.student.weights(model.noise_variance).double().cpu().numpy()
 
     def _predictor(self, hyperparameters: Hyperparameters = "learned") -> Predictor:
@@ -755,11 +753,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             return Estimate(value, found.standard_error)
         jacobian = self.target_transform_.log_jacobian
         if jacobian is None:
-            msg = (
+            raise InvalidInputError(
                 "standardized of log_marginal_likelihood must be True for this model: its file is of a version that "
                 "did not keep the Jacobian of the target_transform. Or fit again."
             )
-            raise InvalidInputError(msg)
         units = posterior.n_rows * float(np.log(self.scaling_.y_scale).sum())
         return Estimate(value + jacobian - units, found.standard_error)
 

@@ -74,7 +74,8 @@ def draw_fit(draw: Draw, rows: Rows) -> tuple[Any, np.ndarray, Any]:
     X, y, n_inputs = rows.X, rows.y, rows.X.shape[1]
     if draw.chance(0.1):
         with np.errstate(all="ignore"):
-            labels = np.argsort(np.argsort(y.reshape(len(X), -1)[:, 0])) * draw.whole(2, 4) // max(len(X), 1)
+            first = y if y.ndim == 1 else y[:, 0]
+            labels = np.argsort(np.argsort(first)) * draw.whole(2, 4) // max(len(X), 1)
         likelihood = draw.one_of(["logistic", "probit"])
         settings = {"likelihood": likelihood, "inference": _latent(draw), "kernel": _kernel(draw, n_inputs)}
         return X, labels, GPClassifier(**settings, optimizer=_optimizer(draw), random_state=draw.whole(0, 3))

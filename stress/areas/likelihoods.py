@@ -19,7 +19,7 @@ from stress.outcome import RIGHT, Wrong
 
 #: Relative error that searches for modes, and for the best lower bound, may leave.
 _MODE, _BOUND = 1e-6, 2e-3
-#: The same where steps are not Newton's, because second derivatives are not the curvature.
+#: The same at most where steps are not Newton's; see `Latent.search_error`.
 _HEAVY = 1e-4
 #: Step of rules for expectations, in standard deviations.
 _STEP = 0.006
@@ -86,14 +86,17 @@ def _latent(draw: Draw, way: str) -> str:
         answer, share = problem.at_bound(density, _variance_given_trend(gp, X)), _BOUND
     else:
         problem = Latent.of(gp, X, y, new)
-        answer, share = problem.laplace(density, information), _MODE if information is None else _HEAVY
+        answer, share = problem.laplace(density, information), _MODE
     if answer is None:
         draw.note("no dense answer")
         return RIGHT
     if way == "few neighbours":
         _check_roughly(gp, answer, mean, std)
         return RIGHT
-    _check_latent(gp, answer, problem.prior, mean, std, share, f"{likelihood} by {way}")
+    of_mean = share
+    if way == "laplace" and information is not None:
+        of_mean = max(_MODE, min(_HEAVY, problem.search_error(density, information, answer.value)))
+    _check_latent(gp, answer, problem.prior, mean, std, (of_mean, share), f"{likelihood} by {way}")
     if way == "laplace":
         found = gp.log_marginal_likelihood(standardized=True).value
         allowed = 1e-6 * (1 + abs(answer.value)) + answer.value_error
@@ -136,12 +139,19 @@ def _in_model_units(gp: Any, mean: np.ndarray, std: np.ndarray) -> tuple[np.ndar
 
 
 def _check_latent(
-    gp: Any, answer: Answer, prior: np.ndarray, mean: np.ndarray, std: np.ndarray, share: float, what: str
+    gp: Any,
+    answer: Answer,
+    prior: np.ndarray,
+    mean: np.ndarray,
+    std: np.ndarray,
+    shares: tuple[float, float],
+    what: str,
 ) -> None:
+    """Compare latent means and variances, with relative errors that the search may leave in each."""
     found, variance = _in_model_units(gp, mean, std)
     back = 1e-13 * (1 + np.abs(gp.scaling_.y_centre / gp.scaling_.y_scale).max())
     size = np.sqrt(np.maximum(answer.variance, 0))
-    allowed = answer.mean_error + share * (np.sqrt(prior) + size + np.abs(answer.mean).max(1)) + back
+    allowed = answer.mean_error + shares[0] * (np.sqrt(prior) + size + np.abs(answer.mean).max(1)) + back
     off = np.abs(found - answer.mean).max(1)
     if not (off <= allowed).all():
         worst = int(np.argmax(off / allowed))
@@ -149,7 +159,7 @@ def _check_latent(
             f"latent mean of {what}: {found[worst]!r} for {answer.mean[worst]!r} (allowed {allowed[worst]:.2g}, prior "
             f"variance {prior[worst]:.3g})"
         )
-    allowed = answer.variance_error + share * (prior + np.maximum(answer.variance, 0)) + back
+    allowed = answer.variance_error + shares[1] * (prior + np.maximum(answer.variance, 0)) + back
     off = np.abs(variance - np.maximum(answer.variance, 0))
     if not (off <= allowed).all():
         worst = int(np.argmax(off / allowed))
@@ -308,7 +318,7 @@ def _classes(draw: Draw, way: str) -> str:
     problem = Latent.of(gp, X, signs, new)
     answer = None if said else problem.laplace(density, None)
     if answer is not None:
-        _check_latent(gp, answer, problem.prior, mean, std, _MODE, f"{n_classes} classes, {likelihood}")
+        _check_latent(gp, answer, problem.prior, mean, std, (_MODE, _MODE), f"{n_classes} classes, {likelihood}")
     f, spread = np.reshape(mean, (len(new), -1)), np.reshape(std, (len(new), -1))
     places, node_weights = _nodes(f, spread)
     own = _probability(gp.likelihood_, places) @ node_weights

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from scipy import linalg
 
+from gigagp.operators.grid.statistics import RegularGrid
 from stress.oracle import kernel as formulas
 from stress.oracle.kriging import Answer, Problem, solve
 
@@ -53,6 +54,9 @@ def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer |
     between, cross, prior, extra = found
     noise = formulas.white(spec, rows) + model.noise_variance.double().numpy()
     basis, new_basis = basis_at(model.mean.name, rows), basis_at(model.mean.name, points)
+    if kind == "grid":  # interpolated, as the kernel is
+        nodes, *weights = _interpolation(posterior.grid, rows, points)
+        basis, new_basis = (part @ basis_at(model.mean.name, nodes) for part in weights)
     largest = float(np.abs(rows).max(initial=0.0))
     entry = formulas.entry_error(spec, points, largest) * (unit / _UNITS[torch.float64])
     if kind == "computation-aware":  # actions may be nearly dependent
@@ -139,17 +143,21 @@ def _inducing(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
 
 def _grid(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
     posterior = gp.posterior_
-    grid = posterior.grid
+    if not isinstance(posterior.grid, RegularGrid) or posterior.grid.size > posterior.settings.exact_nodes:
+        return None
+    nodes, of_rows, of_points = _interpolation(posterior.grid, rows, points)
+    covariance = formulas.block(spec, nodes, nodes)
+    cross = covariance @ of_points.T
+    return of_rows @ covariance @ of_rows.T, of_rows @ cross, (of_points * cross.T).sum(1), np.zeros(len(points))
+
+
+def _interpolation(grid: Any, *parts: np.ndarray) -> list[np.ndarray]:
+    """Return the nodes of a grid, and the weights of each part of points."""
     axes = [
         low + step * np.arange(count) for low, step, count in zip(grid.lower, grid.spacing, grid.shape, strict=True)
     ]
     nodes = np.stack([axis.reshape(-1) for axis in np.meshgrid(*axes, indexing="ij")], 1)
-    if len(nodes) > posterior.settings.exact_nodes:
-        return None
-    of_rows, of_points = (_weights(grid, axes, part) for part in (rows, points))
-    covariance = formulas.block(spec, nodes, nodes)
-    cross = covariance @ of_points.T
-    return of_rows @ covariance @ of_rows.T, of_rows @ cross, (of_points * cross.T).sum(1), np.zeros(len(points))
+    return [nodes, *(_weights(grid, axes, part) for part in parts)]
 
 
 def _weights(grid: Any, axes: list[np.ndarray], points: np.ndarray) -> np.ndarray:

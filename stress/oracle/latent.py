@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy import special
+from scipy import linalg, special
 
 from stress.oracle import kernel as formulas
 from stress.oracle.fitted import basis_at
@@ -186,6 +186,26 @@ class Latent:
             if done:
                 return alpha, beta, f
         return None
+
+    def search_error(self, density: Density, information: Callable[[Array], Array], value: float) -> float:
+        """Return the error of a latent mean, in prior standard deviations, that may be left where a search ends.
+
+        A step by the curvature H, which is no less than a share of the information, gains at least the smallest
+        eigenvalue of ``H^-1 A`` of what is left, where A is minus the second derivative. The package's steps end where
+        they gain 1e-14 nats a row, or less than the rounding of the objective, 1e-13 of its value. What is left is
+        half of the squared error in the norm of A, which no direction of the prior makes smaller than that of ``K^-1``.
+        """
+        values, vectors = np.linalg.eigh(self.between)
+        root = vectors * np.sqrt(np.maximum(values, 0))
+        least, share = _LEAST * information(self.noise), 1.0
+        for y, f in zip(self.targets.T, self.at_rows.T, strict=True):
+            bend = density(y, f, self.noise)[2]
+            exact, taken = (
+                np.eye(len(f)) + root.T @ (curvature[:, None] * root) for curvature in (bend, np.maximum(bend, least))
+            )
+            share = min(share, float(linalg.eigh(exact, taken, eigvals_only=True, subset_by_index=[0, 0])[0]))
+        left = max(1e-14 * self.targets.size, 1e-13 * abs(value))
+        return float(np.sqrt(2 * left / max(share, 1e-12)))
 
     def _scaled_basis(self) -> Array:
         return self.basis / np.maximum(np.linalg.norm(self.basis, axis=0), 1e-300)

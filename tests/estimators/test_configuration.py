@@ -265,3 +265,14 @@ def test_a_truncated_model_is_a_clear_error(tmp_path):
         path.write_bytes(content[:length])
         with pytest.raises(ModelFileError):
             gigagp.load(path)
+
+
+@pytest.mark.parametrize("settings", [inference.QuadruplyStochastic(n_columns=3), inference.RelevanceVectorMachine()])
+def test_settings_that_a_class_no_longer_has_are_read_where_they_changed_nothing(settings):
+    plain = to_plain(settings)
+    assert "order" not in plain["settings"]
+    assert from_plain({**plain, "settings": plain["settings"] | {"order": "given"}}) == settings
+    with pytest.raises(InvalidInputError, match=r"order of .* must be 'given'.*got 'information'.* Fit the model"):
+        from_plain({**plain, "settings": plain["settings"] | {"order": "information"}})
+    with pytest.raises(InvalidInputError, match="arguments that it does not take"):
+        from_plain({**plain, "settings": plain["settings"] | {"sequence": "given"}})

@@ -160,3 +160,11 @@ def test_a_function_that_the_mean_explains_is_silent():
 
 def test_a_fit_that_finds_the_function_is_silent():
     fit_flat(*table(200), flat=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_constant_targets_whose_variance_is_zero_in_float32_are_silent(dtype):
+    """Correlations were zero by zero, and the fit ended in torch's RuntimeError."""
+    X = np.full((7, 1), 3.0)
+    gp = GPRegressor(inference=inference.SparseVariational(1), mean="linear", dtype=dtype).fit(X, np.zeros(7))
+    np.testing.assert_array_equal(gp.predict(X), np.zeros(7))

@@ -10,16 +10,17 @@ import torch
 from scipy import stats
 
 from gigagp import kernels
-from gigagp.errors import InvalidInputError
+from gigagp.errors import FitWarning, InvalidInputError
 from gigagp.estimators.student_fit import weighted_by_neighbours
 from gigagp.inference.contract.objective import ExactObjective
 from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact import student
 from gigagp.inference.exact.evidence import bound
 from gigagp.inference.exact.student import StudentObjective, check_student
 from gigagp.model.likelihoods import StudentT
 from gigagp.model.means import ConstantMean, ZeroMean
 from gigagp.model.model import Model
-from gigagp.model.student_noise import StudentNoise
+from gigagp.model.student_noise import StudentNoise, expected_weights
 from gigagp.optimization.space import ParameterSpace
 from helpers import generator
 
@@ -223,3 +224,35 @@ def test_what_it_has_no_meaning_for():
     ):
         with pytest.raises(InvalidInputError, match=words):
             check_student(model, targets)
+
+
+# Many rows that are far away ------------------------------------------------------------------------------------------
+
+
+def far_rows():
+    """Return an objective and a model whose function follows a line, and whose noise is much less than the errors."""
+    x = np.linspace(-1.7, 1.7, 36)
+    y = np.random.default_rng(1).standard_t(2, 36)
+    kernel = kernels.Linear(2.758).bind(1)
+    return StudentObjective(table_of(x[:, None], y, ConstantMean()), 4.0), model_of(0.001, ConstantMean(), kernel)
+
+
+def test_weights_agree_with_the_errors_after_few_rounds(monkeypatch):
+    """It took 56 rounds; in other tables a hundred were not enough, and nothing said so."""
+    rounds, factorise = [], StudentObjective._factorise
+    monkeypatch.setattr(StudentObjective, "_factorise", lambda *given: rounds.append(1) or factorise(*given))
+    objective, model = far_rows()
+    posterior = objective.posterior(model)
+    assert len(rounds) < 40
+    noise, table = posterior.model.student, objective.table
+    gaps = table.Y[:, 0] - posterior.mean(table.X)[:, 0]
+    squares = gaps.square() + posterior.mean_and_variance_given_trend(table.X)[1]
+    found = noise.weights(posterior.model.noise_variance)
+    torch.testing.assert_close(found, expected_weights(squares, noise), rtol=1e-3, atol=1e-3)
+
+
+def test_rounds_that_do_not_suffice_warn(monkeypatch):
+    monkeypatch.setattr(student, "_LAST_ROUNDS", 3)
+    objective, model = far_rows()
+    with pytest.warns(FitWarning, match="its last round gained"):
+        objective.posterior(model)

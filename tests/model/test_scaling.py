@@ -218,14 +218,15 @@ def test_other_targets_and_other_noise_do_not_warn(y, chosen):
 
 
 @pytest.mark.parametrize(
-    "y",
+    ("y", "likelihood"),
     [
-        with_a_far_target(3.0)[1],
-        np.exp(np.random.default_rng(5).normal(size=200)),
-        (np.arange(200) == 17).astype(float),
+        (with_a_far_target(3.0)[1], "gaussian"),
+        (np.exp(np.random.default_rng(5).normal(size=200)), "gaussian"),
+        ((np.arange(200) == 17).astype(float), "gaussian"),
+        ((np.arange(200) == 17).astype(float), "auto"),  # which finds nothing better
     ],
 )
-def test_targets_that_spoil_no_fit_may_still_lie_outside_their_error_bars(y):
+def test_targets_that_spoil_no_fit_may_still_lie_outside_their_error_bars(y, likelihood):
     with pytest.warns(FitWarning) as caught:
-        GPRegressor(random_state=0).fit(with_a_far_target(0.0)[0], y)
+        GPRegressor(random_state=0, likelihood=likelihood).fit(with_a_far_target(0.0)[0], y)
     assert ["error bars are too small for some rows" in str(one.message) for one in caught] == [True]

@@ -221,7 +221,7 @@ def test_models_without_rows_say_what_they_need():
         plots.relevance(sparse, quantity="sensitivity")
     assert plots.partial_dependence_values(sparse, 0, resolution=3).n_rows == 0
     known = GPRegressor(kernels.RBF(1.0), inference.Exact(), None, noise_variance=np.full(60, 0.1)).fit(X, Y)
-    with pytest.raises(InvalidInputError, match="no noise of new rows"):
+    with pytest.raises(InvalidInputError, match="need the noise of new rows"):
         plots.predicted(known, X, Y)
     classifier = GPClassifier(
         inference=inference.QuadruplyStochastic(n_basis=20), optimizer=optimization.SparseAdam(steps=5)

@@ -30,7 +30,7 @@ from gigagp.errors import FitInterruptedWarning, GigaGPWarning, InvalidInputErro
 from gigagp.storage.files import check_folder
 from gigagp.tables.files import PLAIN, CsvStyle, Table, read_columns
 from gigagp.tables.files.streaming import column_names
-from gigagp.tables.files.table import find_columns
+from gigagp.tables.files.table import find_columns, listed
 
 
 def fit(
@@ -383,7 +383,7 @@ def _fit_and_save(
     if stopped is not None:
         raise FitInterruptedWarning(f"{stopped} Saved to {out}.")
     if method.of_classes:
-        typer.echo(f"classes       {options.listed(regressor.classes_.tolist())}")
+        typer.echo(f"classes       {listed(regressor.classes_.tolist())}")
     typer.echo(latent.describe())
     typer.echo(f"Fitted {n_rows:,} rows and {len(inputs)} inputs in {seconds:.1f} s; saved to {out}.")
 

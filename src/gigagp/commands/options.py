@@ -99,12 +99,6 @@ def split_names(columns: str | None, option: str = "--columns") -> list[str] | N
     return names
 
 
-def listed(labels: list[Any], most: int = 12) -> str:
-    """Return labels in one line; if there are more than ``most``, only the first ones and their number."""
-    shown = ", ".join(map(str, labels[:most]))
-    return shown if len(labels) <= most else f"{shown}, ... ({len(labels)} in all)"
-
-
 def choose_kernel(text: str) -> Kernel:
     """Return the kernel that a text such as ``"matern32"`` or ``"rbf*periodic+linear"`` describes."""
     from gigagp.kernels.catalogue import by_word

@@ -2,9 +2,14 @@
 
 from gigagp.diagnostics.bias import BiasReport, BiasRow, measure_bias
 from gigagp.diagnostics.comparison import Compared, Comparison, compare
-from gigagp.diagnostics.inducing import inducing_distance, latent_share
 from gigagp.diagnostics.plots import plot_bias, plot_map
-from gigagp.diagnostics.solves import InverseSpectrum, inverse_spectrum, squared_distance
+from gigagp.diagnostics.solves import (
+    InverseSpectrum,
+    inducing_distance,
+    inverse_spectrum,
+    latent_share,
+    squared_distance,
+)
 from gigagp.plots import MapValues, map_values
 
 __all__ = [

@@ -141,28 +141,12 @@ class BiasReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything except the individual draws as plain data."""
-        return {
-            "method": self.method,
-            "n_rows": self.n_rows,
-            "n_draws": self.n_draws,
-            "seconds": self.seconds,
-            "exact_seconds": self.exact_seconds,
-            "epochs": self.epochs,
-            "gradient_error": self.gradient_error,
-            "rows": [
-                {
-                    "name": row.name,
-                    "exact": row.exact,
-                    "mean": row.mean,
-                    "bias": row.bias,
-                    "standard_error": row.standard_error,
-                    "errors": row.errors if math.isfinite(row.errors) else None,
-                    "standard_deviation": row.standard_deviation,
-                    "scale": row.scale,
-                }
-                for row in self.rows
-            ],
-        }
+        own = ("method", "n_rows", "n_draws", "seconds", "exact_seconds", "epochs", "gradient_error")
+        of_row = ("name", "exact", "mean", "bias", "standard_error", "errors", "standard_deviation", "scale")
+        rows = [{name: getattr(row, name) for name in of_row} for row in self.rows]
+        for row in rows:
+            row["errors"] = row["errors"] if math.isfinite(row["errors"]) else None
+        return {name: getattr(self, name) for name in own} | {"rows": rows}
 
 
 @checks_arguments

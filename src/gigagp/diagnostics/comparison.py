@@ -23,6 +23,7 @@ from gigagp.settings.random import RandomState, generator_from
 from gigagp.storage.figures import check_plot, new_figure, save_figure
 from gigagp.tables import intake
 from gigagp.tables.encoding import Encode, TableEncoder
+from gigagp.tables.rows.held import rows_of
 
 #: Inputs up to which grids and linear interpolation are compared, and rows up to which the latter is.
 _FEW_INPUTS, _INTERPOLATED_ROWS = 3, 200_000
@@ -184,7 +185,7 @@ def compare(
     targets = intake.targets(y, len(inputs))
     if targets.ndim != 1 or len(targets) < 10:
         raise InvalidInputError(f"compare needs at least 10 rows and one target; got y of shape {targets.shape}.")
-    order = np.random.default_rng(_seed(random_state)).permutation(len(targets))
+    order = np.random.default_rng(generator_from(random_state).initial_seed() % 2**63).permutation(len(targets))
     n_test = max(2, min(int(held_out * len(targets)), _MOST_HELD_OUT))
     test, train = np.sort(order[:n_test]), np.sort(order[n_test:])
     found: list[Compared] = []
@@ -195,7 +196,7 @@ def compare(
         meter.phase("comparing", len(chosen), unit="model", then=0.0)
         for name, model in chosen.items():
             fitted = clone(model).set_params(time_budget=seconds)
-            scored, mean, std = _fit(name, fitted, _rows(X, train), targets[train], _rows(X, test), truth)
+            scored, mean, std = _fit(name, fitted, rows_of(X, train), targets[train], rows_of(X, test), truth)
             found.append(scored)
             if scored.nll is not None and (best is None or scored.nll < best[0]):
                 best, best_name = (scored.nll, fitted, mean, std), name
@@ -212,10 +213,6 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _seed(random_state: RandomState) -> Any:
-    return int(generator_from(random_state).initial_seed() % 2**63)
-
-
 def _default_models(n_inputs: int, encode: Encode) -> dict[str, GPRegressor]:
     few = n_inputs <= _FEW_INPUTS
     found = {
@@ -224,15 +221,6 @@ def _default_models(n_inputs: int, encode: Encode) -> dict[str, GPRegressor]:
         "inducing points": GPRegressor(inference=SparseVariational(), encode=encode),
     }
     return found | ({"grid": GPRegressor(inference=Grid(), encode=encode)} if few else {})
-
-
-def _rows(X: Any, rows: np.ndarray) -> Any:
-    """Return some rows of an array or a data frame."""
-    if hasattr(X, "iloc"):
-        return X.iloc[rows]
-    if hasattr(X, "take") and hasattr(X, "schema"):  # pyarrow
-        return X.take(rows)
-    return X[rows] if hasattr(X, "shape") else [X[k] for k in rows]
 
 
 def _fit(

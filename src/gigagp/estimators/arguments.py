@@ -96,26 +96,23 @@ class Arguments:
         self.check_rule(inference, streams=streams)
         refuse_white(estimator.kernel, likelihood)
         if not likelihood.adds_noise and type(self.mean).offset is not Mean.offset:
-            msg = (
+            raise InvalidInputError(
                 f"mean of GPRegressor must not be a function with the {likelihood.name} likelihood: its values would "
                 f"be subtracted from targets that are not in the units of the latent function; got {estimator.mean!r}. "
                 "Add kernels.Constant() or kernels.Linear() to the kernel."
             )
-            raise InvalidInputError(msg)
         if likelihood.has_noise:
             return
         if estimator.noise_variance is not None:
-            msg = (
+            raise InvalidInputError(
                 f"noise_variance of GPRegressor must be None with the {likelihood.name} likelihood, which has no noise "
                 f"variance; got {estimator.noise_variance!r}."
             )
-            raise InvalidInputError(msg)
         if isinstance(self.mean, LinearMean):
-            msg = (
+            raise InvalidInputError(
                 f'mean of GPRegressor must be "zero" with the {likelihood.name} likelihood, whose latent mean is zero; '
                 f"add kernels.Linear(); got {estimator.mean!r}."
             )
-            raise InvalidInputError(msg)
 
     def check_rule(self, inference: Inference, *, streams: bool = False) -> None:
         """Refuse a rule for the kernel where it does not apply; a kernel of the user's own is always accepted."""
@@ -133,11 +130,10 @@ class Arguments:
             msg = f"{start} learns every candidate, and optimizer=None learns nothing. Give a kernel, or an optimizer."
             raise InvalidInputError(msg)
         if kernel == "average" and not isinstance(inference, Exact):
-            msg = (
+            raise InvalidInputError(
                 f'{start} mixes exact posteriors; got {inference!r}, which is also what "auto" means for large tables. '
                 'Use inference.Exact(), or kernel="auto".'
             )
-            raise InvalidInputError(msg)
 
     def check_transform(self, n_targets: int = 1, *, streams: bool = False) -> None:
         """Refuse a target transform together with arguments that have no meaning after it."""
@@ -167,17 +163,15 @@ class Arguments:
 def _check_distributed(estimator: Estimator) -> None:
     """Refuse arguments that a distributed fit cannot have, or that are not the same in all processes."""
     if not isinstance(estimator.random_state, int | np.integer):
-        msg = (
+        raise InvalidInputError(
             "random_state of GPRegressor must be an int for a distributed fit, whose processes draw the same numbers; "
             f"got {estimator.random_state!r}."
         )
-        raise InvalidInputError(msg)
     if estimator.time_budget is not None:
-        msg = (
+        raise InvalidInputError(
             "time_budget of GPRegressor must be None for a distributed fit, whose processes have separate clocks; "
             f"got {estimator.time_budget!r}."
         )
-        raise InvalidInputError(msg)
     settings = {name: value for name, value in estimator.get_params(deep=False).items() if name != "verbose"}
     # Functions are shown with their place in memory, which differs.
     processes.require_same({name: re.sub(r"0x[0-9a-f]+", "", repr(value)) for name, value in settings.items()})
@@ -258,11 +252,10 @@ def start_model(
     kernel = kernel if encoder is None else encoder.kernel(kernel)
     noise = start_noise(estimator.noise_variance, kernel, n_rows)
     if noise is not None and noise.ndim == 1 and n_targets > 1 and estimator.standardize:
-        msg = (
+        raise InvalidInputError(
             'noise_variance of GPRegressor as an array needs outputs="independent", one target, or standardize=False: '
             f"several targets that share a kernel are scaled differently; got {n_targets} targets."
         )
-        raise InvalidInputError(msg)
     start = StartModel(kernel, mean, noise, estimator.hyperparameter_units)
     is_given = isinstance(estimator.kernel, Kernel) or estimator.noise_variance is not None
     if encoder is None or is_given or not noise_differs:
@@ -335,11 +328,10 @@ def refuse_white(kernel: object, likelihood: Likelihood) -> None:
     """Refuse a kernel with a white part under a likelihood without noise, where that part would have no effect."""
     if likelihood.has_noise or not isinstance(kernel, Kernel) or not kernel.has_white:
         return
-    msg = (
+    raise InvalidInputError(
         f"kernel must not contain White with the {likelihood.name} likelihood: it is noise of the targets, and this "
         f"likelihood has no noise variance, so that it would have no effect; got {kernel!r}. Leave the White part out."
     )
-    raise InvalidInputError(msg)
 
 
 # Settings that estimators share ---------------------------------------------------------------------------------------
@@ -377,9 +369,8 @@ def known_noise(noise_variance: Any, n_rows: int, name: str = "noise_variance of
         raise InvalidInputError(f"{name} must have shape () or ({n_rows},), one for each row; got {values.shape}.")
     if not (np.isfinite(values).all() and (values > 0).all()):
         first = values if values.ndim == 0 else values[~(np.isfinite(values) & (values > 0))][0]
-        msg = (
+        raise InvalidInputError(
             f"{name} must be positive and finite; got {float(first)!r}. Zero is for kernels "
             "with a White term; for targets without noise give a small variance."
         )
-        raise InvalidInputError(msg)
     return torch.from_numpy(values.copy())

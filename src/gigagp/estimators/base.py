@@ -157,18 +157,16 @@ def _replaced(value: Any, changes: Mapping[str, Any], path: str, owner: str) -> 
     own, deeper = _split(changes)
     if not known:
         example = _EXAMPLES.get(path, "an object with arguments")
-        msg = (
+        raise InvalidInputError(
             f"{path}__{next(iter(changes))} of {owner} cannot be set, because {path} is {shown(value)}, which has no "
             f"arguments. Set {path} first, for example to {example}."
         )
-        raise InvalidInputError(msg)
     for name in {**own, **deeper}:
         if name not in known:
-            msg = (
+            raise InvalidInputError(
                 f"{path}__{name} of {owner} cannot be set: {type(value).__name__} has no argument {name!r}; it has "
                 f"{', '.join(known)}."
             )
-            raise InvalidInputError(msg)
     for name, inner in deeper.items():
         own[name] = _replaced(own.get(name, known[name]), inner, f"{path}__{name}", owner)
     return rebuilt(value, own) if isinstance(value, Kernel) else dataclasses.replace(value, **own)

@@ -64,11 +64,10 @@ def open_checkpoint(
     """
     check_folder(path)
     if not isinstance(estimator.random_state, int | np.integer):
-        msg = (
+        raise InvalidInputError(
             "random_state of GPRegressor must be an int for a fit with a checkpoint, so that it can be repeated; "
             f"got {estimator.random_state!r}."
         )
-        raise InvalidInputError(msg)
     settings = {name: value for name, value in estimator.get_params(deep=False).items() if name != "verbose"}
     # A mean function has no reliable name, but its values have been subtracted from Y.
     settings |= {"kernel": model.kernel.to_dict(), "mean": getattr(model.mean, "name", type(model.mean).__name__)}
@@ -105,11 +104,10 @@ class Checkpoint:
     def _read(self) -> None:
         kind, tensors, header = load_state(self.path)
         if kind != _KIND or header.get("identity") != self.identity:
-            msg = (
+            raise InvalidInputError(
                 f"checkpoint {self.path} belongs to another fit (other data, settings or version). Delete it, or give "
                 "another file name."
             )
-            raise InvalidInputError(msg)
         self._kept = {name.removeprefix(_KEPT): tensors.pop(name) for name in list(tensors) if name.startswith(_KEPT)}
         self._kept_from, self._kept_to = header["kept"]
         self._vectors = list(tensors.pop("vectors"))
@@ -131,11 +129,10 @@ class Checkpoint:
             return None
         index = self._position if self._position < self._kept_to else self._position - (self._kept_to - self._kept_from)
         if not torch.equal(self._vectors[index], vector):
-            msg = (
+            raise InvalidInputError(
                 f"checkpoint {self.path} cannot be resumed with the same bits: on this machine, or with this number of "
                 "threads, results differ in their last digits. Delete it to start anew."
             )
-            raise InvalidInputError(msg)
         found = self._steps[self._position], self._gradients[index]
         self._position += 1
         if self._position == len(self._steps) and self._state is not None:

@@ -147,11 +147,10 @@ def fit_source(
     if current_run().processes is not None:
         inference = inference.in_processes()
     if arguments.weights_rows(inference):
-        msg = (
+        raise InvalidInputError(
             "inference of GPRegressor for fit_table with Student-t noise must be inference.Vecchia, because other "
             f"methods weight rows that are held; got {inference!r}. Or use fit."
         )
-        raise InvalidInputError(msg)
     arguments.check_for(inference, streams=True)
     bounds = inference.check_bounds(bounds)
     if isinstance(arguments.optimizer, SubsetStart) and not inference.abilities.holds_rows:
@@ -214,7 +213,7 @@ class _Job(ABC):
     def learn(self, begun: _Begun) -> Fitted:
         """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
         arguments, trace, log = self.arguments, begun.trace, begun.trace.log
-        # A fit that several processes share does without.
+        # A fit that several processes share does not keep its solves.
         solves = None if log is None or current_run().processes is not None else log.solves
         with running(solves=solves):
             posterior = learn_posterior(
@@ -250,11 +249,10 @@ class _Job(ABC):
 
     @property
     def watches(self) -> bool:
-        """Whether targets may spoil the fit: where Gaussian noise is given and learned."""
+        """Whether targets may spoil the fit: where Gaussian noise is learned."""
         arguments, estimator = self.arguments, self.arguments.estimator
         learns_noise = arguments.optimizer is not None and np.ndim(estimator.noise_variance) == 0
-        is_given = isinstance(arguments.likelihood, Gaussian) and not arguments.chooses_likelihood
-        return learns_noise and is_given and estimator.target_transform == "none"
+        return learns_noise and isinstance(arguments.likelihood, Gaussian) and estimator.target_transform == "none"
 
 
 @dataclass(frozen=True)
@@ -534,11 +532,10 @@ def _validation_scorer(
     X = intake.inputs(validation[0], "validation X")
     y = intake.targets(validation[1], len(X), "validation y")
     if X.shape[1] != table.n_inputs or y[:1].size != table.n_targets:
-        msg = (
+        raise InvalidInputError(
             f"validation of GPRegressor.fit must have {table.n_inputs} inputs and {table.n_targets} target(s); got "
             f"{X.shape[1]} and {y[:1].size}."
         )
-        raise InvalidInputError(msg)
     transform.check(y, "validation y")
     points = torch.from_numpy(scaling.inputs(X)).to(table.X)
     targets = y.reshape(len(y), -1) - table.mean.offset(X)[:, None]
@@ -574,17 +571,15 @@ def _validation_scorer(
 def _refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
     """Refuse validation rows if there are no steps to score, or if the scores do not apply to the likelihood."""
     if optimizer is None:
-        msg = (
+        raise InvalidInputError(
             "validation of GPRegressor.fit scores the steps of an optimizer, and optimizer is None; leave it out, and "
             "score predictions with gigagp.metrics."
         )
-        raise InvalidInputError(msg)
     if not isinstance(likelihood, Gaussian) and not likelihood.is_scale_mixture:
-        msg = (
+        raise InvalidInputError(
             "validation of GPRegressor.fit scores targets with Gaussian noise; got the "
             f"{likelihood.name} likelihood. Leave it out, and score predictions with gigagp.metrics."
         )
-        raise InvalidInputError(msg)
 
 
 # What a fit would choose, and several fits ----------------------------------------------------------------------------

@@ -41,11 +41,10 @@ def adds_rows(estimator: Any) -> bool:
         return True
     if isinstance(used, str) and used == "auto" and isinstance(resolve_likelihood(estimator.likelihood), Gaussian):
         return True
-    msg = (
+    raise AttributeError(
         f"partial_fit of GPRegressor can add rows only to a fit with {adding_names()}; the inference of this one is "
         f"{used!r}. Fit all rows again."
     )
-    raise AttributeError(msg)
 
 
 def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, method: str) -> None:
@@ -93,11 +92,10 @@ def _with_rows(estimator: Any, X: np.ndarray, y: Any, noise_variance: Any, metho
     names = getattr(estimator, "feature_names_in_", None)
     require_taken(posterior.model.kernel, X, names)
     if posterior.model.student is not None:
-        msg = (
+        raise InvalidInputError(
             f"{method} of GPRegressor cannot add rows to a fit with Student-t noise, whose weights depend on all "
             "rows. Fit all rows again."
         )
-        raise InvalidInputError(msg)
     if not isinstance(posterior, GrowingPosterior):
         raise InvalidInputError(f"{_cannot_add(method, posterior)} Fit all rows again.")
     y = intake.targets(y, len(X))
@@ -131,11 +129,10 @@ def _rows_of(estimator: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of a fit with one model in the data's own units; a posterior without all of them is refused."""
     posterior, scaling = estimator.posterior_, estimator.scaling_
     if not isinstance(posterior, RowsPosterior) or posterior.table.drawn_from is not None:
-        msg = (
+        raise InvalidInputError(
             f"refit must be False, because a {posterior.kind} posterior does not keep all rows of its fit. Call fit "
             "with all rows."
         )
-        raise InvalidInputError(msg)
     table = posterior.table
     X = table.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
     Y = scaling.original(table.Y.double().cpu().numpy()) + table.mean.offset(X)[:, None]
@@ -148,11 +145,10 @@ def _noise_of_added_rows(model: Model, given: Any, n_rows: int, method: str) -> 
     if not model.noise_is_known:
         if given is None:
             return None
-        msg = (
+        raise InvalidInputError(
             f"noise_variance of {method} must be None, because that of the fit is one number for all rows; got "
             f"{type(given).__name__}."
         )
-        raise InvalidInputError(msg)
     found = known_noise(given, n_rows, f"noise_variance of {method}")
     if found is None:
         msg = f"noise_variance of {method} must be given, because the fit has known variances of its rows; got None."

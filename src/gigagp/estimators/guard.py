@@ -52,11 +52,10 @@ def finite_prediction(values: np.ndarray) -> np.ndarray:
     bad = ~np.isfinite(values)
     if bad.any():
         rows = int(bad.reshape(len(values), -1).any(1).sum())
-        msg = (
+        raise NonFiniteError(
             f"The prediction is not finite at {rows} of {len(values)} rows: intermediate results leave the range of "
             f"floating point. Predict nearer to the training rows, or fit again. {_REMEDY}"
         )
-        raise NonFiniteError(msg)
     return values
 
 
@@ -64,11 +63,10 @@ def finite_means(means: torch.Tensor) -> None:
     """Raise `NonFiniteError` for a fit whose means are not finite at training rows."""
     rows = int((~torch.isfinite(means).all(1)).sum())
     if rows:
-        msg = (
+        raise NonFiniteError(
             f"The fit gives means that are not finite at {rows} of {len(means)} training rows: intermediate "
             f"results leave the range of {str(means.dtype).removeprefix('torch.')}. {_REMEDY}"
         )
-        raise NonFiniteError(msg)
 
 
 @contextmanager

@@ -200,8 +200,7 @@ def _check_classes(codes: np.ndarray, probability: np.ndarray) -> None:
     sound = sound and codes.shape == probability.shape[:1] and len(codes) > 0 and codes.dtype.kind in "iu"
     sound = sound and bool(np.min(codes) >= 0 and np.max(codes) < probability.shape[1])
     if not sound:
-        msg = (
+        raise InvalidInputError(
             "codes must be column indices of classes, integers of shape (n,), and probability of shape (n, n_classes), "
             f"n at least 1; got shapes {np.shape(codes)} and {np.shape(probability)}."
         )
-        raise InvalidInputError(msg)

@@ -98,11 +98,10 @@ def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:
     if given is None:
         return Grid() if isinstance(likelihood, Gaussian) else _of_other(likelihood)
     if not given.abilities.streams:
-        msg = (
+        raise InvalidInputError(
             f"fit_table of GPRegressor works with {streaming_names()}, which read rows in chunks; {given.label} does "
             "not. Load the table and use fit, or use one of these inferences."
         )
-        raise InvalidInputError(msg)
     return given
 
 
@@ -125,8 +124,7 @@ def require_time(objective: TableObjective, inference: Inference, deadline: floa
     """Raise an error if a time budget is far too short for the posterior of a method, at the speed of this machine."""
     needed = objective.least_seconds()
     if needed > _FAR * max(deadline - time.monotonic(), _ALWAYS_TIME):
-        msg = (
+        raise InvalidInputError(
             f"time_budget of GPRegressor is too short for {inference.label} of {objective.n_rows:,} rows, which takes "
             f'at least about {in_words(needed)} on this machine. Give more time, or inference="auto".'
         )
-        raise InvalidInputError(msg)

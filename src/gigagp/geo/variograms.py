@@ -130,7 +130,7 @@ def variogram(
         X, y = X[chosen], y[chosen]
     limit = _half_extent(X, metric) if max_distance is None else float(max_distance)
     if not limit > 0:
-        raise InvalidInputError("X of variogram must have rows at two or more places; all are at one.")
+        raise InvalidInputError("X of variogram must have rows at two or more places; all rows are at the same place.")
     edges = np.linspace(0.0, limit, int(n_bins) + 1)
     ends = edges + _rounding(X, limit, metric)
     if kernel is not None:

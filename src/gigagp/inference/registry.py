@@ -54,8 +54,7 @@ def register(kind: type[Inference]) -> type[Inference]:
         raise InvalidInputError(msg)
     name = kind.abilities.name
     if not _is_same(_ENTRIES.get(name, kind), kind):
-        msg = f"an inference named {name!r} is already registered: {_ENTRIES[name].__name__}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"an inference named {name!r} is already registered: {_ENTRIES[name].__name__}.")
     known = posterior_kinds()
     for posterior in kind.posteriors:
         if not _is_same(known.get(posterior.kind, posterior), posterior):
@@ -91,8 +90,7 @@ def restore_posterior(
     kind = header["kind"]
     found = posterior_kinds(more).get(kind) if isinstance(kind, str) else None
     if found is None:
-        msg = f"the model file holds a posterior of unknown kind: {str(kind)[:60]!r}."
-        raise ModelFileError(msg)
+        raise ModelFileError(f"the model file holds a posterior of unknown kind: {str(kind)[:60]!r}.")
     return found.from_state(tensors, dict(header), saved)
 
 

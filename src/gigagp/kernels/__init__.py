@@ -49,8 +49,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name not in ("from_gpytorch", "from_sklearn", "to_gpytorch", "to_sklearn"):
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module("gigagp.kernels.translation"), name)
     globals()[name] = value  # the next use costs a dictionary look-up
     return value

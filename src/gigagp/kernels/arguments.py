@@ -50,8 +50,7 @@ def checked_value(value: ParameterLike, name: str, owner: str, *, per_input: boo
         raise InvalidInputError(msg) from error
     if tensor.ndim > 1 or tensor.numel() == 0 or (not per_input and tensor.numel() != 1):
         allowed = "a number, or one number for each active input" if per_input else "one number"
-        msg = f"{name} of {owner} must be {allowed}; got shape {tuple(tensor.shape)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} of {owner} must be {allowed}; got shape {tuple(tensor.shape)}.")
     if not bool((torch.isfinite(tensor) & (tensor > 0)).all()):
         msg = f"{name} of {owner} must be positive and finite; got {tensor.tolist()}. Leave it out for a default."
         raise InvalidInputError(msg)
@@ -96,6 +95,5 @@ def checked_fixed(fixed: Sequence[str] | bool, shapes: Mapping[str, bool], owner
     given = (fixed,) if isinstance(fixed, str) else fixed
     known = isinstance(given, tuple | list | set | frozenset) and all(isinstance(name, str) for name in given)
     if not known or not set(given) <= set(shapes):
-        msg = f"fixed of {owner} must be True or names among {sorted(shapes)}; got {shown(fixed)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"fixed of {owner} must be True or names among {sorted(shapes)}; got {shown(fixed)}.")
     return frozenset(given)

@@ -59,32 +59,27 @@ def checked_bounds(given: object, shapes: Mapping[str, bool], owner: str) -> dic
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not set(given) <= set(shapes):
-        msg = (
+        raise InvalidInputError(
             f"bounds of {owner} must be a mapping from names among {sorted(shapes)} to pairs (lower, upper); got "
             f"{given!r}. To keep a hyperparameter from being learned, name it in fixed."
         )
-        raise InvalidInputError(msg)
     return {name: _checked_pair(name, pair, shapes[name], owner) for name, pair in given.items()}
 
 
 def _checked_pair(name: str, pair: object, per_input: bool, owner: str) -> Bounds:
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-        msg = f"bounds of {owner} must have a pair (lower, upper) for {name}; got {pair!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"bounds of {owner} must have a pair (lower, upper) for {name}; got {pair!r}.")
     lower, upper = (_side(side, default) for side, default in zip(pair, (0.0, math.inf), strict=True))
     sound = lower is not None and upper is not None and len({lower.numel(), upper.numel()} - {1}) <= 1
     if lower is None or upper is None or not sound or not bool(((lower >= 0) & (lower < upper)).all()):
-        msg = (
+        raise InvalidInputError(
             f"bounds of {owner} must have a lower number that is not negative and a larger upper one for {name}, or "
             f"None for no bound; got {pair!r}. To keep a hyperparameter from being learned, name it in fixed."
         )
-        raise InvalidInputError(msg)
     if not per_input and lower.numel() * upper.numel() > 1:
-        msg = f"bounds of {owner} must have one lower and one upper number for {name}; got {pair!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"bounds of {owner} must have one lower and one upper number for {name}; got {pair!r}.")
     if bool(torch.isinf(lower).any()) or bool((upper <= 0).any()):
-        msg = f"bounds of {owner} must leave finite positive values for {name}; got {pair!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"bounds of {owner} must leave finite positive values for {name}; got {pair!r}.")
     return Bounds(lower, upper) if per_input else Bounds(lower.reshape(()), upper.reshape(()))
 
 

@@ -37,12 +37,10 @@ class Composite(Kernel):
         for part in parts:
             kernel = Constant(part, fixed=True) if isinstance(part, Real) else part
             if not isinstance(kernel, Kernel):
-                msg = f"A part of {type(self).__name__} must be a kernel or a number; got {part!r}."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"A part of {type(self).__name__} must be a kernel or a number; got {part!r}.")
             flat.extend(kernel.parts if isinstance(kernel, type(self)) else (kernel,))
         if not flat:
-            msg = f"{type(self).__name__} needs at least one part; got none."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{type(self).__name__} needs at least one part; got none.")
         self._parts = tuple(flat)
 
     @property
@@ -96,10 +94,9 @@ class Composite(Kernel):
         for name, value in values.items():
             head, dot, rest = name.partition(".")
             if not dot or not head.isdecimal() or int(head) >= len(self._parts):
-                msg = (
+                raise InvalidInputError(
                     f"{name!r} is not a hyperparameter of this {type(self).__name__}; it has {list(self.parameters())}."
                 )
-                raise InvalidInputError(msg)
             grouped.setdefault(int(head), {})[rest] = value
         return grouped
 

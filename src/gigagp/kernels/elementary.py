@@ -106,8 +106,7 @@ class Linear(Leaf):
             return super().active(X)
         n_active = X.shape[1] if self.columns is None else len(self.columns)
         if self._centre.numel() not in (1, n_active):
-            msg = f"centre of Linear must be one number or {n_active}; got {self._centre.numel()}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"centre of Linear must be one number or {n_active}; got {self._centre.numel()}.")
         shift = X.new_zeros(X.shape[1], dtype=torch.float64)
         shift[list(range(X.shape[1]) if self.columns is None else self.columns)] = self._centre.to(X.device)
         return super().active((X.double() - shift).to(X))
@@ -159,11 +158,9 @@ def _checked_centre(centre: ParameterLike) -> Tensor | None:
     try:
         numbers = torch.as_tensor(centre, dtype=torch.float64, device="cpu").detach().clone().reshape(-1)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        msg = f"centre of Linear must be a number or a list of numbers; got {centre!r}."
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f"centre of Linear must be a number or a list of numbers; got {centre!r}.") from error
     if not numbers.numel() or not bool(torch.isfinite(numbers).all()):
-        msg = f"centre of Linear must be finite; got {centre!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"centre of Linear must be finite; got {centre!r}.")
     return numbers
 
 

@@ -32,8 +32,7 @@ def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *
         msg = f"n_features must be an even number, 2 or more (pairs of sine and cosine); got {n_features!r}."
         raise InvalidInputError(msg)
     if law not in {"balanced", "joint", "independent"}:
-        msg = f'law of random features must be "balanced", "joint" or "independent"; got {law!r}.'
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f'law of random features must be "balanced", "joint" or "independent"; got {law!r}.')
     terms = kernel.correlated_terms()
     unknown = {type(leaf).__name__ for term in terms for leaf in term if not leaf.has_spectrum}
     if unknown:
@@ -115,8 +114,7 @@ def _drawn_terms(kernel: Kernel, draw: FeatureDraw) -> list[tuple[tuple[Leaf, ..
         not drawn if _is_exact(term) else len(drawn) == len(term) for term, drawn in zip(terms, draw.terms, strict=True)
     )
     if not fits:
-        msg = "draw belongs to a kernel of another structure; draw features from this kernel."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("draw belongs to a kernel of another structure; draw features from this kernel.")
     return list(zip(terms, draw.terms, strict=True))
 
 

@@ -175,8 +175,7 @@ _GEOMETRIES: dict[str, Geometry] = {one.name: one for one in (Geometry(), Sphere
 def geometry_of(metric: str, owner: str, *, ard: bool, angle: Any) -> Geometry:
     """Return the geometry of a metric, or refuse it for these arguments of the constructor of the kernel ``owner``."""
     if angle is not None and metric != "rotated":
-        msg = f'angle of {owner} needs metric="rotated"; got angle={angle!r} with metric={metric!r}.'
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f'angle of {owner} needs metric="rotated"; got angle={angle!r} with metric={metric!r}.')
     if metric != "euclidean" and not ard:
         msg = f"ard of {owner} must be True with metric={metric!r}, whose coordinates have lengthscales of their own."
         raise InvalidInputError(msg)

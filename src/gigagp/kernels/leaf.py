@@ -110,18 +110,16 @@ class Leaf(Kernel):
             return self
         owner = type(self).__name__
         if self._n_inputs is not None:
-            msg = (
+            raise InvalidInputError(
                 f"This {owner} is bound to data with {self._n_inputs} columns; got {n_inputs}. "
                 "Build a new kernel for other data."
             )
-            raise InvalidInputError(msg)
         if self._columns is not None and max(self._columns) >= n_inputs:
             msg = f"columns of {owner} must be below {n_inputs}, the number of inputs; got {list(self._columns)}."
             raise InvalidInputError(msg)
         n_active = n_inputs if self._columns is None else len(self._columns)
         if n_active < 1:
-            msg = f"{owner} needs data with at least one column; got {n_inputs}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{owner} needs data with at least one column; got {n_inputs}.")
         if self._groups is not None and len(self._groups) != n_active:
             msg = f"groups of {owner} must have one number for each of {n_active} active inputs; got {self._groups}."
             raise InvalidInputError(msg)
@@ -158,11 +156,10 @@ class Leaf(Kernel):
         length = n_active if self._ard else 1
         if value.numel() not in {1, length}:
             of = "active input" if self._groups is None else "group of inputs"
-            msg = (
+            raise InvalidInputError(
                 f"{label} of {type(self).__name__} must be one number or {length} (one for each "
                 f"{of if self._ard else 'kernel, because ard=False'}); got {value.numel()}."
             )
-            raise InvalidInputError(msg)
         return value.expand(length).clone() if value.numel() != length or value.ndim == 0 else value
 
     def _require_within(self, name: str, value: Tensor | None) -> None:
@@ -172,8 +169,7 @@ class Leaf(Kernel):
             return
         if not torch.equal(pair.clip(value), value.expand(torch.broadcast_shapes(value.shape, pair.shape))):
             bounds, owner = tuple(pair.to_plain()), type(self).__name__
-            msg = f"{name} of {owner} must lie within its bounds {bounds}; got {value.tolist()}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{name} of {owner} must lie within its bounds {bounds}; got {value.tolist()}.")
 
     def default(self, name: str, n_active: int) -> float | list[float]:
         """Return the value, or one for each of ``n_active``, that ``name`` takes when nothing was given."""
@@ -210,15 +206,13 @@ class Leaf(Kernel):
         owner = type(self).__name__
         unknown = set(values) - set(self.shapes)
         if unknown:
-            msg = f"{owner} has the hyperparameters {sorted(self.shapes)}; got {sorted(unknown)}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{owner} has the hyperparameters {sorted(self.shapes)}; got {sorted(unknown)}.")
         for name, value in values.items():
             if value.shape != self.value(name).shape:
-                msg = (
+                raise InvalidInputError(
                     f"{name} of this {owner} has shape {tuple(self.value(name).shape)}; "
                     f"got a tensor of shape {tuple(value.shape)}."
                 )
-                raise InvalidInputError(msg)
         other = copy.copy(self)
         other._values = {**self._values, **values}
         return other
@@ -324,8 +318,7 @@ class Leaf(Kernel):
         if self._columns is not None:
             return len(self._columns)
         if self._n_inputs is None:
-            msg = f"{type(self).__name__} is not bound to data yet; call bind(n_inputs) first."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{type(self).__name__} is not bound to data yet; call bind(n_inputs) first.")
         return self._n_inputs
 
     @property

@@ -58,8 +58,7 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs
         are not allowed.
     """
     if not isinstance(description, Mapping):
-        msg = f"A kernel description must be a table of names; got {str(description)[:100]!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"A kernel description must be a table of names; got {str(description)[:100]!r}.")
     values = dict(description)
     name, mark = values.pop("kernel", None), values.pop(MARK, None)
     if not isinstance(name, str):
@@ -83,8 +82,7 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs
         else:
             kernel = assembled(cls, values, bound_to)
     except TypeError as error:
-        msg = f"The description of {name} has arguments that it does not take: {error}."
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f"The description of {name} has arguments that it does not take: {error}.") from error
     return kernel if bound_to is None else kernel.bind(bound_to)
 
 

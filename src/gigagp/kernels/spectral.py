@@ -56,8 +56,7 @@ def lower_gamma_quantile(probability: Tensor, shape: Tensor) -> Tensor:
     shape is 1/2 or more.
     """
     if shape.requires_grad:
-        msg = "lower_gamma_quantile is not differentiable in its shape; pass shape.detach()."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("lower_gamma_quantile is not differentiable in its shape; pass shape.detach().")
     values, slopes = (one.to(probability.device) for one in _log_quantiles(float(shape)))
     place = ((probability.log() - (-probability).log1p()) * _NODES_A_UNIT + _HALF).clamp(0, 2 * _HALF)
     node = place.floor().long().clamp_max(2 * _HALF - 1)

@@ -102,8 +102,7 @@ class StationaryKernel(Leaf):
             more["angle"] = angle
         unknown = sorted(set(more) - set(self.shapes))
         if unknown:
-            msg = f"{owner}() got an unexpected keyword argument {unknown[0]!r}"
-            raise TypeError(msg)
+            raise TypeError(f"{owner}() got an unexpected keyword argument {unknown[0]!r}")
         values: dict[str, Any] = {
             **dict.fromkeys(self.shapes),
             "lengthscale": lengthscale,
@@ -150,21 +149,19 @@ class StationaryKernel(Leaf):
         if groups is None:
             return super()._n_values(n_active)
         if n_active < 2:
-            msg = (
+            raise InvalidInputError(
                 f"columns of {type(self).__name__} must have at least two inputs with metric={self.metric!r}; "
                 f"got {n_active}."
             )
-            raise InvalidInputError(msg)
         return max(groups) + 1
 
     def with_groups(self, groups: Sequence[int], columns: Sequence[int] | None = None) -> Self:
         other = super().with_groups(groups, columns)
         if self.metric != "euclidean" and other.groups is not None:
-            msg = (
+            raise InvalidInputError(
                 f"columns of {type(self).__name__} must be columns of numbers with metric={self.metric!r}, and not "
                 "of categories or of dates with a season."
             )
-            raise InvalidInputError(msg)
         return other
 
     def default(self, name: str, n_active: int) -> float | list[float]:
@@ -187,11 +184,10 @@ class StationaryKernel(Leaf):
         if refused is not None:
             row, column, allowed = refused
             label = str(column) if names is None else repr(names[column])
-            msg = (
+            raise InvalidInputError(
                 f"Column {label} of X must have {allowed}, for {type(self).__name__} with metric={self.metric!r}; "
                 f"got {float(X[row, column]):g} in row {row}."
             )
-            raise InvalidInputError(msg)
 
     def _length_unit(self) -> float:
         """Return the unit of the first lengthscale in the metric's own."""
@@ -221,11 +217,10 @@ class StationaryKernel(Leaf):
     def lengths(self, name: str = "lengthscale") -> Tensor:
         """Return one lengthscale for each active input; refuse a metric without lengthscales along the inputs."""
         if self.metric != "euclidean":
-            msg = (
+            raise InvalidInputError(
                 f"kernel of a grid over the inputs must have lengthscales along them; got {self!r} with "
                 f'metric={self.metric!r}. Use inference="auto", inference.Iterative or inference.Vecchia.'
             )
-            raise InvalidInputError(msg)
         return super().lengths(name)
 
     # Values ---------------------------------------------------------------------------------------------------------
@@ -336,11 +331,10 @@ def require_own_units(kernel: Kernel) -> None:
     """Refuse a kernel whose numbers are those of the standardized problem, where there are no degrees."""
     for leaf in kernel.leaves():
         if isinstance(leaf, StationaryKernel) and leaf.metric == "haversine":
-            msg = (
+            raise InvalidInputError(
                 'hyperparameter_units of GPRegressor must be "own" with metric="haversine", whose inputs are degrees; '
                 'got "standardized".'
             )
-            raise InvalidInputError(msg)
 
 
 def rows_check(kernel: object) -> Callable[[Tensor], None] | None:

@@ -97,11 +97,10 @@ class FixedMean(ZeroMean):
         values = np.asarray(values)
         sound = values.shape == (X.shape[0],) and values.dtype.kind in "fiub" and not masked
         if not sound or not np.isfinite(values).all():
-            msg = (
+            raise InvalidInputError(
                 f"A mean function must return {X.shape[0]} finite numbers for {X.shape[0]} rows, as shape (n,); "
                 f"got shape {values.shape}, {values.dtype}."
             )
-            raise InvalidInputError(msg)
         return values.astype(np.float64)
 
     def __repr__(self) -> str:

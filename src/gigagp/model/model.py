@@ -169,11 +169,10 @@ class Model:
         if self.student is not None:
             return self.kernel.white(X) + self.student.variance
         if self.noise_is_known:
-            msg = (
+            raise InvalidInputError(
                 "include_noise of GPRegressor.predict must be False if noise_variance was given for each row: the "
                 "noise of new rows is not known. Add their variances to std ** 2."
             )
-            raise InvalidInputError(msg)
         return self.kernel.white(X) + self.noise_variance.to(X)
 
 
@@ -182,12 +181,11 @@ def _require_numbers(model: Model, units: Units, *, may_be_zero: bool) -> None:
     for name, value in model.parameters().items():
         sound = (value > 0) | (value == 0 if name == NOISE and may_be_zero else value > 0)
         if not bool((torch.isfinite(value) & sound).all()):
-            msg = (
+            raise InvalidInputError(
                 f"{name} of GPRegressor is {value.tolist()} in units of the standardized problem, whose target has a "
                 f"variance of {units.variance:g} and whose inputs have scales of {units.scale.tolist()}. Give another "
                 "value, none at all, or scale the table."
             )
-            raise InvalidInputError(msg)
 
 
 #: Units of an estimator's hyperparameters: those of the data, or those of the standardized problem.

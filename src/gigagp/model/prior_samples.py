@@ -48,11 +48,10 @@ class PriorSamples:
     ) -> PriorSamples:
         """Draw the prior functions behind a posterior's `sample_functions`; refuse a kernel without random features."""
         if not kernel.has_features():
-            msg = (
+            raise InvalidInputError(
                 "sample_functions needs a kernel with random features for prior functions; got "
                 f"{kernel!r}. sample_y at up to 2,000 points works without them."
             )
-            raise InvalidInputError(msg)
         return cls.new(kernel, n_inputs, n_samples, _N_FEATURES, generator)
 
     def evaluate(self, kernel: Kernel, X: torch.Tensor, budget: int) -> torch.Tensor:

@@ -124,11 +124,10 @@ class Log(TargetTransform):
         bad = ~(y > 0)
         if bad.any():
             row = int(np.argmax(bad.reshape(len(y), -1).any(1)))
-            msg = (
+            raise InvalidInputError(
                 f'{name} must be positive with target_transform="log"; got {y[bad][0]!r} in row {row + 1} '
                 f'({int(bad.sum())} such values). Use "yeo-johnson" or "spline", which allow any number.'
             )
-            raise InvalidInputError(msg)
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,7 @@ class NeighbourTree:
             msg = f"queries must have {d} inputs, as many as the points; got shape {tuple(queries.shape)}."
             raise InvalidInputError(msg)
         if n_neighbours < 1:
-            msg = f"n_neighbours must be at least 1; got {n_neighbours}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"n_neighbours must be at least 1; got {n_neighbours}.")
         if limits is None:
             limits = torch.full((len(queries),), n, device=queries.device)
         if limits.shape != (len(queries),):

@@ -62,11 +62,9 @@ def as_noise(noise: float | Tensor, like: Tensor, what: str) -> Tensor:
 def check_vectors(operator: LinearOperator, vectors: Tensor, n_rows: int) -> None:
     """Raise `InvalidInputError` unless ``vectors`` has ``n_rows`` rows and the operator's dtype and device."""
     if vectors.ndim not in {1, 2} or vectors.shape[0] != n_rows:
-        msg = f"vectors must have shape ({n_rows}, s); got {tuple(vectors.shape)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"vectors must have shape ({n_rows}, s); got {tuple(vectors.shape)}.")
     if vectors.dtype != operator.dtype or vectors.device != operator.device:
-        msg = (
+        raise InvalidInputError(
             f"vectors must be {operator.dtype} on {operator.device}, like the matrix; "
             f"got {vectors.dtype} on {vectors.device}."
         )
-        raise InvalidInputError(msg)

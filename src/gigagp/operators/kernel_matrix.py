@@ -78,15 +78,13 @@ class KernelMatrix(SymmetricMatrix):
         engine: Engine | None = None,
     ) -> None:
         if X.ndim != 2 or X.shape[0] < 1 or X.dtype not in {torch.float32, torch.float64}:
-            msg = (
+            raise InvalidInputError(
                 "X of KernelMatrix must be a float32 or float64 tensor of shape (n, d) with n >= 1; "
                 f"got {X.dtype} of shape {tuple(X.shape)}."
             )
-            raise InvalidInputError(msg)
         check_finite("X of KernelMatrix", X)
         if storage not in {"auto", "dense", "tiles"}:
-            msg = f'storage of KernelMatrix must be "auto", "dense" or "tiles"; got {storage!r}.'
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f'storage of KernelMatrix must be "auto", "dense" or "tiles"; got {storage!r}.')
         self.kernel = kernel.bind(X.shape[1])
         self.X = X
         self.n = X.shape[0]
@@ -109,8 +107,7 @@ class KernelMatrix(SymmetricMatrix):
         self._smooth: KernelMatrix | None = None
         if mixed:
             if self.dtype != torch.float64:
-                msg = f"mixed of KernelMatrix needs float64 inputs; got {self.dtype}."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"mixed of KernelMatrix needs float64 inputs; got {self.dtype}.")
             # White parts are noise, which the wrapper adds in float64, so they are removed from the float32 matrix.
             self._smooth = type(self)(
                 self.kernel, X.float(), memory_budget=self.memory_budget, storage=self.storage, engine=engine

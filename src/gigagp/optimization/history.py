@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -86,15 +86,7 @@ class Step:
     validation_log_likelihood: float | None = None
 
 
-_PLAIN = (
-    "stage",
-    "seconds",
-    "objective",
-    "gradient_norm",
-    "hyperparameters",
-    "validation_rmse",
-    "validation_log_likelihood",
-)
+_PLAIN = tuple(one.name for one in fields(Step) if one.name != "solve")
 
 
 @dataclass(repr=False)

@@ -50,7 +50,6 @@ class Optimizer(Protocol):
         generator : torch.Generator
             Source of all randomness, so that fits can be repeated and resumed.
         """
-        ...
 
 
 def check_optimizer(optimizer: object) -> None:

@@ -32,28 +32,17 @@ class WeakPrior:
 
     def __init__(self, space: ParameterSpace, n_inputs: int, target_variance: float) -> None:
         log_target_scale = 0.5 * math.log(target_variance)
-        n_inputs -= _shared_inputs(space.template.kernel)
-        centres, widths = [], []
         noises = {NOISE, *_white_terms(space.template.kernel)}
-        for label in space.labels:
-            full = label.split("[")[0]
-            name = NOISE if full in noises else full.split(".")[-1]
-            if name == "lengthscale":
-                centres.append(0.5 * math.log(n_inputs))
-                widths.append(_LENGTHSCALE_WIDTH)
-            elif name == NOISE:
-                centres.append(math.log(_NOISE_SCALE) + log_target_scale)
-                widths.append(1.0)
-            elif name == "variance":
-                centres.append(log_target_scale)
-                widths.append(1.0)
-            elif name == "angle":  # half a turn to either side of the same direction as 0
-                centres.append(math.log(180.0))
-                widths.append(1.0)
-            else:
-                centres.append(0.0)
-                widths.append(1.0)
-        self.centre = torch.tensor(centres, dtype=torch.float64)
+        centres = {
+            "lengthscale": 0.5 * math.log(n_inputs - _shared_inputs(space.template.kernel)),
+            NOISE: math.log(_NOISE_SCALE) + log_target_scale,
+            "variance": log_target_scale,
+            "angle": math.log(180.0),  # half a turn to either side of the same direction as 0
+        }
+        names = [label.split("[")[0] for label in space.labels]
+        kinds = [NOISE if name in noises else name.split(".")[-1] for name in names]
+        self.centre = torch.tensor([centres.get(kind, 0.0) for kind in kinds], dtype=torch.float64)
+        widths = [_LENGTHSCALE_WIDTH if kind == "lengthscale" else 1.0 for kind in kinds]
         self.precision = torch.tensor(widths, dtype=torch.float64).pow(-2)
 
     def penalty(self, vector: torch.Tensor) -> float:

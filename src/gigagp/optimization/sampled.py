@@ -62,31 +62,24 @@ class SampledObjective(Objective, Protocol):
 
         ``moves_hyperparameters`` says whether gradients by the hyperparameters will be asked for.
         """
-        ...
 
     def learned_names(self, model: Model) -> tuple[str, ...]:
         """Return the hyperparameters that it has a gradient for."""
-        ...
 
     def arrays(self) -> dict[str, Tensor]:
         """Return the parameter arrays; they are moved in place."""
-        ...
 
     def units(self) -> dict[str, float]:
         """Return the step of an entry at a learning rate of one, for some of the arrays; it is 1 for the others."""
-        ...
 
     def sample(self, model: Model, *, hyperparameters: bool) -> SampledEvaluation:
         """Draw a sample and evaluate it."""
-        ...
 
     def moved(self, evaluation: SampledEvaluation, changes: dict[str, Tensor]) -> None:
         """Follow a step: ``changes`` have been added to the touched entries."""
-        ...
 
     def settle(self, model: Model) -> None:
         """Complete the parameters once, after the last step."""
-        ...
 
 
 @runtime_checkable
@@ -95,4 +88,3 @@ class Sampleable(Objective, Protocol):
 
     def sampled(self) -> SampledObjective:
         """Return the objective of samples; from now on the posterior is that of its parameters."""
-        ...

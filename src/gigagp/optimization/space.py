@@ -40,14 +40,13 @@ class ParameterSpace:
         values = model.parameters()
         self.names = model.learned_names()
         self._shapes = {name: values[name].shape for name in self.names}
-        self._sizes = {name: values[name].numel() for name in self.names}
         #: number of hyperparameters, which come first in the vector
-        self.n_hyperparameters = sum(self._sizes.values())
+        self.n_hyperparameters = sum(shape.numel() for shape in self._shapes.values())
         self._free_shapes = {name: value.shape for name, value in model.free.items()}
         self.size = self.n_hyperparameters + sum(value.numel() for value in model.free.values())
         #: one label for each hyperparameter, such as ``lengthscale[3]``
         self.labels = tuple(
-            name if values[name].ndim == 0 else f"{name}[{i}]" for name in self.names for i in range(self._sizes[name])
+            f"{name}[{i}]" if shape else name for name, shape in self._shapes.items() for i in range(shape.numel())
         )
         self._kinds = [label.split("[")[0].split(".")[-1] for label in self.labels]
         self.is_variance = torch.tensor(
@@ -56,13 +55,11 @@ class ParameterSpace:
         bounds = model.kernel.bounds()
         self._lower = torch.zeros(self.n_hyperparameters, dtype=torch.float64)
         self._upper = torch.full_like(self._lower, torch.inf)
-        start = 0
+        lower, upper = _parts(self._lower, self._shapes), _parts(self._upper, self._shapes)
         for name in self.names:
-            stop = start + self._sizes[name]
             if name in bounds:
-                self._lower[start:stop] = bounds[name].lower.reshape(-1)
-                self._upper[start:stop] = bounds[name].upper.reshape(-1)
-            start = stop
+                lower[name].copy_(bounds[name].lower)
+                upper[name].copy_(bounds[name].upper)
         #: region of the vectors that the bounds allow
         self.box = Box.everywhere(self.size)
         self.box.lower[: self.n_hyperparameters] = self._unconstrained(self._lower)
@@ -94,15 +91,8 @@ class ParameterSpace:
         natural = torch.where(head <= self._head(self.box.lower), self._lower, natural)
         natural = torch.where(head >= self._head(self.box.upper), self._upper, natural)
         natural = torch.minimum(torch.maximum(natural, self._lower), self._upper)
-        values, start = {}, 0
-        for name in self.names:
-            values[name] = natural[start : start + self._sizes[name]].reshape(self._shapes[name])
-            start += self._sizes[name]
-        free = {}
-        for name, shape in self._free_shapes.items():
-            free[name] = vector[start : start + shape.numel()].reshape(shape)
-            start += shape.numel()
-        return replace(self.template.replace(values), free=free)
+        free = _parts(vector[self.n_hyperparameters :], self._free_shapes)
+        return replace(self.template.replace(_parts(natural, self._shapes)), free=free)
 
     def rougher(
         self, vector: torch.Tensor, lengths: float, deviations: float = 1.0, noise: float = 1.0
@@ -132,6 +122,12 @@ class ParameterSpace:
     def pull_back(self, gradient: Mapping[str, torch.Tensor], vector: torch.Tensor) -> torch.Tensor:
         """Return the gradient with respect to the unconstrained vector from one in natural units (chain rule)."""
         return self.flatten(gradient) * self.jacobian(vector)
+
+
+def _parts(vector: torch.Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, torch.Tensor]:
+    """Return the parts of a vector by name, as views of these shapes."""
+    parts = vector.split([shape.numel() for shape in shapes.values()])
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 @dataclass(frozen=True)

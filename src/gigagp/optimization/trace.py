@@ -31,31 +31,24 @@ class EvaluationLog(Protocol):
 
     def replay(self, vector: torch.Tensor, model: Model) -> tuple[Step, torch.Tensor] | None:
         """Return the next logged step and its gradient, or None at the end of the log."""
-        ...
 
     def record(self, vector: torch.Tensor, gradient: torch.Tensor, step: Step) -> None:
         """Log an evaluation."""
-        ...
 
     def resume(self) -> tuple[list[Step], dict[str, torch.Tensor]] | None:
         """Return the steps and the last state of an optimizer that starts here, or None if no state was kept."""
-        ...
 
     def catch_up(self, model: Model) -> None:
         """Restore the objective's state if it was saved after all logged steps."""
-        ...
 
     def keep(self, state: dict[str, torch.Tensor]) -> None:
         """Keep a state from which the optimizer can continue without the results of its earlier evaluations."""
-        ...
 
     def write(self) -> bool:
         """Write the log to disk."""
-        ...
 
     def remove(self) -> None:
         """Delete the file after a complete fit."""
-        ...
 
 
 class Trace:

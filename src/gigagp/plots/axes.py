@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gigagp.plots.view import Axis
+from gigagp.storage.figures import GUIDE
 
 #: Quantiles at the ends of the bands of 95 and of 50 %, and the opacities of these bands.
 LEVELS, OPACITIES = (0.025, 0.25, 0.75, 0.975), (0.22, 0.35)
@@ -56,6 +57,13 @@ def dress(matplotlib_axis: Any, axis: Axis) -> None:
         locator = AutoDateLocator(minticks=3, maxticks=7)
         matplotlib_axis.set_major_locator(locator)
         matplotlib_axis.set_major_formatter(ConciseDateFormatter(locator))
+
+
+def mark_ends(ax: Any, axis: Axis, ends: tuple[float, float], low: float, high: float) -> None:
+    """Draw lines where the rows of the fit end, if that is between two values."""
+    for edge in ends:
+        if low < edge < high:
+            ax.axvline(axis.shown(np.array([edge]))[0], color=GUIDE, linewidth=0.8, linestyle=":")
 
 
 def thinned(places: np.ndarray, most: int) -> tuple[np.ndarray, str]:

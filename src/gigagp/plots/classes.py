@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.plots.axes import LEVELS, OPACITIES, below, dress, plain, thinned
+from gigagp.plots.axes import LEVELS, OPACITIES, below, dress, mark_ends, plain, thinned
 from gigagp.plots.checks import chance_band
 from gigagp.plots.curves import points_needed
-from gigagp.plots.maps import Grid, region
+from gigagp.plots.maps import Grid, ends_of
 from gigagp.plots.surfaces import Aspect, eastward, frame
 from gigagp.plots.view import Rows, View
 from gigagp.settings.fields import checks_arguments
@@ -26,17 +26,11 @@ _WEAK, _FULL = 0.12, 0.9
 _WIDE = (LEVELS[0], LEVELS[-1])
 
 
-def classifier_view(model: Any, what: str, target: int = 0) -> View:
-    """Return a classifier as pictures see it; refuse any other model."""
-    view = View(model, target)
-    if not view.is_classifier:
-        raise InvalidInputError(f"{what} is a picture of a GPClassifier; got {type(model).__name__}.")
-    return view
-
-
 def _tested(model: Any, X: Any, y: Any, what: str) -> tuple[View, np.ndarray, np.ndarray]:
     """Return the view, the numbers of the classes of rows, and their probabilities, shape (n, n_classes)."""
-    view = classifier_view(model, what)
+    view = View(model)
+    if not view.is_classifier:
+        raise InvalidInputError(f"{what} is a picture of a GPClassifier; got {type(model).__name__}.")
     rows = view.given(X, y)
     found = view.probabilities(rows.X)
     return view, rows.y, np.stack([1 - found, found], 1) if found.ndim == 1 else found
@@ -179,8 +173,7 @@ def class_curves(
 ) -> None:
     """Draw the probabilities of all classes along one input, with bands of 95 %."""
     axis = view.axes[0]
-    given = [None if end is None else [end] for end in (lower, upper)]
-    (low,), (high,) = region(view, [axis], *given)
+    low, high = ends_of(view, axis, lower, upper)
     needed = min(points_needed(view, axis, high - low), _MOST_POINTS) if resolution is None else resolution
     values = np.linspace(low, high, needed)
     points = view.points([axis], values[:, None])
@@ -195,10 +188,7 @@ def class_curves(
             shown, _ = thinned(here, 1000)
             foot = -0.02 - 0.02 * k  # a line of ticks for each class
             ax.vlines(axis.shown(shown), foot - 0.015, foot, color=colour, linewidth=0.7)
-    first, last = view.range_of(axis)
-    for edge in (first, last):
-        if low < edge < high:
-            ax.axvline(axis.shown(np.array([edge]))[0], color=GUIDE, linewidth=0.8, linestyle=":")
+    mark_ends(ax, axis, view.range_of(axis), low, high)
     ax.set_xlim(x[0], x[-1])
     ax.set_ylim(-0.05 - (0.02 * len(view.classes) if rows is not None else 0), 1.03)
     dress(ax.xaxis, axis)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.plots.axes import LEVELS, OPACITIES, below, dress, plain, thinned
-from gigagp.plots.maps import region
+from gigagp.plots.axes import LEVELS, OPACITIES, below, dress, mark_ends, plain, thinned
+from gigagp.plots.maps import ends_of
 from gigagp.plots.view import Axis, Rows, View
-from gigagp.storage.figures import BLUE, GUIDE, INK, ORANGE, axes_or_new, style
+from gigagp.storage.figures import BLUE, INK, ORANGE, axes_or_new, style
 
 #: Points for each lengthscale or half period; least and most points of a curve.
 _FINE, _LEAST, _MOST = 8, 240, 8000
@@ -74,8 +74,7 @@ def curve(
         msg = f"curve needs a model of one input that is a number or a date; it has {len(view.axes)}."
         raise InvalidInputError(msg)
     axis = view.axes[0]
-    given = [None if end is None else [end] for end in (lower, upper)]
-    (low,), (high,) = region(view, [axis], *given)
+    low, high = ends_of(view, axis, lower, upper)
     shown = view.rows_to_draw(X, y)
     with style():
         ax = axes_or_new(ax)
@@ -103,9 +102,7 @@ def draw_curve(
         _draw_piece(ax, view, axis, (start, end), is_inside, include_noise, resolution, named=is_inside or not beyond)
         beyond |= not is_inside
     if beyond:
-        for edge in (first, last):
-            if low < edge < high:
-                ax.axvline(axis.shown(np.array([edge]))[0], color=GUIDE, linewidth=0.8, linestyle=":")
+        mark_ends(ax, axis, (first, last), low, high)
     ends = axis.shown(np.array([low, high]))
     if low < high:
         ax.set_xlim(ends[0], ends[1])

@@ -167,6 +167,12 @@ def region(
     return corners[0], corners[1]
 
 
+def ends_of(view: View, axis: Axis, lower: Any, upper: Any) -> tuple[float, float]:
+    """Return the ends of a curve along one axis; see `region`."""
+    (low,), (high,) = region(view, [axis], *(None if end is None else [end] for end in (lower, upper)))
+    return low, high
+
+
 def _numbers(values: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(values, dtype=np.float64).reshape(-1)

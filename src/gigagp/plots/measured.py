@@ -81,8 +81,8 @@ def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0) -> P
     rows = view.given(X, y)
     if not view.noise_is_known:
         raise InvalidInputError(
-            "pictures of errors need predictions of measurements, and this model has no noise of new rows: the noise "
-            "of each row of the fit was given."
+            "pictures of errors need the noise of new rows, which this model does not know: the noise of each row of "
+            "the fit was given."
         )
     mean, std = view.mean_and_std(rows.X, include_noise=True)
     density = _log_density(view, rows.X, rows.y)

@@ -13,17 +13,15 @@ from gigagp.products.engine import LowRankWeights, Weights
 def check_points(engine: str, kernel: Kernel, X: Tensor, Z: Tensor) -> None:
     """Raise `InvalidInputError` unless X and Z are finite and fit, and the kernel is bound to their columns."""
     if X.ndim != 2 or X.dtype not in (torch.float32, torch.float64):
-        msg = (
+        raise InvalidInputError(
             f"X of {engine} must be a float32 or float64 tensor of shape (n, d); "
             f"got {X.dtype} of shape {tuple(X.shape)}."
         )
-        raise InvalidInputError(msg)
     if kernel.n_inputs != X.shape[1]:
         bound = "not bound to data" if kernel.n_inputs is None else f"bound to {kernel.n_inputs} inputs"
-        msg = (
+        raise InvalidInputError(
             f"The kernel of {engine} is {bound}, but X has {X.shape[1]} columns; call bind({X.shape[1]}) of the kernel."
         )
-        raise InvalidInputError(msg)
     if Z is not X:
         _check(f"Z of {engine}", Z, X, "m", X.shape[1])
         check_finite(f"Z of {engine}", Z)
@@ -42,11 +40,10 @@ def check_weights(engine: str, weights: Weights, X: Tensor, Z: Tensor) -> None:
     _check(f"weights.left of {engine}", weights.left, X, X.shape[0], "s")
     _check(f"weights.right of {engine}", weights.right, X, Z.shape[0], "s")
     if weights.left.shape[1] != weights.right.shape[1]:
-        msg = (
+        raise InvalidInputError(
             f"weights.left and weights.right of {engine} must have the same number of columns; "
             f"got {weights.left.shape[1]} and {weights.right.shape[1]}."
         )
-        raise InvalidInputError(msg)
 
 
 def read_weights(engine: str, weights: Weights, rows: slice, columns: slice, X: Tensor) -> Tensor:
@@ -54,11 +51,10 @@ def read_weights(engine: str, weights: Weights, rows: slice, columns: slice, X: 
     tile = weights(rows, columns)
     shape = (rows.stop - rows.start, columns.stop - columns.start)
     if tile.shape != shape or tile.device != X.device or not tile.is_floating_point():
-        msg = (
+        raise InvalidInputError(
             f"weights({rows}, {columns}) of {engine} must be floating-point numbers on {X.device} of shape {shape}; "
             f"got {tile.dtype} on {tile.device} of shape {tuple(tile.shape)}."
         )
-        raise InvalidInputError(msg)
     return tile
 
 
@@ -76,8 +72,7 @@ def _check(name: str, given: Tensor, like: Tensor, rows: int | str, columns: int
         isinstance(wanted, str) or wanted == found for wanted, found in zip((rows, columns), given.shape, strict=True)
     )
     if not fits or given.dtype != like.dtype or given.device != like.device:
-        msg = (
+        raise InvalidInputError(
             f"{name} must be {like.dtype} on {like.device} of shape ({rows}, {columns}); "
             f"got {given.dtype} on {given.device} of shape {tuple(given.shape)}."
         )
-        raise InvalidInputError(msg)

@@ -72,8 +72,7 @@ def _check_constants(**tensors: Tensor) -> None:
         return
     for name, tensor in tensors.items():
         if tensor.requires_grad:
-            msg = (
+            raise InvalidInputError(
                 f"{name} of a product with new points must not require a gradient: only that with respect to X "
                 "is available. Detach it, and pass points of your own (X.clone()) rather than those of the model."
             )
-            raise InvalidInputError(msg)

@@ -29,11 +29,10 @@ def cholesky(matrix: torch.Tensor, what: str = "the kernel matrix", *, overwrite
     else:
         factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) != 0 or not bool(torch.isfinite(factor.diagonal()).all()):
-        msg = (
+        raise NotPositiveDefiniteError(
             f"{what} is not positive definite in {str(matrix.dtype).removeprefix('torch.')} (pivot {int(info)} of "
             f'{matrix.shape[0]}). Raise noise_variance (repeated rows need some), or use dtype="float64".'
         )
-        raise NotPositiveDefiniteError(msg)
     return factor
 
 
@@ -115,6 +114,5 @@ def _overwritten(routine: str, factor: torch.Tensor, failed: str, remedy: str) -
     (function,) = get_lapack_funcs((routine,), (array,))
     found, info = function(array, lower=0, overwrite_c=1)
     if info != 0:
-        msg = f"{failed} (LAPACK {routine}: {info}). {remedy}"
-        raise NotPositiveDefiniteError(msg)
+        raise NotPositiveDefiniteError(f"{failed} (LAPACK {routine}: {info}). {remedy}")
     return torch.from_numpy(found.T)

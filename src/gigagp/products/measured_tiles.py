@@ -288,5 +288,4 @@ def _require_agreement(
         error = float((found[name].double() - value.double()).abs().max()) if value.numel() else 0.0
         if not error <= tolerance * largest:  # NaN is no agreement
             what = f"the derivative in {name}" if name else "a product"
-            msg = f"{what} is off by {error:.2g}, where {tolerance * largest:.2g} is allowed"
-            raise _MismatchError(msg)
+            raise _MismatchError(f"{what} is off by {error:.2g}, where {tolerance * largest:.2g} is allowed")

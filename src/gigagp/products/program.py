@@ -202,8 +202,7 @@ def compile_kernel(kernel: Kernel, X: Tensor, Z: Tensor, *, derivatives: bool = 
     Pass X itself as Z for a symmetric matrix, and ``derivatives`` if `Program.gradient` will be called.
     """
     if not supports(kernel):
-        msg = f"{kernel!r} has a part without a compiled form; multiply with it on TorchTiles."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{kernel!r} has a part without a compiled form; multiply with it on TorchTiles.")
     program = Program(kernel, derivatives)
     with torch.no_grad():
         last, program.factor = _emit(kernel, X, Z, program)

@@ -366,11 +366,10 @@ def _tiling(packed: Packed, beside: int) -> Tiling:
 
 def _check_runs_here(X: Tensor) -> None:
     if X.device.type != "cuda" and not _kernels().INTERPRETED:
-        msg = (
+        raise InvalidInputError(
             f"X of TritonTiles must be on a CUDA device; got {X.device}. For Triton's interpreter on the CPU set the "
             "environment variable TRITON_INTERPRET=1 before triton is imported."
         )
-        raise InvalidInputError(msg)
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:

@@ -52,8 +52,8 @@ class Processes:
     ) -> Tensor:
         """Fill a contiguous result whose rows are independent of each other, and return it.
 
-        ``compute`` returns the rows of a slice. ``what`` is computed from ``given``, which are the same in all
-        processes. ``entries`` are the kernel entries of a row, if that is what is computed.
+        ``compute`` returns the rows of a slice. ``what`` says what is computed, and ``given`` is what from; both have
+        to be the same in all processes. ``entries`` are the kernel entries of a row, if these are computed.
         """
         edges = row_edges(len(out), entries)
         parts = len(edges) - 1
@@ -117,11 +117,10 @@ class Processes:
             rank = next(k for k, message in enumerate(messages) if message is not None)
             raise ProcessFailedError(f"process {rank} of {self.count}: {messages[rank]}")
         if any(one != headers[0] for one in headers):
-            msg = (
+            raise ProcessFailedError(
                 f"the processes are out of step (process {self.rank} is at: {what}). Their numbers, rows or "
                 "arguments are not the same."
             )
-            raise ProcessFailedError(msg)
 
     def least(self, value: int) -> int:
         """Return the smallest of the values that the processes give."""
@@ -135,11 +134,10 @@ class Processes:
         for rank, theirs in enumerate(everywhere):
             for name, value in everywhere[0].items():
                 if theirs.get(name) != value:
-                    msg = (
+                    raise InvalidInputError(
                         f"process {rank} of {self.count} has a different {name} than process 0: "
                         f"{theirs.get(name)}, not {value}. A distributed fit runs the same program on the same rows."
                     )
-                    raise InvalidInputError(msg)
 
     def _everywhere(self, value: Any) -> list[Any]:
         """Return the values of all processes."""

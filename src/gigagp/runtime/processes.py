@@ -97,12 +97,11 @@ def joined(distributed: bool) -> Iterator[None]:
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_initialized()):
-        msg = (
+        raise InvalidInputError(
             "distributed of GPRegressor, or of inference.Grid, needs torch.distributed: call "
             "torch.distributed.init_process_group in every process before the fit (torchrun starts them), or leave "
             "distributed out."
         )
-        raise InvalidInputError(msg)
     processes = Processes()
     try:
         with running(processes=processes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
@@ -73,14 +74,6 @@ class Search:
 
     Attributes
     ----------
-    X : ndarray of shape (n, d)
-        Points that were told with their values.
-    y : ndarray of shape (n,)
-        Their values.
-    pending : ndarray of shape (k, d)
-        Points that were asked for and not told yet.
-    failed : ndarray of shape (m, d)
-        Points whose evaluation failed.
     gp : GPRegressor or None
         Model of the values (of minus the values, with ``maximize=True``) on the unit cube; None until one was needed.
 
@@ -238,7 +231,7 @@ class Search:
             If nothing was told.
         """
         if not len(self._y):
-            raise InvalidInputError("best of Search needs a value; nothing has been told yet.")
+            raise InvalidInputError("Search has no best value yet. Report a value with tell first.")
         place = int(self._y.argmin())
         return Best(self.X[place], float(self.y[place]))
 
@@ -288,7 +281,8 @@ class Search:
         if len(rows):
             lies = gp.predict(rows)
             lies[len(waiting) :] = self._values_of_failed(lies[len(waiting) :])
-            gp = self._with_lies(gp, rows, lies)
+            with suppress(NotPositiveDefiniteError):  # the kernel matrix has no factor then
+                gp = gp.condition_on(rows, lies)
         posterior, scaling = gp.posterior_, gp.scaling_
         if self.acquisition == "logei":
             best = float(scaling.targets(at_rows.min(keepdims=True)[:, None])[0, 0])
@@ -313,14 +307,6 @@ class Search:
         nearest = distances.argsort(1)[:, :_AROUND_FAILED]
         found: np.ndarray = believed + (nearest >= n).mean(1) * (self._y.max() - believed).clip(min=0)
         return found
-
-    @staticmethod
-    def _with_lies(gp: GPRegressor, rows: np.ndarray, lies: np.ndarray) -> GPRegressor:
-        """Return the model given what is not known yet; where the kernel matrix has no factor then, without it."""
-        try:
-            return gp.condition_on(rows, lies)
-        except NotPositiveDefiniteError:
-            return gp
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}

@@ -26,11 +26,10 @@ def marked(item: Item) -> dict[str, str]:
     """
     name = getattr(item, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
-        msg = (
+        raise InvalidInputError(
             f"{item!r} cannot be saved with a model: it has no name by which gigagp.load could find it. Define it "
             "with def or class, or (a mean function) subtract it from y before the fit."
         )
-        raise InvalidInputError(msg)
     return {MARK: f"{getattr(item, '__module__', '?')}.{getattr(item, '__qualname__', name)}"}
 
 
@@ -41,11 +40,10 @@ def state_of(value: Any) -> dict[str, Any]:
     """
     named = {one.name: getattr(value, one.name) for one in fields(value) if one.init} if is_dataclass(value) else {}
     if set(getattr(value, "__dict__", ())) - set(named):
-        msg = (
+        raise InvalidInputError(
             f"{type(value).__name__} cannot be saved with a model: its contents are not known. Make it a dataclass "
             "(dataclasses.dataclass(frozen=True)) whose fields are numbers, strings and tuples."
         )
-        raise InvalidInputError(msg)
     return named
 
 
@@ -75,11 +73,10 @@ class Custom:
         item = self._items.get(name) if isinstance(name, str) else None
         if item is None:
             shown, path = str(name)[:100], str(description.get(MARK, name))[:200]
-            msg = (
+            raise InvalidInputError(
                 f"a description names {what} that is not gigagp's: {shown!r} ({path}). Import it and pass it on: "
                 f"gigagp.load(path, custom=[{shown}])."
             )
-            raise InvalidInputError(msg)
         if base is not None and not (isinstance(item, type) and issubclass(item, base)):
             msg = f"custom of gigagp.load has {item!r} for {what}; it must be a class derived from {base.__name__}."
             raise InvalidInputError(msg)

@@ -214,11 +214,10 @@ def check_tensors(
         shape = tuple(known.get(letter) for letter in letters)
         if tuple(tensor.shape) != shape or str(tensor.dtype).removeprefix("torch.") not in dtypes:
             wanted = f"({', '.join(f'{a} = {known[a]}' if a in known else a for a in letters)})"
-            msg = (
+            raise ModelFileError(
                 f"its tensor {name!r} must be {' or '.join(dtypes)} of shape {wanted}; got "
                 f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}."
             )
-            raise ModelFileError(msg)
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ModelFileError(f"its tensor {name!r} must be finite.")
         complaint = None if field.rule is None else field.rule(tensor)

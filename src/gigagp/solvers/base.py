@@ -204,11 +204,10 @@ class Problem:
         start = initial if isinstance(initial, Start) else Start(initial)
         value = _as_columns(self.operator, start.value, "initial")
         if value.shape != b.shape:
-            msg = (
+            raise InvalidInputError(
                 f"initial must have the shape of right_hand_sides, {tuple(b.shape)} as columns; "
                 f"got {tuple(value.shape)}."
             )
-            raise InvalidInputError(msg)
         self.value = value / self.scale
         self.setup_epochs += start.epochs
         if start.residual is not None:
@@ -386,8 +385,7 @@ def _as_columns(operator: LinearOperator, vectors: torch.Tensor, name: str) -> t
         msg = f"{name} of solve must be a torch.Tensor; got {type(vectors).__name__}. Use torch.as_tensor."
         raise InvalidInputError(msg)
     if vectors.is_complex():
-        msg = f"{name} of solve must be real; got {vectors.dtype}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} of solve must be real; got {vectors.dtype}.")
     if vectors.ndim not in {1, 2} or vectors.shape[0] != operator.n:
         msg = f"{name} of solve must have shape ({operator.n},) or ({operator.n}, s); got {tuple(vectors.shape)}."
         raise InvalidInputError(msg)

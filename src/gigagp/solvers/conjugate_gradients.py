@@ -130,20 +130,18 @@ class ConjugateGradients(PreparingSolver):
     def _check_truncation(self) -> None:
         for name, bounds in (("nats", self.nats), ("errors", self.errors)):
             if bounds is not None:
-                msg = (
+                raise InvalidInputError(
                     f"{name} of ConjugateGradients must be None with a truncation; got {bounds!r}. A bound that ends a "
                     "solve early brings the bias back."
                 )
-                raise InvalidInputError(msg)
         law = self._series.distribution
         least = law.minimum if law.last is None else law.last
         if least > self.max_epochs:
             what = "minimum" if law.last is None else "maximum"
-            msg = (
+            raise InvalidInputError(
                 f"{what} of the truncation of ConjugateGradients must be at most max_epochs, {self.max_epochs:g}; got "
                 f"{least}."
             )
-            raise InvalidInputError(msg)
 
     @property
     def is_random(self) -> bool:

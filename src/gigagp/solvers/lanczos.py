@@ -62,11 +62,10 @@ class Quadrature:
         alive = run.gamma > self._finest  # below, residual and coefficients are rounding
         coefficients, _ = run.step()
         if not run.finite or bool((run.failed & alive).any()):
-            msg = (
+            raise NonFiniteError(
                 "log_determinant met NaN or a direction without positive curvature: the matrix is not positive "
                 'definite in its precision. Use dtype="float64" or a larger noise variance.'
             )
-            raise NonFiniteError(msg)
         self._alphas.append(torch.where(alive, coefficients.alpha, 0.0))
         self._betas.append(torch.where(alive, coefficients.beta, 0.0))
 

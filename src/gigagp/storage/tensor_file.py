@@ -188,12 +188,11 @@ def _metadata(file: Any, path: Path) -> tuple[dict[str, str], dict[str, Any], in
         raise ModelFileError(f"{name} is a safetensors file, but gigagp did not write it.")
     version = metadata.get("version", "")
     if not re.fullmatch("[0-9]{1,6}", version) or int(version) > VERSION:
-        msg = (
+        raise ModelFileError(
             f"{name} was written by gigagp {_shortened(metadata.get('gigagp', '(unknown)'))} in layout "
             f"{_shortened(version)!r}; this is {gigagp.__version__}, which reads layouts up to {VERSION}. Update "
             "gigagp."
         )
-        raise ModelFileError(msg)
     try:
         header = json.loads(metadata["header"])
         metadata["kind"]

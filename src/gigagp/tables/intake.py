@@ -7,6 +7,7 @@ the column and the row. Masked cells are rejected like NaN, because the value un
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -98,8 +99,7 @@ def _rows(X: Sequence[Any], name: str) -> np.ndarray:
 
 def targets(y: Any, n_rows: int | None = None, name: str = "y", *, finite: bool = True, **options: Any) -> np.ndarray:
     """Return targets, float64 of shape (n,) or (n, t), as many as there are rows; the rest is as for `numbers`."""
-    if y is None:
-        raise InvalidInputError(f"{name} must be given: a fit requires y to be passed, but the target y is None.")
+    _require_given(y, name)
     values = numbers(y, name, finite=finite, **options)
     if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[1] == 0):
         raise InvalidInputError(f"{name} must have shape (n,) or (n, n_targets); got {values.shape}.")
@@ -107,13 +107,17 @@ def targets(y: Any, n_rows: int | None = None, name: str = "y", *, finite: bool 
     return values
 
 
+def _require_given(y: Any, name: str) -> None:
+    if y is None:
+        raise InvalidInputError(f"{name} must be given: a fit requires y to be passed, but the target y is None.")
+
+
 def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int = 0) -> np.ndarray:
     """Return class labels, shape (n,), from an array of shape (n,) or (n, 1).
 
     They are whole numbers, booleans or strings, all of one type.
     """
-    if y is None:
-        raise InvalidInputError(f"{name} must be given: a fit requires y to be passed, but the target y is None.")
+    _require_given(y, name)
     frame = _frame(y)
     if frame is not None and len(frame[0]) == 1:
         y = frame[1][0]
@@ -308,11 +312,9 @@ def _column(values: Any) -> Any:
 
 
 def _refuse_repeated(columns: Sequence[Any], name: str) -> None:
-    seen: set[Any] = set()
-    for column in columns:
-        if column in seen:
+    for column, count in Counter(columns).items():
+        if count > 1:
             raise InvalidInputError(f"{name} has two columns named {column!r}. Rename one of them.")
-        seen.add(column)
 
 
 def _of_one_type(values: np.ndarray, place: Place, *, as_array: bool) -> np.ndarray:

@@ -8,7 +8,7 @@ import torch
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import GigaGPWarning
-from gigagp.inference.grid import probes
+from gigagp.inference.grid import likelihood
 from gigagp.inference.iterative.sampled_variance import variance_from_samples
 from gigagp.operators.grid.statistics import GridStatistics, RegularGrid
 from helpers import generator
@@ -40,16 +40,16 @@ def test_draws_have_the_gram_as_covariance_on_uneven_rows(name: str, monkeypatch
     """At every node, to within four standard errors and the error of the polynomial."""
     statistics = _statistics(TABLES[name])
     variance, count = statistics.gram.diagonal().clamp_min(0), 600
-    near = probes._busiest_near(statistics.gram)
+    near = likelihood._busiest_near(statistics.gram)
 
     def worst() -> float:
-        draws = probes.draw_from_gram(statistics.gram, count, generator())
+        draws = likelihood.draw_from_gram(statistics.gram, count, generator())
         error = (draws.square().mean(1).sqrt() - variance.sqrt()).abs()
         return float((error / (4.5 * (variance / (2 * count)).sqrt() + 0.01 * near.sqrt() + 1e-12)).max())
 
     assert worst() < 1
     if name == "gaussian":  # the control: rounding errors scaled to unit size
-        monkeypatch.setattr(probes, "_ROUNDINGS", 0.0)
+        monkeypatch.setattr(likelihood, "_ROUNDINGS", 0.0)
         assert worst() > 1e3
 
 

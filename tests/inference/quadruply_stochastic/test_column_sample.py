@@ -136,7 +136,6 @@ ENUMERATED = {
     "anchored, all controls": QuadruplyStochastic(
         n_basis=4, n_columns=4, column_batch=2, basis_batch=2, n_support=3, linear_control=True
     ),
-    "ordered": QuadruplyStochastic(n_basis=4, n_columns=2, column_batch=1, order="information"),
     "inducing": QuadruplyStochastic(
         n_basis=4, basis="inducing", n_columns=3, column_batch=2, n_support=2, prior_control=True, basis_batch=2
     ),

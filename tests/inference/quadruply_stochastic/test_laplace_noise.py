@@ -224,3 +224,21 @@ def test_a_search_that_has_not_ended_says_so(monkeypatch):
         gp = GPRegressor(kernels.RBF(1.0, 1.0), QuadruplyStochastic(n_basis=n_basis), None, **settings)
         with pytest.warns(FitWarning, match=r"promised [0-9.]+(e\+0[0-9])? nats"):
             gp.fit(x, y)
+
+
+def test_a_step_of_the_mean_alone_ends_a_search_with_two_targets():
+    """Targets share a covariance: steps that moved it, too, gained nothing, and a third of a nat was missed."""
+    rng = torch.Generator().manual_seed(4)
+    places = [
+        centre + 1e-2 * torch.randn(n, 1, generator=rng, dtype=torch.float64) for centre, n in ((0.0, 5), (1.0, 4))
+    ]
+    x = torch.cat(places)
+    gram, basis = kernels.Matern(2.5, 0.2, 0.13).bind(1).block(x, x), torch.cat([torch.ones_like(x), x], 1)
+    y, noises = torch.randn(9, 2, generator=rng, dtype=torch.float64), torch.full((9,), 0.01).double()
+
+    def best(noise, start=None):
+        return best_latent(gram, basis, noise, y, Laplace(), 20, start, 1e-9)
+
+    near = best(3 * noises)
+    warm = best(noises, near.sites(gram, basis, near.fit.bend))
+    assert best(noises).value == pytest.approx(warm.value, abs=1e-3)

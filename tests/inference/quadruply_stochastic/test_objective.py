@@ -85,7 +85,6 @@ SETTINGS = {
     "controlled as printed": QuadruplyStochastic(n_basis=8, n_support=3, n_columns=2, control="as_printed"),
     "controlled targets": QuadruplyStochastic(n_basis=8, linear_control=True),
     "chevron": QuadruplyStochastic(n_basis=8, n_columns=2),
-    "ordered chevron": QuadruplyStochastic(n_basis=8, n_columns=2, order="information"),
     "controlled chevron": QuadruplyStochastic(n_basis=8, n_columns=3, n_support=4),
     "full": QuadruplyStochastic(n_basis=8, n_columns=8),
     "inducing": QuadruplyStochastic(n_basis=5, basis="inducing"),
@@ -147,9 +146,7 @@ ENUMERATED = {
     "quadratic controls": QuadruplyStochastic(n_basis=4, n_support=3, control="quadratic"),
     "controlled as printed": QuadruplyStochastic(n_basis=4, n_support=3, n_columns=2, control="as_printed"),
     "controlled chevron": QuadruplyStochastic(n_basis=4, n_columns=2, n_support=3),
-    "all controls, ordered": QuadruplyStochastic(
-        n_basis=4, n_columns=2, n_support=3, linear_control=True, order="information"
-    ),
+    "all controls": QuadruplyStochastic(n_basis=4, n_columns=2, n_support=3, linear_control=True),
     "inducing chevron": QuadruplyStochastic(n_basis=4, basis="inducing", n_columns=1, n_support=2, prior_control=True),
     "inducing chevron, anchored": QuadruplyStochastic(
         n_basis=4, basis="inducing", basis_batch=2, n_columns=1, n_support=2, prior_control=True

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp import GPRegressor, kernels
+from gigagp import GPClassifier, GPRegressor, kernels
 from gigagp.inference import RelevanceVectorMachine
+from gigagp.inference.quadruply_stochastic import whole
 from gigagp.inference.quadruply_stochastic.newton import WeightSearch
 from gigagp.inference.quadruply_stochastic.whole import relevant_weights
-from gigagp.model.likelihoods import Gaussian
+from gigagp.model.likelihoods import Gaussian, Probit
 
 NOISE, FAR = 0.01, 1e6
 
@@ -93,3 +94,36 @@ def test_the_weights_are_the_posterior_of_their_precisions() -> None:
     tolerance = np.sqrt(2e-6 * len(y))
     assert (error < tolerance * np.sqrt(covariance.diagonal())).all()
     np.testing.assert_allclose(weights.root().square().sum(1)[index], covariance.diagonal(), rtol=tolerance)
+
+
+def steps_for_labels(monkeypatch: pytest.MonkeyPatch, **settings: float) -> tuple[int, float]:
+    """Return the Newton steps for labels, and the bound of the precisions found."""
+    for name, value in settings.items():
+        monkeypatch.setattr(whole, name, value)
+    calls, step = [], WeightSearch._step
+    monkeypatch.setattr(WeightSearch, "_step", lambda *given: calls.append(1) or step(*given))
+    Phi, y = problem(6)
+    n, ones = len(y), torch.ones(len(y)).double()
+    parts = torch.tensor(Phi), ones, ones, torch.tensor(np.sign(y))[:, None], ones[:, None][:, :0]
+    found = relevant_weights(WeightSearch(*parts, Probit(), None, 40), 1.0, 1e4, 1e-7)
+    monkeypatch.undo()
+    assert found.promised < 1e-5 * n
+    return len(calls), found.value
+
+
+def test_searches_between_updates_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps for labels halve what is left, and the weights change with the next update anyway."""
+    found, value = steps_for_labels(monkeypatch)
+    many, wanted = steps_for_labels(monkeypatch, _SHARE=0.0)
+    assert found < 0.7 * many
+    assert value == pytest.approx(wanted, abs=1e-4 * 40)
+
+
+def test_precisions_are_learned_once_at_each_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The posterior learned them again, for half of the time of a fit to labels."""
+    calls, learn = [], whole.relevant_weights
+    monkeypatch.setattr(whole, "relevant_weights", lambda *given: calls.append(1) or learn(*given))
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (25, 1))
+    GPClassifier(inference=RelevanceVectorMachine()).fit(X, np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=25) > 0)
+    assert len(calls) == 1

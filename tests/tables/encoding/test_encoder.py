@@ -171,7 +171,7 @@ def test_missing_cells_in_columns_that_had_none():
     encoder = TableEncoder.fit(X)
     new = X.iloc[:3].copy()
     new.loc[new.index[0], "number"], new.loc[new.index[1], "city"], new.loc[new.index[2], "day"] = np.nan, None, pd.NaT
-    with pytest.warns(EncodingWarning, match=r"'number' has 1 missing cell, and had none.*a missing cell.*'day' has 1"):
+    with pytest.warns(EncodingWarning, match=r"'number' has 1 missing cell, but had none.*a missing cell.*'day' has 1"):
         found = encoder.transform(new)
     assert found[0, 0] == np.median(X["number"])
     assert found[1, 4 if X["city"].nunique() == 3 else 3] == 1

@@ -63,7 +63,7 @@ def test_every_kind_gives_the_same_rows(tmp_path):
         assert len(preview.sample) == N
         if name == "generator":
             assert (preview.lower, preview.n_rows) == ([-9.0, -900.0], None)
-            with pytest.raises(InvalidInputError, match="read once, and have been"):
+            with pytest.raises(InvalidInputError, match="can be read only once"):
                 next(source.chunks())
         else:
             assert (preview.lower, preview.upper, preview.n_rows) == (X.min(0).tolist(), X.max(0).tolist(), N)
@@ -149,7 +149,7 @@ def bad(column=0, row=333, value=np.nan):
         (lambda: RowSource(FRAME, "Y"), "no column 'Y'. Did you mean 'y'"),
         (lambda: RowSource(FRAME, "y", "ab"), "must be a list"),
         (lambda: RowSource(FRAME, "y", ["a", "y"]), "must not contain 'y'"),
-        (lambda: RowSource(FRAME, "y", ["a", "a"]), "'a' is there twice"),
+        (lambda: RowSource(FRAME, "y", ["a", "a"]), "'a' is named twice"),
         (lambda: RowSource(FRAME, ["y", "a", "b"]), "at least one input"),
         (lambda: RowSource((X, Y), "y"), "this source has no names"),
         (lambda: RowSource(iter([])), "has no rows"),

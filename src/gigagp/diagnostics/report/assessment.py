@@ -105,8 +105,8 @@ def _about_errors(view: View, found: Predicted, error: np.ndarray, explained: fl
     if far:
         remedy = ', or fit with likelihood="student-t"' if view.adds_noise else ""
         cautions.append(
-            f"{far:,} of {found.n:,} test rows are more than {_FAR:.0f} predicted standard deviations off, which is no "
-            f"chance: look at these rows{remedy}."
+            f"{far:,} of {found.n:,} test rows are more than {_FAR:.0f} predicted standard deviations off, more "
+            f"than chance explains: look at these rows{remedy}."
         )
     if found.outside > 0:
         cautions.append(

@@ -197,11 +197,10 @@ class JointPosterior:
 
     def _finite(self, values: Tensor) -> Tensor:
         if not bool(torch.isfinite(values.detach()).all()):
-            msg = (
+            raise NonFiniteError(
                 "The posterior is not finite at some points: intermediate results leave the range of floating point. "
                 "Use points nearer to the training rows."
             )
-            raise NonFiniteError(msg)
         return values.to(dtype=self.X.dtype, device=self.X.device)
 
     def _in_units(self, mean: Tensor, offset: Tensor | None) -> Tensor:
@@ -233,11 +232,10 @@ class JointPosterior:
 
     def _require_normal(self, method: str) -> None:
         if self._posterior.is_mixture:
-            msg = (
+            raise InvalidInputError(
                 f"{method} of the posterior of several kernels, which were averaged, does not exist: their mixture is "
                 "not normal. Fit with one kernel, or use the mean and the variance, which are those of the mixture."
             )
-            raise InvalidInputError(msg)
 
 
 class JointOutputs:
@@ -330,11 +328,10 @@ def cholesky_of_batches(covariance: Tensor, scale: float) -> Tensor:
             if not bool(failed.any()):
                 break
             if larger is None:
-                msg = (
+                raise NotPositiveDefiniteError(
                     f"The joint covariance of {len(eye)} points is not positive definite with {_JITTERS[-1]:g} of the "
                     "prior variance on its diagonal. Take fewer points at once, or a smaller tolerance of the solver."
                 )
-                raise NotPositiveDefiniteError(msg)
             added = torch.where(failed[:, None, None], larger * scale, added)
     factor: Tensor = torch.linalg.cholesky_ex(covariance + added * eye)[0]
     return factor

@@ -214,11 +214,10 @@ class Predictor:
         likelihood, response = self.likelihood, self._response
         has_quantiles = isinstance(likelihood, Gaussian) or likelihood.is_scale_mixture
         if response is None and include_noise and not has_quantiles:
-            msg = (
+            raise InvalidInputError(
                 "include_noise of GPRegressor.predict_quantile must be False with the "
                 f"{likelihood.name} likelihood: only quantiles of the latent function are available."
             )
-            raise InvalidInputError(msg)
         at = self._at(X)
         each: list[float] = levels.reshape(-1).tolist()
         if response is not None:
@@ -269,19 +268,17 @@ class Predictor:
         posterior, scaling, response = self.posterior, self.scaling, self._response
         found = posterior.left_out()
         if found is None or not isinstance(posterior, RowsPosterior):
-            msg = (
+            raise InvalidInputError(
                 "leave_one_out of GPRegressor needs inference.Exact, Iterative or Vecchia with Gaussian noise, and all "
                 f"rows of the fit; this is a {posterior.kind} posterior of {posterior.n_rows:,} rows."
             )
-            raise InvalidInputError(msg)
         alone = needed_rows(posterior.table.basis)
         if len(alone):
-            msg = (
+            raise InvalidInputError(
                 "leave_one_out of GPRegressor needs coefficients of the mean that all other rows determine. "
                 f"Without row {int(alone[0])} (counted from 0) one of them is unknown; there are {len(alone)} such "
                 "row(s). An input may be zero everywhere else. Fit with mean='constant', or without these rows."
             )
-            raise InvalidInputError(msg)
         found = found.of_student(posterior.table.Y, posterior.model)
         X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
         if response is None:

@@ -66,11 +66,10 @@ class PriorPosterior(Posterior):
         """Return the noise variance of rows, shape (m,); raise `InvalidInputError` if none was given."""
         if self.knows_noise:
             return self.model.noise_at(X)
-        msg = (
+        raise InvalidInputError(
             "include_noise of GPRegressor.predict before fit needs one number as noise_variance of the estimator, or a "
             "White term in its kernel; there is neither."
         )
-        raise InvalidInputError(msg)
 
     def mean(self, X: torch.Tensor) -> torch.Tensor:
         """Return zeros, shape (m, 1); the estimator adds a fixed mean."""
@@ -124,11 +123,10 @@ def prior_predictor(estimator: Any, X: Any) -> tuple[Predictor, np.ndarray]:
     likelihood = resolve_likelihood(estimator.likelihood)
     refuse_white(estimator.kernel, likelihood)
     if estimator.target_transform != "none":
-        msg = (
+        raise InvalidInputError(
             f"target_transform of GPRegressor is {estimator.target_transform!r}, which is learned from targets: fit "
             'first. Before a fit, only "none" has predictions.'
         )
-        raise InvalidInputError(msg)
     inputs = intake.estimator_inputs(estimator, X, reset=True)
     dtype, device = DTYPES[estimator.dtype], resolve_device(estimator.device)
     start, noise = copy.copy(estimator), estimator.noise_variance

@@ -135,11 +135,10 @@ class TransformedTarget(Response):
 
     def require_joint(self) -> None:
         """Refuse: the transforms are not differentiable functions of tensors."""
-        msg = (
+        raise InvalidInputError(
             "posterior of GPRegressor needs target_transform='none': the function is normal in units of the "
             "transformed target only. Transform the target before the fit, or use predict and sample_functions."
         )
-        raise InvalidInputError(msg)
 
     def joint(self, latent: JointPosterior, *, include_noise: bool) -> TargetPosterior:
         """Refuse; see `require_joint`."""
@@ -147,11 +146,10 @@ class TransformedTarget(Response):
         raise AssertionError
 
     def refuse_parts(self) -> NoReturn:
-        msg = (
+        raise InvalidInputError(
             "return_parts of GPRegressor.predict must be False with a target_transform: the two parts add up "
             "in units of the transformed target only. posterior_.variance_parts has them, standardized."
         )
-        raise InvalidInputError(msg)
 
 
 class TargetOfLikelihood(Response):
@@ -210,22 +208,20 @@ class TargetOfLikelihood(Response):
         return TargetPosterior(latent, self.likelihood, self.scaling, include_noise=include_noise)
 
     def refuse_parts(self) -> NoReturn:
-        msg = (
+        raise InvalidInputError(
             f"return_parts of GPRegressor.predict must be False with the {self.likelihood.name} likelihood: the two "
             "parts add up for the latent function only. posterior_.variance_parts has them where there are any."
         )
-        raise InvalidInputError(msg)
 
 
 def _require_rising(likelihood: Likelihood) -> None:
     """Refuse a mean that falls somewhere where the latent function rises: its quantiles are not those of f."""
     values = likelihood.target_mean(torch.linspace(-30, 30, 241, dtype=torch.float64))
     if bool((values.diff() < 0).any()):
-        msg = (
+        raise InvalidInputError(
             f"quantiles of the mean of {likelihood.name} targets need a mean that rises with the latent function: "
             f"{type(likelihood).__name__}.target_mean must not fall."
         )
-        raise InvalidInputError(msg)
 
 
 def response_of(scaling: Scaling, transform: TargetTransform, likelihood: Likelihood) -> Response | None:

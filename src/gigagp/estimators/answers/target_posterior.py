@@ -79,21 +79,19 @@ class TargetPosterior:
             With ``include_noise``: measurements are drawn by `gigagp.GPRegressor.sample_y`.
         """
         if self._noisy:
-            msg = (
+            raise InvalidInputError(
                 f"rsample of posterior needs include_noise=False with the {self._likelihood.name} likelihood, whose "
                 "measurements do not move with the points. sample_y draws them."
             )
-            raise InvalidInputError(msg)
         found = self.latent.rsample(sample_shape, base_samples, random_state)
         return self._in_units(self._likelihood.target_mean(self._standardized(self._with_axis(found))))
 
     def log_prob(self, values: Tensor) -> NoReturn:
         """Refuse: the distribution is not normal."""
-        msg = (
+        raise InvalidInputError(
             f"log_prob of posterior does not exist for the {self._likelihood.name} likelihood: the distribution is not "
             "normal. predictive_log_density has the log probability of a measurement."
         )
-        raise InvalidInputError(msg)
 
     # Internals --------------------------------------------------------------------------------------------------------
 

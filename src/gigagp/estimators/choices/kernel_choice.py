@@ -43,7 +43,7 @@ class KernelChoice:
     """What a rule has tried, and by how much it won. For ``kernel="auto"`` the rule is one of the two."""
 
     rule: Literal["average", "choose"]
-    n_rows: int  # of the rows that the gains are those of
+    n_rows: int  # number of rows that the gains are computed from
     tried: tuple[TriedKernel, ...]  # the default comes first
 
     def lines(self) -> list[str]:

@@ -196,11 +196,10 @@ def average(
         msg = 'checkpoint of GPRegressor.fit must be None with kernel="average", which is for short fits; got a file.'
         raise InvalidInputError(msg)
     if objective.table.n_targets > 1:
-        msg = (
+        raise InvalidInputError(
             'kernel="average" of GPRegressor weights kernels for one target; got '
             f'{objective.table.n_targets} that share it. Use outputs="independent", or give a kernel.'
         )
-        raise InvalidInputError(msg)
     candidates = _candidates(model, inference, objective.table)
     require_factors(objective.table, len(candidates))
     trials: list[_Kernel] = []

@@ -117,11 +117,10 @@ def learn_transform(arguments: Arguments, X: np.ndarray, y: np.ndarray, generato
     with np.errstate(over="ignore", under="ignore"):
         variance = float(np.square(centre_and_spread(y[:, None])[1][0]))
     if not 0 < variance < np.inf:
-        msg = (
+        raise InvalidInputError(
             f"y must be in other units for target_transform={name!r}: the square of its standard deviation leaves the "
             "range of float64."
         )
-        raise InvalidInputError(msg)
     if not y.min() < y.max():
         return _unlearned(name, y).noted("the targets are constant")
     rows = torch.randperm(len(y), generator=generator)[: n_learned(len(y), arguments.budget)].sort().values.numpy()

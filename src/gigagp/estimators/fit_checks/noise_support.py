@@ -6,9 +6,9 @@ The likelihood can find less noise than there is in two ways, and each has a rul
    function follows all others. Rows of one place show the noise by their spread; if they are few, the noise is learned
    again from one row of each place. Even without repeats, a kernel that correlates no place with another fits as well
    as noise of the same size, and the noise takes its variance (`_from_places`).
-2. Half of all targets are equal, a few are giants, or many rows repeat: what a few rows gain from little noise hides
-   what the others lose. Learning begins again on three quarters of the rows, four times, and the noise gets what the
-   left-out rows support (`most_supported`).
+2. Half of all targets are equal, a few are very large, or many rows repeat: what a few rows gain from little noise
+   hides what the others lose. Learning begins again on three quarters of the rows, four times, and the noise gets what
+   the left-out rows support (`most_supported`).
 """
 
 from __future__ import annotations

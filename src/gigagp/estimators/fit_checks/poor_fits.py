@@ -61,7 +61,7 @@ _ROWS, _AMONG, _NEAREST = 500, 5000, 3
 
 
 class Rows(NamedTuple):
-    """Rows of a fit that it is checked by."""
+    """Rows of a fit that checks look at."""
 
     n_rows: int
     targets: Callable[[], np.ndarray]  # (n, t) in any units
@@ -199,10 +199,10 @@ def _fitted_correlations(posterior: Posterior, X: Tensor, rows: Tensor, *, with_
     itself = found.rows[:, 0] == rows
     others = torch.where(itself, found.rows[:, 1], found.rows[:, 0])
     correlations = torch.where(itself, found.correlations[:, 1], found.correlations[:, 0])
-    if not with_noise:
-        return correlations
-    shares = kernel.diagonal(X) / (kernel.diagonal(X) + posterior.noise_at(X))
-    return correlations * (shares[rows] * shares[others]).sqrt()
+    if with_noise:
+        shares = kernel.diagonal(X) / (kernel.diagonal(X) + posterior.noise_at(X))
+        correlations = correlations * (shares[rows] * shares[others]).sqrt()
+    return correlations.nan_to_num(0.0)  # a variance of zero, as float32 has for constant targets
 
 
 @torch.no_grad()

@@ -47,6 +47,11 @@ _CLASSES.update(  # one of them has the same name as a solver
     }
 )
 _NAMES = {item: name for name, item in _CLASSES.items()}
+#: Settings that the classes no longer have, by class, with the value at which a file may name them: they do nothing.
+_DROPPED: dict[str, dict[str, Any]] = {
+    "QuadruplyStochastic": {"order": "given"},
+    "RelevanceVectorMachine": {"order": "given"},
+}
 
 
 def to_plain(value: Any) -> Any:
@@ -66,11 +71,10 @@ def to_plain(value: Any) -> Any:
     if (is_dataclass(value) and not isinstance(value, type)) or isinstance(value, Likelihood):
         settings = {name: to_plain(item) for name, item in state_of(value).items()}
         return {"class": type(value).__name__, "settings": settings} | marked(type(value))
-    msg = (
+    raise InvalidInputError(
         f"a setting of type {type(value).__name__} cannot be saved: {str(value)[:200]!r}. Use the settings of gigagp, "
         "or a frozen dataclass."
     )
-    raise InvalidInputError(msg)
 
 
 def kept_optimizer(optimizer: Any) -> Any:
@@ -115,10 +119,22 @@ def from_plain(data: Any, custom: Custom = NOTHING, n_inputs: int | None = None)
     cls = _CLASSES.get(name) if MARK not in data else None
     if cls is None:
         cls = _registered(data.get(MARK)) or custom.find(name, data, "a setting")
+    elif name in _DROPPED:
+        settings = _without_dropped(name, settings)
     try:
         return cls(**{key: from_plain(item, custom, n_inputs) for key, item in settings.items()})
     except TypeError as error:
         raise InvalidInputError(f"the description of {name} has arguments that it does not take: {error}.") from error
+
+
+def _without_dropped(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings without those that their class no longer has, or refuse them where they changed something."""
+    dropped = _DROPPED[name]
+    for key, idle in dropped.items():
+        if settings.get(key, idle) != idle:
+            msg = f"{key} of {name} must be {idle!r}, the only choice that this version has; got {settings[key]!r}."
+            raise InvalidInputError(f"{msg} Fit the model again without it.")
+    return {key: item for key, item in settings.items() if key not in dropped}
 
 
 def _registered(path: Any) -> type | None:

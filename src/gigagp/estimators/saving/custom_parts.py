@@ -53,17 +53,15 @@ def checked_again(estimator: FittedEstimator, header: Mapping[str, Any]) -> dict
         same = same and known_values(kernel, mean, estimator.scaling_) == values
         from_plain(again["settings"]["likelihood"], custom)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        msg = (
+        raise InvalidInputError(
             f"the model cannot be saved: {names} cannot be recreated from its description ({error}). Its constructor "
             "has to accept the values of to_dict (a kernel) or its fields (a dataclass), as numbers, strings and lists."
-        )
-        raise InvalidInputError(msg) from error
+        ) from error
     if not same:
-        msg = (
+        raise InvalidInputError(
             f"the model cannot be saved: {names}, recreated from its description, differs from the original. "
             "All arguments of its constructor have to be in settings() (a kernel) or in fields (a dataclass)."
         )
-        raise InvalidInputError(msg)
     return values
 
 

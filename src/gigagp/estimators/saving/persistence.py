@@ -108,11 +108,10 @@ def load(path: Path, custom: Iterable[Item] = ()) -> Any:
         raise ModelFileError(f"{os.fspath(path)} cannot be loaded: {error}") from error
     except _UNSOUND as error:
         shown = f"{type(error).__name__}: {error}"
-        msg = (
+        raise ModelFileError(
             f"{os.fspath(path)} is a gigagp file, but its content is not a complete {kind} ({shown[:300]}). Save it "
             "again."
-        )
-        raise ModelFileError(msg) from error
+        ) from error
 
 
 def _estimator_class(kind: str, path: Path, header: Mapping[str, Any], custom: Custom) -> Any:

@@ -390,11 +390,10 @@ class PlanningObjective(AutomaticObjective):
         check_plan(model, self.table.X.device)
         self._choose(model)
         if self.plan is None:
-            msg = (
+            raise InvalidInputError(
                 "plan of GPRegressor needs memory for the neighbours of a row, more than the memory budget of "
                 f"{size_in_words(self.table.budget)}. Give a larger memory_budget."
             )
-            raise InvalidInputError(msg)
         return self.plan
 
 

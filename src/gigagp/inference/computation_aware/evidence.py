@@ -116,11 +116,10 @@ class Evidence:
         self.model, self.table, self.actions, self.loss, self.matrix = model, table, actions, loss, matrix
         self.noise = noise + model.kernel.white(table.X).detach().double()
         if loss == "elbo" and not bool((self.noise > 0).all()):
-            msg = (
+            raise InvalidInputError(
                 "noise_variance must be positive for the ELBO of ComputationAware, which divides by it; got "
                 f'{float(self.noise.min()):g}. Use loss="projected", or a small noise.'
             )
-            raise InvalidInputError(msg)
         if product is None:
             product = actions.kernel_product(matrix)
         else:

@@ -52,8 +52,7 @@ class RecordingMatrix(KernelMatrix):
         if capacity is None:
             capacity = max(1, min(_CAPACITY, table.budget // (4 * 16 * self.n)))
         if capacity < 1:
-            msg = f"capacity of RecordingMatrix must be at least 1; got {capacity!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"capacity of RecordingMatrix must be at least 1; got {capacity!r}.")
         self.model, self.table = model, table
         self.capacity, self.n_leading = capacity, table.n_targets + table.basis.shape[1]
         #: number of recorded columns
@@ -135,8 +134,7 @@ class RecordingMatrix(KernelMatrix):
         multiplied again, at the cost that `add_blocks` has saved.
         """
         if not self.count:
-            msg = "RecordingMatrix has no product yet; solve with it first."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("RecordingMatrix has no product yet; solve with it first.")
         S = torch.cat(self._inputs, 1).double()
         norms = S.norm(dim=0)
         used = norms > 0  # solutions that start at zero leave columns of zeros

@@ -176,17 +176,15 @@ class Inference(Settings, ABC):
         why = f", whose sums and solves are {self.abilities.dtypes[0]}"
         if dtype == "mixed" and len(self.abilities.dtypes) > 1:
             why = ": only the products of iterative solvers can be mixed"
-        msg = f"dtype of GPRegressor must be {known} with {self.label}{why}; got {dtype!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"dtype of GPRegressor must be {known} with {self.label}{why}; got {dtype!r}.")
 
     def check_device(self, device: torch.device, *, asked: bool = True) -> None:
         """Refuse (`InvalidInputError`) a device that a user has chosen and that this method does not support."""
         if asked and self.abilities.devices == "cpu" and device.type != "cpu":
-            msg = (
+            raise InvalidInputError(
                 f'device of GPRegressor must be "auto" or "cpu" with {self.label}, which runs on the CPU; got '
                 f"{str(device)!r}."
             )
-            raise InvalidInputError(msg)
 
     def check_bounds(self, bounds: tuple[Any, Any] | None) -> tuple[list[float], list[float]] | None:
         """Return the argument ``bounds`` of `GPRegressor.fit_table` as lists.
@@ -204,31 +202,27 @@ class Inference(Settings, ABC):
     def check_model(self, model: Model) -> None:
         """Refuse (`InvalidInputError`) a kernel, mean or noise that this method does not support, before any work."""
         if self.abilities.kernels == "random features" and not model.kernel.has_features():
-            msg = (
+            raise InvalidInputError(
                 f"kernel of GPRegressor must have random features for {self.label}; got {model.kernel!r}. Use "
                 "inference.Exact(), or give the kernel a spectrum."
             )
-            raise InvalidInputError(msg)
         most, d = self.abilities.most_inputs, model.n_inputs
         if most is not None and d > most:
-            msg = (
+            raise InvalidInputError(
                 f"X of GPRegressor must have at most {most} inputs with {self.label}; got {d}. Use inference.Iterative."
             )
-            raise InvalidInputError(msg)
         if not self.abilities.row_noise and model.noise_is_known:
-            msg = (
+            raise InvalidInputError(
                 f"noise_variance of GPRegressor must be one number, or None, with {self.label}; got one for each row. "
                 "Use inference.Iterative."
             )
-            raise InvalidInputError(msg)
 
     def in_processes(self) -> Inference:
         """Return the method whose processes share the rows of a stream; by default raise `InvalidInputError`."""
-        msg = (
+        raise InvalidInputError(
             "inference of GPRegressor for fit_table with distributed=True must be inference.Grid, whose processes "
             f"share the files; got {self!r}. Load the table and use fit."
         )
-        raise InvalidInputError(msg)
 
     def check_held(self) -> None:
         """Refuse (`InvalidInputError`) settings that apply only to rows that are not held in memory."""

@@ -276,11 +276,10 @@ class Posterior(ABC):
         InvalidInputError
             If this inference method does not separate the two parts.
         """
-        msg = (
+        raise InvalidInputError(
             f"return_parts of GPRegressor.predict needs inference.ComputationAware or Exact; this is a {self.kind} "
             "posterior, which does not tell the parts of its variance apart."
         )
-        raise InvalidInputError(msg)
 
     def left_out(self) -> LeftOut | None:
         """Return the distribution of each row given all others; by default None."""

@@ -91,8 +91,7 @@ def hold_rows(job: StreamJob, access: RowAccess, beside: int) -> HeldRows:
     what = f"A fit that holds {fewest:,} rows with {width} numbers each"
     require(fewest * each, job.budget, what, "Raise memory_budget, or use inference.Grid (up to three inputs).")
     if n < 2:
-        msg = f"The source of fit_table must have at least two rows; got {n}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"The source of fit_table must have at least two rows; got {n}.")
     room = job.budget / each
     # The rows that are drawn are a random number of them, which hardly ever is four standard deviations too large.
     share = 1.0 if n <= room else (room - 4 * room**0.5) / n

@@ -30,20 +30,18 @@ class TrainingTable:
         dtype = str(self.X.dtype).removeprefix("torch.")
         for name, values in (("X", self.X), ("y", self.Y)):
             if not bool(torch.isfinite(values).all()):
-                msg = (
+                raise InvalidInputError(
                     f"{name} leaves the range of {dtype} in the units of the fit: its entries, or their differences, "
                     'are too large. Take standardize=True, dtype="float64" or other units.'
                 )
-                raise InvalidInputError(msg)
         if self.X.abs().max() > _FARTHEST * torch.finfo(self.X.dtype).max ** 0.5:
             row, column = divmod(int(self.X.abs().argmax()), self.n_inputs)
-            msg = (
+            raise InvalidInputError(
                 f"X has an entry too far from the others, in row {row}, column {column}: it is "
                 f"{float(self.X[row, column]):.0e} in the units of the fit, and squares of distances leave the range "
                 f"of {dtype}. If it stands for a missing number, make it NaN or leave the row out; otherwise take "
                 'dtype="float64" or other units.'
             )
-            raise InvalidInputError(msg)
         return self
 
     @property

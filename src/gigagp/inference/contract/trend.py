@@ -29,8 +29,7 @@ class Trend(NamedTuple):
         Raises `KeyError` if the file has only one of the root and the tensor ``beside``, which the root multiplies.
         """
         if ("coefficient_root" in tensors) != (beside in tensors):
-            msg = f"coefficient_root without {beside}, or the other way round"
-            raise KeyError(msg)
+            raise KeyError(f"coefficient_root without {beside}, or the other way round")
         coefficients = tensors["coefficients"]
         root = tensors.get("coefficient_root")
         return cls(coefficients, coefficients.new_zeros(len(coefficients), len(coefficients)) if root is None else root)

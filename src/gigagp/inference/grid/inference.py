@@ -115,12 +115,11 @@ class Grid(GridSettings, Inference):
         """
         check_terms(model.kernel)
         if model.noise_is_known and model.kernel.has_white:
-            msg = (
+            raise InvalidInputError(
                 "kernel of GPRegressor must have no white term with inference.Grid if noise_variance is given for each "
                 f"row, because the rows are weighted once; got {model.kernel!r}. Add its variance to those of the "
                 "rows, or use inference.Iterative."
             )
-            raise InvalidInputError(msg)
         super().check_model(model)
 
     def in_processes(self) -> Grid:
@@ -129,11 +128,10 @@ class Grid(GridSettings, Inference):
     def check_held(self) -> None:
         """Refuse (`InvalidInputError`) ``distributed``, because every process would have been given the same rows."""
         if self.distributed:
-            msg = (
+            raise InvalidInputError(
                 "distributed of inference.Grid must be False for GPRegressor.fit; processes share the rows of "
                 "fit_table; got True."
             )
-            raise InvalidInputError(msg)
 
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None

@@ -49,7 +49,7 @@ class FittedTargets:
 class GridLikelihood:
     """The likelihood of models given statistics of the rows, with solves and random probes.
 
-    The interpolation must reproduce the mean's basis; it reproduces constant and linear functions exactly. The
+    The mean's basis is interpolated between the nodes, which reproduces constant and linear functions exactly. The
     generator gives the seeds of the frozen probes.
     """
 

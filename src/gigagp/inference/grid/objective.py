@@ -110,8 +110,9 @@ class GridObjective(TableObjective):
             X, Y, settings = self.table.X.double().cpu(), self.table.Y.double().cpu(), self.settings
             self._rows_have_noise = model.noise_is_known
             noise = model.noise_variance if model.noise_is_known else None
-            collect: Callable[..., GridStatistics]
-            collect = statistics_of_rows if self._needs_rows(choice.grid) else GridStatistics.from_rows
+            collect: Callable[..., GridStatistics] = GridStatistics.from_rows
+            if self._needs_rows(choice.grid):
+                collect = statistics_of_rows
             statistics = collect(choice.grid, X, Y, settings.n_collected, settings.seed, self.table.budget, noise)
             self._likelihood = GridLikelihood(statistics, self.table.mean, settings, self._generator)
         return self._likelihood
@@ -252,8 +253,7 @@ def choose_grid(
     if settings.size != "auto":
         size = settings.size if isinstance(settings.size, int) else tuple(settings.size)
         if not isinstance(size, int) and len(size) != d:
-            msg = f"size of Grid must have {d} numbers, one per input; got {size!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"size of Grid must have {d} numbers, one per input; got {size!r}.")
         if columns is None:
             return RegularGrid.around(lower, upper, size, settings.interpolation)
         return choose_grid_sum(settings, lower, upper, 0, kernel, 0.0, columns)

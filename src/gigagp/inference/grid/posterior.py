@@ -171,22 +171,29 @@ class GridPosterior(GrowingPosterior):
         if not bool(outside.any()):
             return X, outside
         if self.settings.outside == "refuse":
-            msg = f"{self.grid.refusal(X, ~outside)} {_OTHERWISE}"
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{self.grid.refusal(X, ~outside)} {_OTHERWISE}")
         low, high = (torch.tensor(corner, dtype=torch.float64) for corner in self.grid.accepted)
         # move slightly inward, because the corners are rounded
         width = 1e-9 * (high - low)
         return torch.minimum(torch.maximum(X, low + width), high - width), outside
 
-    def _trend_at(self, X: Tensor, inside: Tensor) -> Tensor:
-        return self.trend(inside if self.settings.outside == "clamp" else X)
+    def _basis_at(self, X: Tensor) -> Tensor:
+        """Return the mean's basis as the rows were explained with it: interpolated, and itself beyond the grid."""
+        inside, outside = self._place(X)
+        found = self.grid.interpolate(inside, self.likelihood.basis)
+        if self.settings.outside == "prior":
+            found[outside] = self.model.mean.basis(X.double()[outside])
+        return found
+
+    def trend(self, X: Tensor) -> Tensor:
+        return self._basis_at(X) @ self.coefficients
 
     def explained_basis(self, X: Tensor) -> Tensor:
         return self._interpolate(*self._place(X), self.basis_values)
 
     def trend_root(self, X: Tensor, explained: Tensor | None = None) -> Tensor:
-        basis = self.model.mean.basis(self._place(X)[0] if self.settings.outside == "clamp" else X.double())
-        return (basis - (self.explained_basis(X) if explained is None else explained)) @ self.coefficient_root
+        explained = self.explained_basis(X) if explained is None else explained
+        return (self._basis_at(X) - explained) @ self.coefficient_root
 
     def _interpolate(self, inside: Tensor, outside: Tensor, values: Tensor) -> Tensor:
         """Return grid values interpolated at points; with ``outside="prior"``, zero beyond the grid."""
@@ -200,7 +207,7 @@ class GridPosterior(GrowingPosterior):
     def mean(self, X: Tensor) -> Tensor:
         """Return the posterior mean, shape (m, t); cubic interpolation takes 4^d multiplications per point."""
         inside, outside = self._place(X)
-        return self._trend_at(X.double(), inside) + self._interpolate(inside, outside, self.values)
+        return self.trend(X) + self._interpolate(inside, outside, self.values)
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance; ``method="auto"`` is the method of `Grid.variance`.

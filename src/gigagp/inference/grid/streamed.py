@@ -89,15 +89,13 @@ class StreamedGridObjective(GridObjective):
 def stream(settings: GridSettings, job: StreamJob, generator: torch.Generator) -> BegunFit:
     """Choose a grid, pass over the rows, and return the objective on their statistics; see `StreamJob`."""
     if job.start.noise_variance is not None and job.start.noise_variance.ndim:
-        msg = (
+        raise InvalidInputError(
             "noise_variance of GPRegressor must be one number, or None, for fit_table with inference.Grid; got one for "
             "each row. Use fit, or inference.Vecchia."
         )
-        raise InvalidInputError(msg)
     collector, shift, learned = _collected(settings, job, _share(settings, job))
     if collector.n_rows < 2:
-        msg = f"The source of fit_table must have at least two rows; got {collector.n_rows}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"The source of fit_table must have at least two rows; got {collector.n_rows}.")
     statistics = collector.statistics()
     scaling = _scaling(statistics, shift, job.standardize)
     own = statistics.for_targets(torch.from_numpy(scaling.y_centre) - shift, scaling.y_scale)
@@ -137,11 +135,10 @@ def _collected(
     if job.checkpoint is not None and job.checkpoint.exists():
         collector = GridCollector.load(job.checkpoint, job.budget)
         if collector.notes.get("identity") != identity:
-            msg = (
+            raise InvalidInputError(
                 f"checkpoint {job.checkpoint} belongs to another fit (other files, columns or settings). Delete it, or "
                 "give another file name."
             )
-            raise InvalidInputError(msg)
         learned = None
         if collector.notes["kernel"] is not None:
             noise = torch.tensor(collector.notes["noise"], dtype=torch.float64)

@@ -40,12 +40,11 @@ def sum_columns(kernel: Kernel) -> list[tuple[int, ...]] | None:
     if widest > MOST_TOGETHER:
         if d <= MAX_INPUTS:
             return None
-        msg = (
+        raise InvalidInputError(
             f"kernel of GPRegressor with {d} inputs and inference.Grid must be a sum of terms of at most "
             f"{MOST_TOGETHER} inputs each; got {kernel!r}, with a term of {widest}. Give each term its inputs, such as "
             "RBF(columns=[0]) + RBF(columns=[1, 2]), or use inference.Iterative."
         )
-        raise InvalidInputError(msg)
     seen = {column for columns in found for column in columns}
     return found + [(column,) for column in range(d) if column not in seen]
 
@@ -63,11 +62,10 @@ def check_terms(kernel: Kernel) -> None:
     places = torch.linspace(-2.0, 2.0, 5 * d, dtype=torch.float64).reshape(5, d)
     white = kernel.white(places)
     if not bool((white - white[0]).abs().max() <= _ROUNDING * white.abs().max()):
-        msg = (
+        raise InvalidInputError(
             f"kernel of grid inference must have the same white noise for every row; got {kernel!r}. Use "
             "inference.Vecchia or inference.Iterative."
         )
-        raise InvalidInputError(msg)
     whole = range(d) if sum_columns(kernel) is None else None
     for one in components(kernel, whole)[0]:
         k = len(one.columns)
@@ -116,11 +114,10 @@ def choose_grid_sum(
     factor = 1.0
     while sum(map(math.prod, shapes(factor))) > most:
         if all(count == 2 + 2 * MARGIN for shape in shapes(factor) for count in shape):
-            msg = (
+            raise MemoryBudgetError(
                 f"The coarsest grids for this kernel have {sum(map(math.prod, shapes(factor))):,} nodes; memory_budget "
                 f"allows {most:,}. Raise it, or use another inference."
             )
-            raise MemoryBudgetError(msg)
         factor *= _COARSER
     return _around(lower, upper, columns, shapes(factor), settings.interpolation)
 

@@ -41,11 +41,10 @@ def require_solved(solves: Sequence[SolveRecord]) -> None:
     for one in solves:
         left = max(one.relative_residual_targets, one.relative_residual_probes or 0.0)
         if one.status in failed and not left <= _NOTHING:
-            msg = (
+            raise NotPositiveDefiniteError(
                 f"the last solves of this fit have found no answer: they leave a relative residual of {left:.2g} after "
                 f"{one.epochs:.3g} epochs. {Status[one.status].value}"
             )
-            raise NotPositiveDefiniteError(msg)
 
 
 def warn_of_unfinished(solves: Sequence[SolveRecord], remedy: str | None = None) -> None:

@@ -18,7 +18,7 @@ from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, Step,
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.optimization.objective import Evaluation
-from gigagp.products.dense import cholesky, symmetric_inverse
+from gigagp.products.dense import cholesky, symmetric_inverse, triangular_inverse
 from gigagp.runtime.memory import require
 
 #: Gain in nats an observation that ends a search.
@@ -63,6 +63,16 @@ class LatentPoint(NamedTuple):
         """Return the sites with curvatures ``bend``, (n, t), that have the slopes of the likelihood here."""
         return Sites(bend * (basis @ self.coefficients + K @ self.alpha) + self.fit.slope, bend)
 
+    def tangent(self, K: Tensor, noise: Tensor) -> Tensor:
+        """Return a linear function of K and the noise variances (n,) with the derivatives of the highest bound.
+
+        To be called at that bound, where the derivatives by the distribution are zero.
+        """
+        t, root = self.alpha.shape[1], self.curvature.sqrt()
+        inverse = symmetric_inverse(self.factor)
+        by_kernel = 0.5 * (self.alpha @ self.alpha.T - t * root[:, None] * inverse * root)
+        return (K * by_kernel).sum() + (noise * self.fit.of_noise).sum()
+
 
 class LatentObjective(TableObjective):
     """The highest lower bound over all Gaussian distributions of the latent values at the rows, one covariance for all.
@@ -93,22 +103,17 @@ class LatentObjective(TableObjective):
         """Return None: only hyperparameters are learned from this objective."""
 
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
-        msg = "this objective has no posterior; fit the weights of a basis at its hyperparameters."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("this objective has no posterior; fit the weights of a basis at its hyperparameters.")
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return the highest bound and its derivatives, in which the best distribution counts as constant."""
         best = self._maximise(model)
-        t, root = best.alpha.shape[1], best.curvature.sqrt()
-        inverse = symmetric_inverse(best.factor)
-        weights = 0.5 * (best.alpha @ best.alpha.T - t * root[:, None] * inverse * root)
         parameters = model.parameters()
         with torch.enable_grad():
             values = {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
             live, X = model.replace(values), self.table.X.double()
-            by_kernel = (live.kernel.block(X, X) * weights).sum()
-            by_noise = (self._noise(live) * best.fit.of_noise).sum()
-            slopes = torch.autograd.grad(by_kernel + by_noise, list(values.values()), allow_unused=True)
+            tangent = best.tangent(live.kernel.block(X, X), self._noise(live))
+            slopes = torch.autograd.grad(tangent, list(values.values()), allow_unused=True)
         found = {
             name: torch.zeros_like(parameters[name]) if slope is None else slope
             for name, slope in zip(values, slopes, strict=True)
@@ -164,18 +169,23 @@ def best_latent(
     def at(alpha: Tensor, coefficients: Tensor, curvature: Tensor, factor: Tensor | None = None) -> LatentPoint:
         root, known, t = curvature.sqrt(), K @ alpha, alpha.shape[1]
         factor = bent_factor(K, root) if factor is None else factor
-        half = torch.linalg.solve_triangular(factor, root[:, None] * K, upper=False)
-        removed = half.square().sum(0)
-        variance = (K.diagonal() - removed).clamp_min(1e-30)
+        variance = _variance(K, curvature, factor).clamp_min(1e-30)
         fit = expected_fit(likelihood, targets, basis @ coefficients + known, variance, noise, nodes)
         # m - tr(S Sigma) is the trace of (K + W^-1)^-1 K = W (K^-1 + W)^-1.
         trace = float((curvature * variance).sum())
         divergence = 0.5 * (float((alpha * known).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
         return LatentPoint(alpha, coefficients, curvature, factor, fit, fit.value - divergence)
 
-    def step(here: LatentPoint, bend: Tensor) -> Callable[[float], LatentPoint]:
-        alpha, coefficients, factor = newton_target(K, basis, here.sites(K, basis, bend))
-        curvature = bend.mean(1)
+    def steps_from(here: LatentPoint) -> Iterator[Step[LatentPoint]]:
+        for bend, shares in here.fit.curvatures():
+            alpha, coefficients, factor = newton_target(K, basis, here.sites(K, basis, bend))
+            yield step(here, alpha, coefficients, bend.mean(1), factor), shares, math.inf
+        # A parabola below the bound is one of the mean alone: with another covariance its step need not rise.
+        yield step(here, alpha, coefficients, here.curvature, here.factor), [1.0], math.inf
+
+    def step(
+        here: LatentPoint, alpha: Tensor, coefficients: Tensor, curvature: Tensor, factor: Tensor | None
+    ) -> Callable[[float], LatentPoint]:
         return lambda share: at(
             here.alpha + share * (alpha - here.alpha),
             here.coefficients + share * (coefficients - here.coefficients),
@@ -183,13 +193,21 @@ def best_latent(
             factor if share == 1 else None,
         )
 
-    def steps_from(here: LatentPoint) -> Iterator[Step[LatentPoint]]:
-        return ((step(here, bend), shares, math.inf) for bend, shares in here.fit.curvatures())
-
     start = start or Sites.of_likelihood(likelihood, targets, noise)
     alpha, coefficients, factor = newton_target(K, basis, start)
     here = at(alpha, coefficients, start.bend.mean(1), factor)
     return climb(here, steps_from, tolerance * targets.numel())[0]
+
+
+def _variance(K: Tensor, curvature: Tensor, factor: Tensor) -> Tensor:
+    """Return the diagonal of ``(K^-1 + W)^-1`` for ``W = diag(curvature)``, shape (n,).
+
+    It is that of ``K - K W^1/2 (I + W^1/2 K W^1/2)^-1 W^1/2 K``, whose error is a rounding of the prior variance. Where
+    the rows say more than that, ``(1 - diag (I + W^1/2 K W^1/2)^-1) / W`` has a smaller one.
+    """
+    half = torch.linalg.solve_triangular(factor, curvature.sqrt()[:, None] * K, upper=False)
+    by_rows = (1 - triangular_inverse(factor).square().sum(0)) / curvature
+    return by_rows.where(curvature * K.diagonal() > 1, K.diagonal() - half.square().sum(0))
 
 
 def newton_target(K: Tensor, basis: Tensor, sites: Sites) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -198,14 +216,19 @@ def newton_target(K: Tensor, basis: Tensor, sites: Sites) -> tuple[Tensor, Tenso
     It is kriging of the working targets ``pull / bend`` under the noise ``1 / bend`` (Rasmussen and Williams 2006, Alg.
     3.1), with generalised least squares for the coefficients. For one target its factor is also that of the point which
     a full step leads to, and is returned too.
+
+    ``alpha = W^1/2 (I + W^1/2 K W^1/2)^-1 W^-1/2 pull`` where a site says more than the prior. Elsewhere W may be zero,
+    and alpha is ``pull`` less a correction, which cancels where a site says much.
     """
     alpha, coefficients, factor = [], [], None
     for pull, bend in zip(sites.pull.T, sites.bend.T, strict=True):
-        both = torch.cat([pull[:, None], bend[:, None] * basis], 1)
         root = bend.sqrt()
         factor = bent_factor(K, root)
-        both = both - bent_solve(factor, root, K @ both)
-        solved, of_basis = both[:, :1], both[:, 1:]
+        says_more = (bend * K.diagonal() > 1)[:, None]
+        weak = pull[:, None].where(~says_more, 0.0)
+        right = (pull / root)[:, None].where(says_more, 0.0) - root[:, None] * (K @ weak)
+        solved = weak + root[:, None] * torch.cholesky_solve(right, factor)
+        of_basis = bent_solve(factor, root, basis)
         trend = Trend.from_products(basis.T @ of_basis, basis.T @ solved).coefficients
         alpha.append(solved - of_basis @ trend)
         coefficients.append(trend)

@@ -98,18 +98,16 @@ class WeightSearch:
         return climb(here, self._steps_from, tolerance * self.targets.numel())
 
     def _steps_from(self, here: Point) -> Iterator[Step[Point]]:
-        def step(bend: Tensor) -> tuple[Callable[[float], Point], float]:
-            change, by_trend, promised = self._step(here, bend)
-
-            def at(share: float) -> Point:
-                curvature = here.curvature + share * (bend.mean(1) - here.curvature)
-                return self._at(here.mean + share * change, here.trend + share * by_trend, curvature, here)
-
-            return at, promised
-
         for bend, shares in here.fit.curvatures():
-            at, promised = step(bend)
-            yield at, shares, promised
+            change, by_trend, promised = self._step(here, bend)
+            yield self._along(here, change, by_trend, bend.mean(1) - here.curvature), shares, promised
+        # A parabola below the bound is one of the mean alone: with another covariance its step need not rise.
+        yield self._along(here, change, by_trend, torch.zeros_like(here.curvature)), [1.0], promised
+
+    def _along(self, here: Point, change: Tensor, by_trend: Tensor, bend: Tensor) -> Callable[[float], Point]:
+        return lambda share: self._at(
+            here.mean + share * change, here.trend + share * by_trend, here.curvature + share * bend, here
+        )
 
     def _at(self, mean: Tensor, trend: Tensor, curvature: Tensor, known: Point | None = None) -> Point:
         """Return the point at a mean, trend and curvature; the root of a known point serves the same curvature."""

@@ -13,10 +13,8 @@ from gigagp.inference.quadruply_stochastic.bases import (
     GridEigenfunctions,
     InducingBasis,
     RadialBasis,
-    ReorderedBasis,
 )
 from gigagp.inference.quadruply_stochastic.bases.inducing import random_points
-from gigagp.inference.quadruply_stochastic.bases.reordered import most_informed
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
 from gigagp.inference.quadruply_stochastic.options import WeightProblem
 from gigagp.model.likelihoods import check_log_concave
@@ -81,8 +79,6 @@ class WeightObjective(TableObjective):
             basis = GridEigenfunctions.leading(kernel, X, most)
         else:
             basis = FourierBasis.fitting(kernel, most, int(torch.randint(2**62, (), generator=generator)))
-        if options.order == "information" and options.n_columns:
-            basis = ReorderedBasis(basis, most_informed(basis, X, min(options.n_columns, basis.size), generator))
         return basis, generator
 
     def _names_with_gradient(self, model: Model, *, of_kernel: bool) -> tuple[str, ...]:

@@ -48,7 +48,6 @@ class WeightOptions(Settings):
     control: Literal["residual", "quadratic", "as_printed"] = "residual"
     prior_control: bool = False
     linear_control: bool = False
-    order: Literal["given", "information"] = "given"
     bound: BoundForm = "sqrt"
     replacement: bool = False
     augment: bool = False
@@ -75,8 +74,7 @@ class WeightOptions(Settings):
             msg = f'prior_control and augment of {owner} are for basis="inducing"; got basis={self.basis!r}.'
             raise InvalidInputError(msg)
         if self.prior_control and not self.n_support:
-            msg = f"prior_control of {owner} needs support rows: set n_support."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"prior_control of {owner} needs support rows: set n_support.")
 
     @property
     def highest_precision(self) -> float | None:

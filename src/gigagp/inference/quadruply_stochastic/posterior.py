@@ -35,7 +35,6 @@ from gigagp.settings.schema import (
     listing,
     not_negative,
     number,
-    one_of,
     optional,
     part,
     record,
@@ -358,11 +357,10 @@ class QuadruplyStochasticPosterior(Posterior):
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the lower bound of the log marginal likelihood, with the standard error that sampled rows leave."""
         if self.bound is None:
-            msg = (
+            raise InvalidInputError(
                 f"The bound of {self.n_basis:,} inducing functions is not known: it needs the determinant of a matrix "
                 f"of that size, which is computed up to {_DENSE_PRIOR:,} functions."
             )
-            raise InvalidInputError(msg)
         return self.bound
 
     # Files ----------------------------------------------------------------------------------------------------------
@@ -454,17 +452,14 @@ def _basis_fields(header: dict[str, Any], saved: Saved, tensors: Mapping[str, Te
     """Return the fields of a basis of as many functions as there are weights."""
     mean = tensors.get("weights.mean")
     m = 0 if mean is None or not mean.ndim else len(mean)
-    kind, fields = header["kind"], {}
-    if kind == "reordered":
-        record({"below": one_of("fourier", "inducing", "radial", "grid eigenfunctions")})(header, "posterior.basis")
-        kind, fields = header["below"], {"basis.head": Field("head", "int64", below(m))}
+    kind = header["kind"]
     if kind == "fourier":
         record({"size": whole(m, m), "seed": whole(-(2**63))})(header, "posterior.basis")
-        return fields
+        return {}
     if kind in ("inducing", "radial"):
         extra: dict[str, Form] = {"jitter": number(finite=True)} if kind == "inducing" else {}
         record(extra)(header, "posterior.basis")
-        return fields | {"basis.points": Field("m d")}
+        return {"basis.points": Field("m d")}
     if kind == "grid eigenfunctions":
         record({"n_axes": whole(saved.n_inputs, saved.n_inputs)})(header, "posterior.basis")
         nodes = {f"basis.nodes.{axis}": Field(f"g{axis}", "float64") for axis in range(saved.n_inputs)}
@@ -475,6 +470,5 @@ def _basis_fields(header: dict[str, Any], saved: Saved, tensors: Mapping[str, Te
             for axis, column in zip(axes, orders.T, strict=True):
                 if axis is not None and not bool((column < axis.numel()).all()):
                     raise ModelFileError("its tensor 'basis.orders' must be places among the nodes of their axis.")
-        return fields | nodes | {"basis.orders": Field("m d", "int64", below(most))}
-    msg = f"the model file names a basis that this version does not know: {kind[:60]!r}."
-    raise ModelFileError(msg)
+        return nodes | {"basis.orders": Field("m d", "int64", below(most))}
+    raise ModelFileError(f"the model file names a basis that this version does not know: {kind[:60]!r}.")

@@ -140,8 +140,7 @@ class MinibatchObjective(WeightObjective):
     def state(self) -> State:
         """The ascent as it is; `begin` makes it."""
         if self._state is None:
-            msg = "the ascent has no state before begin(model)"
-            raise RuntimeError(msg)
+            raise RuntimeError("the ascent has no state before begin(model)")
         return self._state
 
     def own_optimizer(self) -> SubsetFirst | SparseAdam:
@@ -163,12 +162,11 @@ class MinibatchObjective(WeightObjective):
 
     def start(self, model: Model) -> NoReturn:
         """Refuse: one vector cannot hold so many weights."""
-        msg = (
+        raise InvalidInputError(
             f'optimizer of GPRegressor with inference.{type(self.problem.options).__name__} must be "auto", None, '
             "optimization.SparseAdam, SparseAdaGrad or SparseSGD where rows and functions are sampled. They are "
             "sampled because there are too many, or because row_batch, basis_batch, n_support or replacement is set."
         )
-        raise InvalidInputError(msg)
 
     def evaluate(self, model: Model) -> Evaluation:
         self.start(model)

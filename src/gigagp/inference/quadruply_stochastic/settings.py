@@ -113,9 +113,6 @@ class QuadruplyStochastic(WeightOptions, Inference):
     linear_control : bool, default False
         Whether the targets' term has a control variate (the paper's F2c). It removes the noise of sampled functions
         from the reported bound, not from its gradient. It costs a pass over rows and functions, O(n m), and m numbers.
-    order : {"given", "information"}, default "given"
-        Which functions have the dense columns: the first ones of the basis, or those about which the rows say most,
-        ``phi' phi / s``, from a pass over a thousand rows. The functions of a grid are in that order already.
     bound : {"sqrt", "linear", "as_printed"}, default "sqrt"
         How the spread of the latent value is estimated for other than Gaussian likelihoods: nearly without bias, as a
         certified lower bound that is loose with many functions, or with the paper's misprint.
@@ -225,9 +222,6 @@ class RelevanceVectorMachine(QuadruplyStochastic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.order != "given":
-            msg = f'order of RelevanceVectorMachine must be "given"; got {self.order!r}.'
-            raise InvalidInputError(msg)
         if self.basis != "fourier":
             msg = f"basis of RelevanceVectorMachine is the kernel at training rows; leave it out, got {self.basis!r}."
             raise InvalidInputError(msg)

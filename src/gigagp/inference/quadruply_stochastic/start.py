@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.contract.trend import estimate_trend
-from gigagp.inference.quadruply_stochastic.bases import Basis, InducingBasis, ReorderedBasis
+from gigagp.inference.quadruply_stochastic.bases import Basis, InducingBasis
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.latent import best_latent, curved_solve, learned_basis
 from gigagp.inference.quadruply_stochastic.options import WeightOptions, WeightProblem
@@ -173,9 +173,8 @@ def _start_points(
     """
     count = min(_count(problem, 1), basis.size)
     some = sample_indices(basis.size, count, generator).to(weights.mean.device)
-    below, index = (basis.basis, basis.original(some)) if isinstance(basis, ReorderedBasis) else (basis, some)
-    assert isinstance(below, InducingBasis)
-    rows = _rows_at(problem.table.X, below.points[index])
+    assert isinstance(basis, InducingBasis)
+    rows = _rows_at(problem.table.X, basis.points[some])
     alpha, subset = _dual(problem, model, rows, basis.prior_block(some, some))
     weights.mean[some] = alpha.to(weights.mean)
     return subset

@@ -123,11 +123,10 @@ def stream(options: WeightOptions, job: StreamJob, generator: torch.Generator) -
     scaling = _scaling(X, Y, job)
     passes = RowPasses(access, window, seed + 1)
     if options.augment:
-        msg = (
+        raise InvalidInputError(
             "augment of QuadruplyStochastic must be False for a table that is not held: its variance needs all rows at "
             "every prediction."
         )
-        raise InvalidInputError(msg)
     budget = job.budget - window * per_row // _SHARE
     like = torch.zeros(0, dtype=job.dtype, device=job.device)
     sample = TrainingTable(*_scaled(X, Y, scaling, like), job.start.mean, budget).require_finite()
@@ -145,8 +144,7 @@ def _held(options: WeightOptions, job: StreamJob, access: RowAccess, generator: 
     parts = [access.take(section, np.arange(section.count)) for section in access.sections]
     X, Y = (torch.cat([getattr(part, name) for part in parts]) for name in ("X", "Y"))
     if len(X) < 2:
-        msg = f"The source of fit_table must have at least two rows; got {len(X)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"The source of fit_table must have at least two rows; got {len(X)}.")
     scaling = _scaling(X, Y, job)
     like = torch.zeros(0, dtype=job.dtype, device=job.device)
     table = TrainingTable(*_scaled(X, Y, scaling, like), job.start.mean, job.budget).require_finite()

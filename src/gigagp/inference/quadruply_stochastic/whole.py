@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +36,7 @@ from gigagp.model.model import Model
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.subsets import SubsetFirst
-from gigagp.products.dense import cholesky
+from gigagp.products.dense import triangular_inverse
 from gigagp.runtime.machine import MULTIPLICATION, slowness
 
 #: Gain in nats an observation that ends a search: while hyperparameters move, and for the weights that are kept, whose
@@ -51,16 +52,11 @@ class WholeFit(NamedTuple):
     """The best weights at one model."""
 
     model: Model
-    weights: Weights
+    point: Point | FewRowsFit | RelevantWeights
     #: coefficients of the mean's basis, shape (p, t); zeros for labels and counts
     trend: Tensor
     #: less the trend, shape (n, t)
     targets: Tensor
-    open_trend: OpenTrend
-    #: of the log-likelihood at the rows, shape (n,)
-    curvature: Tensor
-    #: the bound
-    value: float
     #: gain in nats that the last Newton step promised, which a search that ended early has missed
     promised: float
 
@@ -128,7 +124,7 @@ class WholeObjective(WeightObjective):
     def evaluate(self, model: Model) -> Evaluation:
         """Return the highest bound at a model with enough noise for float64, and its derivatives."""
         fitted = self._fit(with_least_noise(model, self.table.X), _TOLERANCE)
-        return at_least_noise(Evaluation(fitted.value, self._gradient(fitted)), model, self.table.X)
+        return at_least_noise(Evaluation(fitted.point.value, self._gradient(fitted)), model, self.table.X)
 
     @torch.no_grad()
     def _fit(self, model: Model, tolerance: float) -> WholeFit:
@@ -147,20 +143,16 @@ class WholeObjective(WeightObjective):
             options.n_columns,
             options.quadrature_nodes,
         )
-        point: Point | FewRowsFit
+        point: Point | FewRowsFit | RelevantWeights
         if options.learns_precision:
             prior_variance = float(model.kernel.diagonal(table.X).mean())
-            relevant = relevant_weights(search, prior_variance, options.highest_precision or 0.0, _TOLERANCE)
-            point, weights = relevant.point, self._relevance_weights(relevant)
-            open_trend, promised = relevant.open_trend, relevant.promised
+            point = relevant_weights(search, prior_variance, options.highest_precision or 0.0, _TOLERANCE)
+            promised = point.promised
         else:
             point, promised = self._maximise(search, tolerance)
-            self._start, weights, open_trend = point.to_start(), self._weights(point), point.open_trend
-        trend = point.trend
-        if not problem.likelihood.has_noise:
-            trend, open_trend = problem.no_trend, OpenTrend.known(table.basis.shape[1])
-        targets = problem.centred(trend)
-        self._fitted = WholeFit(model, weights, trend, targets, open_trend, point.curvature, point.value, promised)
+            self._start = point.to_start()
+        trend = point.trend if problem.likelihood.has_noise else problem.no_trend
+        self._fitted = WholeFit(model, point, trend, problem.centred(trend), promised)
         return self._fitted
 
     def _maximise(self, search: WeightSearch, tolerance: float) -> tuple[Point | FewRowsFit, float]:
@@ -170,34 +162,23 @@ class WholeObjective(WeightObjective):
         few_rows = n < m or (n == m and not self.problem.is_gaussian)
         if few_rows and search.S.ndim == 1 and (search.n_columns is None or search.n_columns >= m):
             found = fit_few_rows(search, start if isinstance(start, Sites) else None, tolerance)
-            if found is not None:
-                return found, found.promised
+            return found, found.promised()
         return search.maximise(search.start(start if isinstance(start, Start) else None), tolerance)
 
     def _noise(self, model: Model) -> Tensor:
         rows = torch.arange(self.n_rows, device=self.table.X.device)
         return model.noise_of_rows(rows, self.table.X.double())
 
-    def _weights(self, point: Point | FewRowsFit) -> Weights:
-        like, k = self.table.X, len(point.mean)
+    def _weights(self, fitted: WholeFit) -> Weights:
+        """Return the distribution of the weights."""
+        like, point = self.table.X, fitted.point
+        if isinstance(point, RelevantWeights):
+            return point.weights(like)
+        k, root = len(point.mean), point.root
         if self.problem.options.n_columns is not None:
             k = min(self.problem.options.n_columns, k)
-        columns = point.root[:, :k].to(like) if k else None
-        return Weights(point.mean.to(like), point.root.diagonal().log().to(like), columns)
-
-    def _relevance_weights(self, found: RelevantWeights) -> Weights:
-        """Return weights of which only those of the kept functions differ from their prior."""
-        like, (point, kept, precision) = self.table.X, found[:3]
-        m = len(precision)
-        mean, log_scale = like.new_zeros(m, point.mean.shape[1]), (-0.5 * precision.log()).to(like)
-        root = like.new_zeros(m, m)
-        mean[kept], log_scale[kept] = point.mean.to(like), point.root.diagonal().log().to(like)
-        root[kept[:, None], kept] = point.root.to(like)
-        # At the end the precisions are exactly the best ones for these weights. The bound is that of the precisions
-        # before, which differ by less than the tolerance.
-        best = precision.clone()
-        best[kept] = 1 / (point.mean.square().mean(1) + point.root.square().sum(1))
-        return Weights(mean, log_scale, root, best.log().to(like))
+        columns = root[:, :k].to(like) if k else None
+        return Weights(point.mean.to(like), root.diagonal().log().to(like), columns)
 
     # The hyperparameters ---------------------------------------------------------------------------------------------
 
@@ -207,8 +188,7 @@ class WholeObjective(WeightObjective):
         The bound is at its maximum in the weights there, so they count as constants. Hyperparameters without a
         derivative have zeros: those that make the functions of a grid, or of a relevance vector machine.
         """
-        model, weights = fitted.model, fitted.weights
-        mean, root = weights.mean.double(), weights.root()
+        model, point = fitted.model, fitted.point
         found = {name: torch.zeros_like(value) for name, value in model.parameters().items()}
         learns = self.basis.is_differentiable and not self.problem.options.learns_precision
         names = self._names_with_gradient(model, of_kernel=learns)
@@ -217,22 +197,31 @@ class WholeObjective(WeightObjective):
         with torch.enable_grad():
             values = {name: model.parameters()[name].detach().clone().requires_grad_() for name in names}
             live = model.replace(values)
-            index = torch.arange(self.basis.size, device=mean.device)
+            index, X = torch.arange(self.basis.size, device=self.table.X.device), self.table.X.double()
             basis = self.basis.with_kernel(live.kernel)
-            S = weights.prior_diagonal(basis, index) if basis.has_diagonal_prior else basis.prior_block(index, index)
-            Phi = basis.columns(self.table.X.double(), index)
-            std = (Phi @ root).square().sum(1).clamp_min(1e-30).sqrt()
-            fit = self.problem.likelihood.expected_log_density(
-                fitted.targets.double(),
-                Phi @ mean,
-                std[:, None],
-                self._noise(live)[:, None],
-                self.problem.options.quadrature_nodes,
-            ).sum()
-            value = fit - dense_divergence(S, mean, root)
+            Phi = basis.columns(X, index)
+            if isinstance(point, FewRowsFit):
+                scaled = Phi / basis.prior_diagonal(index).sqrt()
+                value = point.best.tangent(scaled @ scaled.T, self._noise(live))
+            else:
+                value = self._bound(fitted, live, basis, Phi)
             slopes = torch.autograd.grad(value, list(values.values()), allow_unused=True)
         found |= {name: slope for name, slope in zip(values, slopes, strict=True) if slope is not None}
         return found
+
+    def _bound(self, fitted: WholeFit, live: Model, basis: Basis, Phi: Tensor) -> Tensor:
+        """Return the bound of the best weights as a function of the hyperparameters."""
+        weights = self._weights(fitted)
+        mean, root, index = weights.mean.double(), weights.root(), torch.arange(len(weights.mean), device=Phi.device)
+        S = weights.prior_diagonal(basis, index) if basis.has_diagonal_prior else basis.prior_block(index, index)
+        fit = self.problem.likelihood.expected_log_density(
+            fitted.targets.double(),
+            Phi @ mean,
+            (Phi @ root).square().sum(1).clamp_min(1e-30).sqrt()[:, None],
+            self._noise(live)[:, None],
+            self.problem.options.quadrature_nodes,
+        )
+        return fit.sum() - dense_divergence(S, mean, root)
 
     # Posteriors ------------------------------------------------------------------------------------------------------
 
@@ -255,7 +244,9 @@ class WholeObjective(WeightObjective):
             return self._sampled.posterior(model, generator)
         if self._basis is None:
             self.start(model)
-        fitted = self._fit(model, _LAST_TOLERANCE)
+        fitted = self._fitted
+        if fitted is None or not (self.problem.options.learns_precision and model.equals(fitted.model)):
+            fitted = self._fit(model, _LAST_TOLERANCE)
         if fitted.promised > _MISSED * self.n_observations:
             msg = (
                 f"the search for the best weights ended early: its last step promised {fitted.promised:.3g} nats and "
@@ -263,7 +254,7 @@ class WholeObjective(WeightObjective):
             )
             warn(msg, FitWarning)
         posterior = self._posterior_of(fitted)
-        posterior.bound = Estimate(fitted.value, 0.0)
+        posterior.bound = Estimate(fitted.point.value, 0.0)
         posterior.warn_of_threshold()
         return posterior
 
@@ -274,16 +265,19 @@ class WholeObjective(WeightObjective):
         mean under a Gaussian likelihood does not depend on it. Labels and counts say so much less of the function than
         targets with noise that the weights' own covariance is nearly right.
         """
-        problem, of_rows, open_trend = self.problem, None, fitted.open_trend
+        problem, of_rows, point = self.problem, None, fitted.point
+        open_trend = point.open_trend
+        if not problem.likelihood.has_noise:
+            open_trend = OpenTrend.known(self.table.basis.shape[1])
         if problem.likelihood.has_noise and not problem.options.learns_covariance:
             rows = rows_of_covariance(problem, torch.Generator().manual_seed(self.seed))
-            of_rows = RowsCovariance(fitted.model.kernel, self.table.X[rows], fitted.curvature[rows])
+            of_rows = RowsCovariance(fitted.model.kernel, self.table.X[rows], point.curvature[rows])
             open_trend = OpenTrend.at_rows(of_rows, self.table.mean.basis(of_rows.X.double()))
         return QuadruplyStochasticPosterior.of(
             problem,
             fitted.model,
             self.basis,
-            fitted.weights,
+            self._weights(fitted),
             fitted.trend,
             open_trend,
             covariance_of=of_rows,
@@ -304,65 +298,83 @@ class WholeObjective(WeightObjective):
 # The best Gaussian distribution of the weights where there are fewer rows than basis functions ------------------------
 
 
-#: Largest number that the data may multiply a prior precision by: the posterior covariance is a difference, whose
-#: relative error is this number times the rounding of float64.
-_MOST_INFORMATION = 1e9
+@dataclass(frozen=True, eq=False)
+class FewRowsFit:
+    """The best distribution of the weights, from that of the latent values at the rows; see `Point`."""
 
+    search: WeightSearch
+    #: prior covariance of the latent values
+    K: Tensor
+    best: LatentPoint
 
-class FewRowsFit(NamedTuple):
-    """The best distribution of the weights; see `Point`, which is the same for a search among the weights."""
+    @property
+    def value(self) -> float:
+        """The bound."""
+        return self.best.value
 
-    mean: Tensor
-    trend: Tensor
-    curvature: Tensor
-    #: lower factor of the covariance, shape (m, m)
-    root: Tensor
-    open_trend: OpenTrend
-    #: the start of a search at a model nearby
-    sites: Sites
-    value: float
-    #: gain in nats that another Newton step promises
-    promised: float
+    @property
+    def trend(self) -> Tensor:
+        """Coefficients of the mean's basis, shape (p, t)."""
+        return self.best.coefficients
+
+    @property
+    def curvature(self) -> Tensor:
+        """Curvature of the log-likelihood at the rows, shape (n,)."""
+        return self.best.curvature
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Mean of the weights, shape (m, t)."""
+        return self._by_weight(self.best.alpha)
+
+    @cached_property
+    def root(self) -> Tensor:
+        """Lower factor of the weights' covariance, shape (m, m).
+
+        By a QR decomposition, because the precision itself loses small variances where the rows say much: O(m^3).
+        """
+        scaled = self.curvature.sqrt()[:, None] * self.search.Phi / self.search.S.sqrt()
+        identity = torch.eye(scaled.shape[1], dtype=scaled.dtype, device=scaled.device)
+        factor = torch.linalg.qr(torch.cat([scaled.flip(1), identity]), mode="r").R
+        factor = factor * factor.diagonal().sign()[:, None]
+        # In reversed order, so that the inverse of an upper factor is a lower one.
+        return triangular_inverse(factor.T).T.flip(0, 1) / self.search.S.sqrt()[:, None]
+
+    @property
+    def open_trend(self) -> OpenTrend:
+        """What the rows leave open about ``trend``."""
+        basis = self.search.mean_basis
+        solved = bent_solve(self.best.factor, self.curvature.sqrt(), basis)
+        return OpenTrend(coefficient_root(basis.T @ solved), self._by_weight(solved))
 
     def to_start(self) -> Sites:
         """Return the start of a search at a model nearby."""
-        return self.sites
+        return self.best.sites(self.K, self.search.mean_basis, self.best.fit.bend)
+
+    def promised(self) -> float:
+        """Return the gain in nats that a step promises, by the curvature whose steps bring it."""
+        best, basis = self.best, self.search.mean_basis
+        bend = list(best.fit.curvatures())[-1][0]
+        alpha, coefficients, _ = newton_target(self.K, basis, best.sites(self.K, basis, bend))
+        by_alpha = ((best.fit.slope - best.alpha) * (self.K @ (alpha - best.alpha))).sum()
+        return 0.5 * float(by_alpha + ((basis.T @ best.fit.slope) * (coefficients - best.coefficients)).sum())
+
+    def _by_weight(self, by_row: Tensor) -> Tensor:
+        """Return ``S^-1 Phi'`` times a tensor of shape (n, q)."""
+        return self.search.Phi.T @ by_row / self.search.S[:, None]
 
 
-def _promised(best: LatentPoint, K: Tensor, basis: Tensor) -> float:
-    """Return the gain in nats that a step promises, by the curvature whose steps bring it."""
-    bend = list(best.fit.curvatures())[-1][0]
-    alpha, coefficients, _ = newton_target(K, basis, best.sites(K, basis, bend))
-    by_alpha = ((best.fit.slope - best.alpha) * (K @ (alpha - best.alpha))).sum()
-    return 0.5 * float(by_alpha + ((basis.T @ best.fit.slope) * (coefficients - best.coefficients)).sum())
-
-
-def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) -> FewRowsFit | None:
-    """Return the maximum of a search, found among distributions of the n latent values: O(n^3) a step, O(m^3) once.
+def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) -> FewRowsFit:
+    """Return the maximum of a search, found among distributions of the n latent values: O(n^3 + n^2 m) a step.
 
     The bound depends on the weights through the latent values alone, whose prior covariance is ``K = Phi S^-1 Phi'``.
     The weights that represent their best distribution have the mean ``S^-1 Phi' alpha`` and the precision
-    ``S + Phi' W Phi``. It is for a full root and a diagonal S, where n is less than m. The result is None if the rows
-    determine the weights so well that the covariance would lose digits.
+    ``S + Phi' W Phi``. It is for a full root and a diagonal S, where n is less than m.
     """
     scaled = search.Phi / search.S.sqrt()
     K = scaled @ scaled.T
-    basis, rows = search.mean_basis, (search.noise, search.targets, search.likelihood, search.nodes)
-    best = best_latent(K, basis, *rows, start, tolerance)
-    root = best.curvature.sqrt()
-    if float(1 + (best.curvature * K.diagonal()).sum()) > _MOST_INFORMATION:
-        return None
-    sites = best.sites(K, basis, best.fit.bend)
-    promised = _promised(best, K, basis)
-    half = torch.linalg.solve_triangular(best.factor, root[:, None] * scaled, upper=False)
-    covariance = half.T @ half  # S^1/2 P^-1 S^1/2 = I - half' half, by the Woodbury identity
-    covariance.neg_().diagonal().add_(1.0)
-    prior = search.S.rsqrt()[:, None]
-    weights_root = cholesky(covariance, "the posterior covariance of the weights", overwrite=True).mul_(prior)
-    solved = bent_solve(best.factor, root, basis)
-    open_trend = OpenTrend(coefficient_root(basis.T @ solved), prior * (scaled.T @ solved))
-    mean = prior * (scaled.T @ best.alpha)
-    return FewRowsFit(mean, best.coefficients, best.curvature, weights_root, open_trend, sites, best.value, promised)
+    rows = (search.mean_basis, search.noise, search.targets, search.likelihood, search.nodes)
+    return FewRowsFit(search, K, best_latent(K, *rows, start, tolerance))
 
 
 # The relevance vector machine on all rows and functions: precisions that grow until their functions leave -------------
@@ -371,6 +383,8 @@ def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) ->
 #: Most updates of the precisions; the gain in nats an observation below which an update is not worth it, because a
 #: hundred more would gain nothing that matters; and the loss in nats an observation below which a function goes.
 _UPDATES, _GAIN, _LOSS = 2000, 1e-6, 1e-4
+#: Share of an update's gain that is small enough to end the search that follows it.
+_SHARE = 0.1
 #: Precision, in units of the threshold, beyond which a function is taken out for good, and the lowest threshold there:
 #: a lower threshold drops more functions of the same optimum, and does not move the optimum.
 _FAR, _THRESHOLD = 100.0, 1e4
@@ -392,6 +406,34 @@ class RelevantWeights(NamedTuple):
     #: gain in nats that the last Newton step promised
     promised: float
 
+    @property
+    def value(self) -> float:
+        """The bound."""
+        return self.point.value
+
+    @property
+    def trend(self) -> Tensor:
+        """Coefficients of the mean's basis, shape (p, t)."""
+        return self.point.trend
+
+    @property
+    def curvature(self) -> Tensor:
+        """Curvature of the log-likelihood at the rows, shape (n,)."""
+        return self.point.curvature
+
+    def weights(self, like: Tensor) -> Weights:
+        """Return weights of which only those of the kept functions differ from their prior."""
+        point, kept, m = self.point, self.kept, len(self.precision)
+        mean, log_scale = like.new_zeros(m, point.mean.shape[1]), (-0.5 * self.precision.log()).to(like)
+        root = like.new_zeros(m, m)
+        mean[kept], log_scale[kept] = point.mean.to(like), point.root.diagonal().log().to(like)
+        root[kept[:, None], kept] = point.root.to(like)
+        # At the end the precisions are exactly the best ones for these weights. The bound is that of the precisions
+        # before, which differ by less than the tolerance.
+        best = self.precision.clone()
+        best[kept] = 1 / (point.mean.square().mean(1) + point.root.square().sum(1))
+        return Weights(mean, log_scale, root, best.log().to(like))
+
 
 def relevant_weights(
     search: WeightSearch, prior_variance: float, threshold: float, tolerance: float
@@ -403,6 +445,9 @@ def relevant_weights(
     there by a hundredth at a time. So where updates gain next to nothing, functions that are worth next to nothing are
     taken out. They go one by one, because each of two similar functions is superfluous only beside the other.
 
+    A search between two updates is for the next update: it ends where a step gains a small share of what the last
+    update was to gain. Labels and heavy tails would take many steps that halve the rest, for weights that change again.
+
     The search has the features of all functions; its prior precision is not used. The function starts with the variance
     ``prior_variance``. A weight is dropped from the model at a precision above ``threshold``.
     """
@@ -410,19 +455,21 @@ def relevant_weights(
     precision = Phi.new_full((m,), float(Phi.square().sum()) / len(Phi) / prior_variance)
     kept = torch.arange(m, device=Phi.device)
     far = _FAR * max(threshold, _THRESHOLD)
-    start = search.start(None)
+    start, enough = search.start(None), tolerance
 
     def of_kept() -> WeightSearch:
         return replace(search, Phi=Phi[:, kept], S=precision[kept])
 
     for _ in range(_UPDATES):
-        found, _ = of_kept().maximise(start, tolerance)
+        found, _ = of_kept().maximise(start, enough)
         variance, squares = found.root.square().sum(1), found.mean.square().mean(1)
         known = (1 - precision[kept] * variance).clamp_min(1e-12)
         updated = (known / squares.clamp_min(1e-300)).clamp_min(_LEAST).clamp_max(far)
         # The bound's slope by the logarithm of a precision is half of this for each target.
         slope, change = known - precision[kept] * squares, updated.log() - precision[kept].log()
-        if 0.5 * float((slope * change).sum()) < _GAIN * len(Phi):
+        gain = 0.5 * float((slope * change).sum())
+        enough = max(tolerance, _SHARE * gain / search.targets.numel())
+        if gain < _GAIN * len(Phi):
             # By an infinite precision, where the others stay as they are (Faul and Tipping 2002, eq. 18).
             loss = 0.5 * ((-known).log1p() + squares / variance)
             if len(kept) == 1 or not float(loss.min()) < _LOSS * len(Phi):

@@ -65,11 +65,10 @@ class InducingPoints:
             covariance.diagonal().add_(self.jitter)
             self.factor, info = torch.linalg.cholesky_ex(covariance)
         if int(info) != 0 or not bool(torch.isfinite(self.factor.diagonal()).all()):
-            msg = (
+            raise NotPositiveDefiniteError(
                 f"the covariance of the {len(points)} inducing points is not positive definite (pivot {int(info)}). "
                 "Raise jitter of SparseVariational, or take a smaller n_inducing."
             )
-            raise NotPositiveDefiniteError(msg)
 
     @property
     def count(self) -> int:

@@ -121,8 +121,7 @@ def refused(place: str, package: str, reason: str) -> InvalidInputError:
 def checked_kernel(kernel: Any, function: str) -> Kernel:
     """Return a bound kernel of this package, and refuse anything else."""
     if not isinstance(kernel, Kernel):
-        msg = f"kernel of {function} must be a kernel of gigagp; got {type(kernel).__name__}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"kernel of {function} must be a kernel of gigagp; got {type(kernel).__name__}.")
     if kernel.n_inputs is None:
         msg = f"kernel of {function} must have all its values: call kernel.bind(n_inputs) first; got {kernel!r}."
         raise InvalidInputError(msg)
@@ -134,5 +133,4 @@ def imported(module: str, name: str, install: str, function: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        msg = f'{function} needs {name}. Install it with pip install "{install}".'
-        raise InvalidInputError(msg) from error
+        raise InvalidInputError(f'{function} needs {name}. Install it with pip install "{install}".') from error

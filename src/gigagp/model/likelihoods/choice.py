@@ -45,11 +45,10 @@ def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> 
             return
         row, place = (int(one) for one in bad.nonzero()[0])
         reason = f"is convex near f = {float(grid[row, place + 1]):.3g} for y = {float(tried[row]):.3g}"
-    msg = (
+    raise InvalidInputError(
         f"likelihood must be log-concave in the latent function; {type(likelihood).__name__} {reason}. "
         f"Use one of {', '.join(name for name, kind in _BY_NAME.items() if kind.is_log_concave)}."
     )
-    raise InvalidInputError(msg)
 
 
 def check_laplace(likelihood: Likelihood, y: Tensor) -> None:

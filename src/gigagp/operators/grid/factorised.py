@@ -50,8 +50,7 @@ class GridOperator(LinearOperator):
             msg = f"kernel and gram of GridOperator must be on the same grid; got {kernel.grid} and {gram.grid}."
             raise InvalidInputError(msg)
         if not noise > 0:
-            msg = f"noise of GridOperator must be positive; got {noise!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"noise of GridOperator must be positive; got {noise!r}.")
         if sources and starts is not None:
             raise InvalidInputError("GridOperator has either sources or starts.")
         self.kernel, self.gram, self.noise, self.starts = kernel, gram, float(noise), starts
@@ -66,8 +65,7 @@ class GridOperator(LinearOperator):
     def dimension(self) -> int:
         """Number of rows n, the dimension of the represented vectors."""
         if self.n_rows is None:
-            msg = "n_rows of GridOperator must be given for a log-determinant."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("n_rows of GridOperator must be given for a log-determinant.")
         return self.n_rows
 
     # Parts of a vector ------------------------------------------------------------------------------------------------

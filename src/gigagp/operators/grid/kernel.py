@@ -257,11 +257,10 @@ class GridKernel:
 
     def _check(self, vectors: Tensor) -> None:
         if vectors.ndim != 2 or len(vectors) != self.n or vectors.dtype != torch.float64:
-            msg = (
+            raise InvalidInputError(
                 f"GridKernel multiplies float64 vectors of shape ({self.n}, s); got {vectors.dtype} of shape "
                 f"{tuple(vectors.shape)}."
             )
-            raise InvalidInputError(msg)
 
     # Derivatives ------------------------------------------------------------------------------------------------------
 
@@ -351,12 +350,11 @@ def check_stationary(kernel: Kernel, grid: RegularGrid) -> bool:
     scale = float(found.abs().max() + variances.abs().max()) + 1e-300
     differs = max(float((part - part[0]).abs().max()) for part in (found, variances, whites))
     if not differs <= 1e-6 * scale:
-        msg = (
+        raise InvalidInputError(
             f"kernel of grid inference must be stationary (a function of differences) but for linear terms; got "
             f"{kernel!r}. Use Matern, RBF, RationalQuadratic, Periodic, sums and products of them, Linear as a term of "
             'its own, and mean="linear" for a trend.'
         )
-        raise InvalidInputError(msg)
     return all(float((part - found[0]).abs().max()) <= 1e-6 * scale for part in mirrored)
 
 

@@ -38,8 +38,7 @@ class Torus:
             length > count for count, length in zip(self.shape, self.lengths, strict=True)
         )
         if not fits:
-            msg = f"lengths of Torus must be more than its shape {self.shape}; got {self.lengths}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"lengths of Torus must be more than its shape {self.shape}; got {self.lengths}.")
 
     @classmethod
     def around(cls, shape: Sequence[int], padding: Sequence[float] | float = 2.0) -> Torus:

@@ -34,8 +34,7 @@ class WhitenedOperator(LinearOperator):
             msg = f"kernel and gram of WhitenedOperator must be on the same grid; got {kernel.grid} and {gram.grid}."
             raise InvalidInputError(msg)
         if not noise > 0:
-            msg = f"noise of WhitenedOperator must be positive; got {noise!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"noise of WhitenedOperator must be positive; got {noise!r}.")
         self.kernel, self.gram, self.noise = kernel, gram, float(noise)
         self.density = mean_density(gram.row_sums()) if density is None else float(density)
         self.torus = kernel.root_torus

@@ -28,7 +28,7 @@ Verbosity = Annotated[
 
 
 def meter_for(verbose: Verbosity, stream: TextIO | None = None, *, job: str = "fit") -> Meter:
-    """Return the meter for an estimator's ``verbose``: a `Meter` unchanged, or what the work is shown by on a stream.
+    """Return the meter for an estimator's ``verbose``: a `Meter` unchanged, or one that shows the work on a stream.
 
     0 shows nothing; 1 a bar on a terminal, an output in a notebook, and elsewhere lines at growing intervals; 2 or more
     a line for every step. ``"auto"`` shows the bar or the output once the work has taken ten seconds or is expected to,

@@ -118,11 +118,10 @@ class Vecchia(PreconditionerRecipe):
     ) -> SparsePlusLowRank:
         """Build for one `gigagp.operators.KernelMatrix`, whose rows have inputs; see `PreconditionerRecipe.build`."""
         if not isinstance(matrix, KernelMatrix):
-            msg = (
+            raise InvalidInputError(
                 "preconditioner Vecchia needs a KernelMatrix, whose rows have inputs; "
                 f"got {type(matrix).__name__}. Use TwoLevel."
             )
-            raise InvalidInputError(msg)
         neighbours, rank = min(self.n_neighbors, matrix.n), min(self.rank, matrix.n)
         memory.require(
             24 * matrix.n * (neighbours + rank),

@@ -67,11 +67,10 @@ class OneOverJ(Distribution):
         # The mean of the law on [first, ends - first] grows with first.
         low, high = step, max(step, ends // 2)
         if cls(0, max(ends - step, step), step).mean > mean:
-            msg = (
+            raise InvalidInputError(
                 f"from_moments of OneOverJ: a standard deviation of {standard_deviation:g} is too large for a mean of "
                 f"{mean:g}, the smallest length being {step}. Lower standard_deviation."
             )
-            raise InvalidInputError(msg)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if cls(middle - step, ends - middle, step).mean <= mean else (low, middle)
@@ -117,11 +116,10 @@ class Uniform(Distribution):
         width = math.sqrt(12 * standard_deviation**2 + 1) - 1
         minimum = round(mean - width / 2)
         if minimum < 1:
-            msg = (
+            raise InvalidInputError(
                 f"from_moments of Uniform: a standard deviation of {standard_deviation:g} needs a mean of at least "
                 f"{0.5 + width / 2:.4g}, the smallest length being 1; got {mean:g}. Lower standard_deviation."
             )
-            raise InvalidInputError(msg)
         return cls(minimum, max(round(2 * mean) - minimum, minimum))
 
 
@@ -163,9 +161,8 @@ class Fixed(Distribution):
     def from_moments(cls, mean: MeanLength, standard_deviation: NotNegative = 0.0) -> Fixed:
         """Return the law of one length; the mean must be an integer and the standard deviation 0."""
         if standard_deviation != 0 or mean != round(mean):
-            msg = (
+            raise InvalidInputError(
                 "from_moments of Fixed needs an integer mean and standard_deviation 0; got "
                 f"{mean!r} and {standard_deviation!r}."
             )
-            raise InvalidInputError(msg)
         return cls(round(mean))

@@ -56,11 +56,10 @@ def _decay_of_moments(owner: str, mean: float, standard_deviation: float) -> tup
     if minimum >= mean:
         minimum = math.ceil(mean) - 1
     if minimum < 1:
-        msg = (
+        raise InvalidInputError(
             f"from_moments of {owner}: with a standard deviation of {standard_deviation:g} the mean is at least "
             f"{1 + offset:.4g}, the smallest length being 1; got a mean of {mean:g}. Lower standard_deviation."
         )
-        raise InvalidInputError(msg)
     return math.log1p(1 / (mean - minimum)), minimum
 
 

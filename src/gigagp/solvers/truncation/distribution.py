@@ -103,11 +103,10 @@ class Distribution(Settings, ABC):
         name = type(self).__name__
         for label, value in (("minimum", self.minimum), ("maximum", self.maximum)):
             if value is not None and value > largest:
-                msg = (
+                raise InvalidInputError(
                     f"{label} of {name} must be at most {what}, {largest}; got {value}. Choose a smaller one, or leave "
                     "maximum None."
                 )
-                raise InvalidInputError(msg)
         return self if self.maximum is not None else replace(self, maximum=largest)  # type: ignore[type-var]
 
     # ------------------------------------------------------------ probabilities
@@ -169,11 +168,10 @@ class Distribution(Settings, ABC):
         super().__post_init__()
         name = type(self).__name__
         if self.maximum is not None and self.maximum < self.minimum:
-            msg = (
+            raise InvalidInputError(
                 f"maximum of {name} must be at least its smallest length, {self.minimum}; got {self.maximum}: there is "
                 "no length left."
             )
-            raise InvalidInputError(msg)
 
 
 @lru_cache(maxsize=64)

@@ -58,8 +58,7 @@ class TruncatedSeries(Settings, ABC):
         """
         law = self.distribution
         if law.probability(length) == 0:
-            msg = f"length must be one that {law!r} can give; got {length!r}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"length must be one that {law!r} can give; got {length!r}.")
         points = [law.base, *range(law.base + law.step, length + 1, law.step)]
         weights = [1.0, *(self.weight(j, length) for j in points[1:]), 0.0]
         found = {point: here - after for point, here, after in zip(points, weights, weights[1:], strict=False)}
@@ -171,8 +170,7 @@ def single_sample(terms: Iterable[Term], distribution: Distribution, length: int
 
 def _weighted_sum(terms: Iterable[Term], kind: TruncatedSeries, length: int) -> Term:
     if kind.distribution.probability(length) == 0:
-        msg = f"length must be one that {kind.distribution!r} can give; got {length!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"length must be one that {kind.distribution!r} can give; got {length!r}.")
     total: Term | None = None
     for j, term in enumerate(islice(terms, length), start=1):
         weight = kind.weight(j, length)
@@ -180,8 +178,7 @@ def _weighted_sum(terms: Iterable[Term], kind: TruncatedSeries, length: int) -> 
             continue
         total = term * weight if total is None else total + term * weight
     if total is None:
-        msg = "terms must hold at least one term of the series; got none with a weight."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("terms must hold at least one term of the series; got none with a weight.")
     return total
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, get_args
@@ -21,7 +20,7 @@ MOST_CATEGORIES = 50
 FEWEST_MISSING = 10
 #: Number of values that a missing cell of a column may have that had none in the fit, and the next prime, which orders
 #: them differently in each column.
-N_VALUES, _PRIME, _ROOT = 16, 17, 3
+N_VALUES, PRIME, ROOT = 16, 17, 3
 #: Mean length of a year in days.
 YEAR = 365.2425
 #: Dates have a season if they span at least this many days.
@@ -310,22 +309,10 @@ def _values(present: np.ndarray, gone: int) -> tuple[float, ...]:
     return tuple(np.quantile(present, levels, method="inverted_cdf").tolist())
 
 
-def spread_of(columns: Sequence[Column]) -> np.ndarray:
-    """Return 16 rows of encoded cells that missing ones may be, shape (16, n_encoded), paired across columns.
-
-    Each column has its values in another order, so that they are nearly independent.
-    """
-    found = []
-    for place, column in enumerate(columns):
-        factor = pow(_ROOT, place, _PRIME)
-        found.append(column.spread()[np.arange(1, _PRIME) * factor % _PRIME - 1])
-    return np.concatenate(found, 1)
-
-
 def _note_missing(column: Numbers | Dates, gone: np.ndarray, notes: list[str], filled: str, *, opens: bool) -> None:
     if not column.missing and gone.any():
-        what = "answers are averages over what it had there" if opens else f"{filled} is used there"
-        notes.append(f"column {column.label!r} has {_cells(int(gone.sum()))}, and had none in the fit: {what}")
+        what = "predictions are averages over its values in the fit" if opens else f"{filled} is used there"
+        notes.append(f"column {column.label!r} has {_cells(int(gone.sum()))}, but had none in the fit: {what}")
 
 
 def _cells(count: int) -> str:
@@ -368,9 +355,3 @@ def from_plain(data: Any, where: str) -> Column:
         if not 0 < len(categories) <= MOST_CATEGORIES or len(set(categories)) < len(categories) or "" in categories:
             raise ModelFileError(f"{where}.categories must be 1 to {MOST_CATEGORIES} different texts.")
     return kind(**values)
-
-
-def shown_columns(columns: Sequence[Column]) -> list[str]:
-    """Return one line for each column, with its name and what happens to it."""
-    width = max((len(column.label) for column in columns), default=0)
-    return [f"  {column.label:{min(width, 24)}s}  {column.describe()}" for column in columns]

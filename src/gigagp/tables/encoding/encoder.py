@@ -21,14 +21,14 @@ from gigagp.settings.schema import anything, listing
 from gigagp.tables import intake
 from gigagp.tables.cells import Place
 from gigagp.tables.encoding.columns import (
+    PRIME,
+    ROOT,
     Column,
     Dates,
     LeftOut,
     Numbers,
     column_of,
     from_plain,
-    shown_columns,
-    spread_of,
 )
 from gigagp.tables.encoding.reading import read_cells
 
@@ -119,8 +119,12 @@ class TableEncoder:
 
     @cached_property
     def spread(self) -> np.ndarray:
-        """What missing cells may be in columns that had none in the fit, shape (16, n_encoded); NaN in others."""
-        return spread_of(self.columns)
+        """What missing cells may be in columns that had none in the fit, shape (16, n_encoded); NaN in others.
+
+        Each column has its values in another order, so that they are nearly independent.
+        """
+        orders = [np.arange(1, PRIME) * pow(ROOT, place, PRIME) % PRIME - 1 for place in range(len(self.columns))]
+        return np.concatenate([column.spread()[order] for column, order in zip(self.columns, orders, strict=True)], 1)
 
     # What a fit needs to know ---------------------------------------------------------------------------------------
 
@@ -198,7 +202,7 @@ class TableEncoder:
         parts = [part for column in chosen for part in self.inputs[column]]
         if not parts:
             labels = [self.columns[column].label for column in chosen]
-            msg = f"columns of {name} must have one that is not left out; got {', '.join(map(repr, labels))}."
+            msg = f"columns of {name} must include one that is not left out; got {', '.join(map(repr, labels))}."
             raise InvalidInputError(msg)
         members = [place for part in parts for place in part]
         groups = [number for number, part in enumerate(parts) for _ in part]
@@ -223,7 +227,8 @@ class TableEncoder:
 
     def describe(self) -> list[str]:
         """Return a line for each column: its name and what happens to it."""
-        return shown_columns(self.columns)
+        width = min(max((len(column.label) for column in self.columns), default=0), 24)
+        return [f"  {column.label:{width}s}  {column.describe()}" for column in self.columns]
 
     def to_plain(self) -> list[dict[str, Any]]:
         """Return the encoder as plain data."""

@@ -230,7 +230,7 @@ def _texts(values: pa.Array, place: Place, wanted: Kind | None, order: Order) ->
         if 2 * n_texts <= len(present):
             note = (
                 f"has numbers and texts, such as {shown(text)} in row {place.first_row + row} (counted from 0), and is "
-                f"taken as texts.{number_hint(text)} To keep the numbers, correct the {n_texts:,} "
+                f"read as texts.{number_hint(text)} To keep the numbers, correct the {n_texts:,} "
                 f"cell{'s' * (n_texts != 1)} with texts or leave them empty"
             )
     orders = (order,) if wanted == "date" else _ORDERS
@@ -260,7 +260,7 @@ def _why_no_dates(texts: Sequence[str], readings: dict[Order, list[float | None]
     else:
         misfits = {one: shown(texts[dates.index(None)]) for one, dates in readings.items()}
         why = " and ".join(f"{text} does not fit {one}" for one, text in misfits.items())
-    return f"is taken as texts, although these look like dates: {why}. Write dates as 2024-03-31"
+    return f"is read as texts, although these look like dates: {why}. Write dates as 2024-03-31"
 
 
 def _mixes_numbers_and_texts(column: Any) -> bool:

@@ -89,15 +89,14 @@ class Labels:
         codes = np.empty(len(distinct))
         for k, label in enumerate(distinct):
             code = self._code(label, typed)
-            if code is None:
+            if not isinstance(code, int):
                 row = first_row + int(np.argmax(inverse == k)) + 1
-                assert self.classes is not None
-                raise InvalidInputError(
-                    f"{where}, row {row}: the label {label!r} is not one of the classes "
-                    f"{', '.join(map(repr, self.classes.tolist()))}. Name all of them in classes, or remove these rows."
-                )
-            if isinstance(code, str):
-                row = first_row + int(np.argmax(inverse == k)) + 1
+                if code is None:
+                    assert self.classes is not None
+                    code = (
+                        f"the label {label!r} is not one of the classes {', '.join(map(repr, self.classes.tolist()))}. "
+                        "Name all of them in classes, or remove these rows."
+                    )
                 raise InvalidInputError(f"{where}, row {row}: {code}")
             codes[k] = code
         return codes[inverse] if len(distinct) else np.empty(0)

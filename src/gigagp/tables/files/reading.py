@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -93,21 +94,22 @@ def _read_arrow(path: Path) -> pa.Table:
             return pyarrow.ipc.open_stream(file).read_all()
 
 
+@contextmanager
+def numpy_errors(path: Path, kind: str) -> Iterator[None]:
+    """Refuse a NumPy file or archive that cannot be read, whatever the parsers raise on damaged bytes."""
+    try:
+        yield
+    except (InvalidInputError, OSError):
+        raise
+    except Exception as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InvalidInputError(f"{path} is not a NumPy {kind} of numbers, or it is damaged ({why}).") from None
+
+
 def _load_array(path: Path) -> np.ndarray:
     """Read a ``.npy`` file; raise `InvalidInputError` for anything else."""
-    try:
-        with path.open("rb") as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
-    except Exception as error:  # whatever NumPy's parser raises on damaged bytes
-        if isinstance(error, OSError):
-            raise
-        raise array_error(path, "file", error) from None
-
-
-def array_error(path: Path, kind: str, error: Exception) -> InvalidInputError:
-    """Return the error for a NumPy file or archive that cannot be read."""
-    why = (str(error).splitlines() or [type(error).__name__])[0]
-    return InvalidInputError(f"{path} is not a NumPy {kind} of numbers, or it is damaged ({why}).")
+    with numpy_errors(path, "file"), path.open("rb") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _read_archive(path: Path) -> pa.Table:
@@ -115,22 +117,15 @@ def _read_archive(path: Path) -> pa.Table:
     names: list[str] = []
     columns: list[pa.ChunkedArray] = []
     lengths: dict[str, int] = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.namelist():
-                with archive.open(entry) as file:
-                    array = np.lib.format.read_array(file, allow_pickle=False)
-                name = entry.removesuffix(".npy")
-                part = from_array(array, name, path)
-                lengths[name] = part.num_rows
-                names += part.column_names
-                columns += part.columns
-    except InvalidInputError:
-        raise
-    except Exception as error:  # whatever the parsers of NumPy and of zip files raise on damaged bytes
-        if isinstance(error, OSError):
-            raise
-        raise array_error(path, "archive", error) from None
+    with numpy_errors(path, "archive"), zipfile.ZipFile(path) as archive:
+        for entry in archive.namelist():
+            with archive.open(entry) as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+            name = entry.removesuffix(".npy")
+            part = from_array(array, name, path)
+            lengths[name] = part.num_rows
+            names += part.column_names
+            columns += part.columns
     if not names:
         raise InvalidInputError(f"{path} holds no arrays.")
     if len(set(lengths.values())) > 1:

@@ -17,10 +17,11 @@ import pyarrow.parquet
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.tables.cells import shown
 from gigagp.tables.files.delimited import block_size, dialect
 from gigagp.tables.files.folders import DELIMITED, PARQUET, table_files
 from gigagp.tables.files.labels import Labels
-from gigagp.tables.files.reading import PARSER_ERRORS, array_error, from_array, read_columns
+from gigagp.tables.files.reading import PARSER_ERRORS, from_array, numpy_errors, read_columns
 from gigagp.tables.files.table import Table, find_column, find_columns, refuse_repeated, without_index
 from gigagp.tables.rows.chunk import Chunk
 from gigagp.tables.rows.storage import Bounds, Storage
@@ -100,10 +101,9 @@ def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
         if cell is None or path.suffix.lower() not in DELIMITED:
             raise _unreadable(path, place.row, error) from error
         written = dialect(path, header)
-        shown = cell[3] if len(cell[3]) <= 40 else f"{cell[3][:37]}..."
         raise InvalidInputError(
-            f"{path}: column {written.names[int(cell[1])]!r}, row {int(cell[2]) - int(written.header)}: {shown!r} is "
-            "not a number. Correct the cell, convert the text to numbers, or leave the column out."
+            f"{path}: column {written.names[int(cell[1])]!r}, row {int(cell[2]) - int(written.header)}: "
+            f"{shown(cell[3])} is not a number. Correct the cell, convert the text to numbers, or leave the column out."
         ) from error
 
 
@@ -162,12 +162,8 @@ def _batches(
 
 def _mapped(path: Path) -> np.ndarray:
     """Return a ``.npy`` file as a memory-mapped array."""
-    try:
+    with numpy_errors(path, "file"):
         array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # NumPy's parser raises many types on damaged bytes
-        if isinstance(error, OSError):
-            raise
-        raise array_error(path, "file", error) from None
     return array if array.ndim else array[None]
 
 

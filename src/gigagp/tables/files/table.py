@@ -6,13 +6,14 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gigagp.errors import InvalidInputError
-from gigagp.tables.cells import is_number, number_hint
+from gigagp.tables.cells import is_number, number_hint, shown
 
 _UNNAMED_INDEX = re.compile(r"__index_level_[0-9]+__")
 
@@ -81,7 +82,7 @@ def find_column(name: str, names: Sequence[str], source: str) -> str:
     by_case = {known.casefold(): known for known in names}
     near = difflib.get_close_matches(name.casefold(), list(by_case), n=1, cutoff=0.6)
     hint = f" Did you mean {by_case[near[0]]!r}?" if near else ""
-    raise InvalidInputError(f"{source} has no column {name!r}.{hint} Its columns are: {_listing(names)}.")
+    raise InvalidInputError(f"{source} has no column {name!r}.{hint} Its columns are: {listed(names)}.")
 
 
 def find_columns(wanted: Sequence[str], names: Sequence[str], source: str) -> list[int]:
@@ -104,6 +105,12 @@ def without_index(names: Sequence[str]) -> list[str]:
     return [name for name in names if not _UNNAMED_INDEX.fullmatch(name)]
 
 
+def listed(labels: Sequence[Any], most: int = 12) -> str:
+    """Return labels in one line; if there are more than ``most``, only the first ones and their number."""
+    first = ", ".join(map(str, labels[:most]))
+    return first if len(labels) <= most else f"{first}, ... ({len(labels)} in all)"
+
+
 def refuse_repeated(names: Sequence[str], source: str) -> None:
     """Raise `InvalidInputError` if two columns have the same name, or one has none."""
     seen: set[str] = set()
@@ -114,11 +121,6 @@ def refuse_repeated(names: Sequence[str], source: str) -> None:
         if name in seen:
             raise InvalidInputError(f"{source} has two columns named {name!r}. Rename one of them.")
         seen.add(name)
-
-
-def _listing(names: Sequence[str], limit: int = 12) -> str:
-    shown = ", ".join(names[:limit])
-    return shown if len(names) <= limit else f"{shown}, ... ({len(names)} in all)"
 
 
 def _numbers(column: pa.ChunkedArray, name: str, source: str, first_row: int) -> np.ndarray:
@@ -171,11 +173,10 @@ def _from_text(column: pa.ChunkedArray, name: str, source: str, first_row: int) 
     row = _first_text(column)
     if row is not None:
         cell = column[row - 1].as_py()
-        shown = cell if len(cell) <= 40 else f"{cell[:37]}..."
         raise InvalidInputError(
-            f"{source}: column {name!r}, row {first_row + row}: {shown!r} is not a number.{number_hint(cell)} Correct "
-            "the cell, or leave the column out (--columns chooses the inputs). Tables that fit into memory may have "
-            'texts as inputs: fit with encode="auto", or the command gigagp fit without --strict.'
+            f"{source}: column {name!r}, row {first_row + row}: {shown(cell)} is not a number.{number_hint(cell)} "
+            "Correct the cell, or leave the column out (--columns chooses the inputs). Tables that fit into memory may "
+            'have texts as inputs: fit with encode="auto", or the command gigagp fit without --strict.'
         )
     if not _is_text(column.type):
         raise InvalidInputError(

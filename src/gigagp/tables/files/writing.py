@@ -42,8 +42,6 @@ def write_table(table: Table | pa.Table, path: str | os.PathLike[str]) -> None:
     check_ending(path)
     ending = Path(path).suffix.lower()
     columns = table if isinstance(table, pa.Table) else table.to_arrow()
-    if ending in {".npy", ".npz"} and isinstance(table, pa.Table):  # NumPy stores texts by code that runs on reading
-        table = Table.from_arrow(table, source=str(path))
     with replacing(path) as file:
         if ending == ".csv":
             _write_csv(columns, file)
@@ -51,13 +49,13 @@ def write_table(table: Table | pa.Table, path: str | os.PathLike[str]) -> None:
             pyarrow.parquet.write_table(columns, file)
         elif ending in {".arrow", ".feather"}:
             pyarrow.feather.write_feather(columns, file, compression="uncompressed")
-        elif ending == ".npy":
-            assert isinstance(table, Table), "turned into numbers above"
-            np.save(file, table.values)
-        else:
-            assert isinstance(table, Table), "turned into numbers above"
-            arrays: dict[str, Any] = {name: table.column(name) for name in table.names}
-            np.savez(file, **arrays)
+        else:  # NumPy would store texts as code that runs when they are read
+            found = table if isinstance(table, Table) else Table.from_arrow(table, source=str(path))
+            if ending == ".npy":
+                np.save(file, found.values)
+            else:
+                arrays: dict[str, Any] = {name: found.column(name) for name in found.names}
+                np.savez(file, **arrays)
 
 
 def _write_csv(table: pa.Table, file: BinaryIO) -> None:

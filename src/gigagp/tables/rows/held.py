@@ -33,13 +33,13 @@ class ArrayRows(Storage):
     def read(self, part: str, chunk_rows: int, first_row: int = 0) -> Iterator[Chunk]:
         for start in range(first_row, self.n_rows, chunk_rows):
             rows = slice(start, start + chunk_rows)
-            yield chunk_of(_rows_of(self._X, rows), _rows_of(self._Y, rows), start, self._labels)
+            yield chunk_of(rows_of(self._X, rows), rows_of(self._Y, rows), start, self._labels)
 
     def row_groups(self, part: str) -> list[int]:
         return [self.n_rows]
 
     def take(self, part: str, rows: np.ndarray, chunk_rows: int) -> Chunk:
-        return chunk_of(_rows_of(self._X, rows), _rows_of(self._Y, rows), 0, self._labels)
+        return chunk_of(rows_of(self._X, rows), rows_of(self._Y, rows), 0, self._labels)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class FrameRows(Storage):
         if hasattr(self.frame, "iloc"):
             return self.frame.iloc[rows, places]
         columns = self.frame[:, places] if hasattr(self.frame, "get_columns") else self.frame.select(places)
-        return _rows_of(columns, rows)
+        return rows_of(columns, rows)
 
 
 class PairRows(Storage):
@@ -102,7 +102,7 @@ class PairRows(Storage):
         if not self.reads_once:
             return self._converted()
         if self._rest is None:
-            raise InvalidInputError("The rows of a generator can be read once, and have been. Make a new one.")
+            raise InvalidInputError("The rows of a generator can be read only once. Make a new generator.")
         rows = chain(self._held, self._rest)
         self._held, self._rest = [], None
         return rows
@@ -162,13 +162,17 @@ def _sliceable(values: Any) -> Any:
     return values.tocsr() if is_sparse(values) else values
 
 
-def _rows_of(values: Any, rows: slice | np.ndarray) -> Any:
+def rows_of(values: Any, rows: slice | np.ndarray) -> Any:
+    """Return some rows of a data frame of any kind, an array or a list."""
+    """Return some rows of an array or a data frame of any kind."""
     if hasattr(values, "iloc"):
         return values.iloc[rows]
     if isinstance(rows, slice):
         return values[rows]
     if isinstance(values, Tensor):
         return values[torch.from_numpy(rows)]
+    if isinstance(values, list | tuple):
+        return [values[row] for row in rows]
     return values.take(rows) if hasattr(values, "num_columns") else values[rows]  # pyarrow has no lookup by an array
 
 

@@ -28,7 +28,6 @@ class RowSample:
     def __init__(self, size: Count, n_inputs: Count, n_targets: Count, seed: CountOrZero = 0) -> None:
         self.size, self.seed = size, seed
         self._numbers = torch.zeros(0, dtype=torch.int64)
-        self._counts = torch.zeros(0, dtype=torch.int64)
         self.X = torch.zeros(0, n_inputs, dtype=torch.float64)
         self.Y = torch.zeros(0, n_targets, dtype=torch.float64)
         self.n_rows = 0
@@ -42,45 +41,41 @@ class RowSample:
         numbers = row_hashes(X, Y, ~self.seed & _POSITIVE) & _POSITIVE
         limit = int(self._numbers[-1]) if len(self) == self.size else _POSITIVE
         chosen = (numbers <= limit).nonzero().squeeze(1)
-        self._merge(numbers[chosen], torch.ones_like(chosen), X[chosen], Y[chosen])
+        self._merge(numbers[chosen], X[chosen], Y[chosen])
         self.n_rows += len(X)
 
     def __add__(self, other: RowSample) -> RowSample:
         """Return the sample of both streams; raises `InvalidInputError` if their sizes, seeds or columns differ."""
-        if (self.size, self.seed, self.X.shape[1], self.Y.shape[1]) != (
-            other.size,
-            other.seed,
-            other.X.shape[1],
-            other.Y.shape[1],
-        ):
-            raise InvalidInputError("Samples can be added if they have the same size, seed and columns.")
-        both = RowSample(self.size, self.X.shape[1], self.Y.shape[1], self.seed)
+        kinds = [(one.size, one.X.shape[1], one.Y.shape[1], one.seed) for one in (self, other)]
+        if kinds[0] != kinds[1]:
+            raise InvalidInputError("Samples can be added only if they have the same size, seed and columns.")
+        both = RowSample(*kinds[0])
         for part in (self, other):
-            both._merge(part._numbers, part._counts, part.X, part.Y)
+            both._merge(part._numbers, part.X, part.Y)
         both.n_rows = self.n_rows + other.n_rows
         return both
 
-    def _merge(self, numbers: Tensor, counts: Tensor, X: Tensor, Y: Tensor) -> None:
+    def _merge(self, numbers: Tensor, X: Tensor, Y: Tensor) -> None:
         numbers, X, Y = torch.cat([self._numbers, numbers]), torch.cat([self.X, X]), torch.cat([self.Y, Y])
-        counts = torch.cat([self._counts, counts])
         different, group = numbers.unique(return_inverse=True)  # sorted
-        first = torch.full_like(different, len(numbers)).scatter_reduce_(
-            0, group, torch.arange(len(numbers)), reduce="amin"
-        )[: self.size]
-        self._counts = torch.zeros_like(different).index_add_(0, group, counts)[: self.size]
+        places = torch.arange(len(numbers))
+        first = torch.full_like(different, len(numbers)).scatter_reduce_(0, group, places, reduce="amin")[: self.size]
         self._numbers, self.X, self.Y = different[: self.size], X[first], Y[first]
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the sample as tensors and plain data, for `from_state`."""
-        tensors = {"numbers": self._numbers, "counts": self._counts, "X": self.X, "Y": self.Y}
-        return tensors, {"size": self.size, "seed": self.seed, "n_rows": self.n_rows}
+        return {"numbers": self._numbers, "X": self.X, "Y": self.Y}, {
+            "size": self.size,
+            "seed": self.seed,
+            "n_rows": self.n_rows,
+        }
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any]) -> RowSample:
         """Return the sample that `state` described."""
         found = cls(header["size"], tensors["X"].shape[1], tensors["Y"].shape[1], header["seed"])
-        found._numbers, found._counts = tensors["numbers"], tensors["counts"]
-        found.X, found.Y, found.n_rows = tensors["X"], tensors["Y"], header["n_rows"]
+        found._numbers, found.X, found.Y = tensors["numbers"], tensors["X"], tensors["Y"]
+        found.n_rows = header["n_rows"]
         return found
 
     @property

@@ -54,32 +54,18 @@ def stream_rows(
     header: bool | None = None,
     labels: Labels | None = None,
 ) -> Iterator[Chunk]:
-    """Yield the rows of a source, a chunk at a time.
+    """Yield the rows of a source, a chunk of at most ``chunk_rows`` rows at a time.
 
-    Parameters
-    ----------
-    source : path, pair of arrays, data frame, function or iterable of pairs
-        A Parquet, CSV or NumPy file, or a folder of Parquet and CSV files; ``(X, Y)``; a pandas, polars or pyarrow
-        table; an iterable (such as a generator) that yields ``(X, Y)`` for some rows at a time, where ``chunk_rows``
-        does not apply; or a function that returns such an iterable.
-    inputs, targets : sequence of str, optional
-        Names of columns; required for files and data frames.
-    chunk_rows : int
-        Largest number of rows of a chunk.
-    done : mapping of str to int, optional
-        Number of rows to skip in each file.
-    share : (int, int)
-        ``(k, of)``: yield the k-th of ``of`` shares, for processes that work on one source together. All of them must
-        use the same ``chunk_rows``. The files of a folder are shared out in turn; of everything else the chunks are.
-    header : bool, optional
-        For CSV files: whether the first line holds the names; None: detected.
-    labels : Labels, optional
-        If given, targets are class labels of any type, and chunks hold their codes.
+    A source is a Parquet, CSV or NumPy file, or a folder of Parquet and CSV files; ``(X, Y)``; a pandas, polars or
+    pyarrow table; an iterable (such as a generator) that yields ``(X, Y)`` for some rows at a time, where
+    ``chunk_rows`` does not apply; or a function that returns such an iterable. Files and data frames need the names of
+    inputs and targets. With ``labels``, targets are class labels of any type, and chunks hold their codes.
 
-    Raises
-    ------
-    InvalidInputError
-        If a part cannot be read. The message names the file. All chunks that were yielded before are good.
+    ``done`` has the number of rows to skip in each file. ``share`` is ``(k, of)``: the k-th of ``of`` shares is read,
+    for processes that work on one source together, all with the same ``chunk_rows``. The files of a folder are shared
+    out in turn; of everything else the chunks are.
+
+    An error names the file. All chunks that were yielded before it are good.
     """
     _check_cut(chunk_rows, share)
     return _opened(source, inputs, targets, header, labels).chunks(chunk_rows, done, share)
@@ -154,28 +140,11 @@ class RowSource:
     When to use: an inference that streams gets one with its job (`gigagp.inference.contract.streaming`). It is read in
     order by `chunks`, by number by `gigagp.tables.rows.RowAccess`.
 
-    Parameters
-    ----------
-    source, target, inputs, header
-        As for `gigagp.GPRegressor.fit_table`.
-    chunk_rows : int
-        Largest number of rows of a chunk.
-    offset : callable, optional
-        Known part of the targets: takes inputs, float64 of shape (n, d), and returns values of shape (n,), which are
-        subtracted from every target.
-    check : callable, optional
-        Takes inputs, float64 of shape (n, d), and raises `InvalidInputError` for rows that the model cannot use.
-    labels : Labels, optional
-        If given, the target is a column of class labels, and chunks hold their signs (`Labels.signs`).
-
-    Attributes
-    ----------
-    input_names, target_names : list of str or None
-        None where columns have no names.
-    n_inputs, n_columns : int
-        Numbers of inputs and of target columns.
-    one_target : bool
-        Whether the target was given as one column, not as a table with one column.
+    Source, target, inputs and header are as for `gigagp.GPRegressor.fit_table`. ``offset`` is the known part of the
+    targets: from inputs, float64 of shape (n, d), to values (n,), which are subtracted from every target. ``check``
+    raises `InvalidInputError` for inputs that the model cannot use. With ``labels``, the target is a column of class
+    labels, and chunks hold their signs (`Labels.signs`). ``one_target`` says whether the target was given as one
+    column, not as a table with one column. Names are None where columns have none.
     """
 
     def __init__(
@@ -299,5 +268,5 @@ def _chosen(
     for chosen in (targets, found):
         if len(set(chosen)) < len(chosen):
             name = next(name for name in chosen if chosen.count(name) > 1)
-            raise InvalidInputError(f"target and inputs of fit_table must name a column once; {name!r} is there twice.")
+            raise InvalidInputError(f"target and inputs of fit_table must name a column once; {name!r} is named twice.")
     return targets, found

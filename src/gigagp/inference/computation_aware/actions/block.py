@@ -52,10 +52,9 @@ class BlockActions(LearnableActions):
     def __init__(self, values: Tensor, bounds: tuple[int, ...]) -> None:
         covers = values.ndim == 1 and len(bounds) > 1 and bounds[0] == 0 and bounds[-1] == values.shape[0]
         if not covers or any(end <= start for start, end in pairwise(bounds)):
-            msg = (
+            raise InvalidInputError(
                 f"bounds of BlockActions must rise from 0 to the number of rows, {tuple(values.shape)}; got {bounds!r}."
             )
-            raise InvalidInputError(msg)
         self.values, self.bounds = values.to(torch.float64), bounds
         self.n, self.count = values.shape[0], len(bounds) - 1
         sizes = torch.tensor(bounds).diff()

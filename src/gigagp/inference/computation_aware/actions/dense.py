@@ -43,26 +43,23 @@ class DenseActions(LearnableActions):
             msg = f"matrix of DenseActions must be a finite real (n, i) tensor; got shape {tuple(matrix.shape)}."
             raise InvalidInputError(msg)
         if matrix.shape[1] > matrix.shape[0]:
-            msg = (
+            raise InvalidInputError(
                 f"matrix of DenseActions must not have more actions than rows; got {matrix.shape[1]} actions of "
                 f"{matrix.shape[0]} rows. With as many actions as rows, inference is exact."
             )
-            raise InvalidInputError(msg)
         self.values = matrix.to(torch.float64).contiguous()
         self.n, self.count = matrix.shape
         norms = self.values.norm(dim=0)
         zero = (norms == 0).nonzero()[:, 0].tolist()
         if zero:
-            msg = f"actions of DenseActions must not be zero; column {zero[0]} is."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"actions of DenseActions must not be zero; column {zero[0]} is.")
         triangle = torch.linalg.qr(self.values / norms, mode="r").R if self.count else self.values
         dependent = (triangle.diagonal().abs() < _DEPENDENT * self.n).nonzero()[:, 0].tolist()
         if dependent:
-            msg = (
+            raise InvalidInputError(
                 f"actions of DenseActions must be linearly independent; column {dependent[0]} is a combination of "
                 "those before it. Leave it out: it would add nothing."
             )
-            raise InvalidInputError(msg)
 
     @classmethod
     def trusted(cls, matrix: Tensor) -> Self:

@@ -74,11 +74,10 @@ def grassmann_distance(left: Tensor, right: Tensor) -> float:
         Matrices of full column rank; the smaller number of columns is the number of angles.
     """
     if left.ndim != 2 or right.ndim != 2 or left.shape[0] != right.shape[0]:
-        msg = (
+        raise InvalidInputError(
             "left and right of grassmann_distance must be matrices with the same number of rows; "
             f"got {tuple(left.shape)}, {tuple(right.shape)}."
         )
-        raise InvalidInputError(msg)
     bases = [torch.linalg.qr(matrix.double()).Q for matrix in (left, right)]
     if bases[0].shape[1] < bases[1].shape[1]:
         bases.reverse()

@@ -9,7 +9,6 @@ from gigagp.inference.quadruply_stochastic.bases.base import Basis
 from gigagp.inference.quadruply_stochastic.bases.fourier import FourierBasis
 from gigagp.inference.quadruply_stochastic.bases.grid_eigenfunctions import GridEigenfunctions
 from gigagp.inference.quadruply_stochastic.bases.inducing import InducingBasis, RadialBasis
-from gigagp.inference.quadruply_stochastic.bases.reordered import ReorderedBasis
 from gigagp.kernels import Kernel
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "GridEigenfunctions",
     "InducingBasis",
     "RadialBasis",
-    "ReorderedBasis",
     "basis_from_state",
 ]
 
@@ -33,10 +31,7 @@ def basis_from_state(kind: str, kernel: Kernel, tensors: dict[str, Tensor], head
     ModelFileError
         If there is no basis of that kind.
     """
-    if kind == ReorderedBasis.kind:
-        return ReorderedBasis(basis_from_state(header["below"], kernel, tensors, header), tensors["head"])
     if kind not in _BY_KIND:
-        msg = f"the model file names a basis that this version does not know: {kind!r}."
-        raise ModelFileError(msg)
+        raise ModelFileError(f"the model file names a basis that this version does not know: {kind!r}.")
     found: Basis = _BY_KIND[kind].from_state(kernel, tensors, header)
     return found

@@ -52,16 +52,14 @@ class FourierBasis(Basis):
         unknown = {type(leaf).__name__ for term in self._terms for leaf in term if not leaf.has_spectrum}
         if unknown or not self._terms:
             unknown_text = sorted(unknown) or "a white kernel alone"
-            msg = (
+            raise InvalidInputError(
                 f"kernel of FourierBasis must have random features; {unknown_text} has none. "
                 "Use InducingBasis, or another kernel."
             )
-            raise InvalidInputError(msg)
         if self.size < 1 or self.size % (2 * len(self._terms)):
-            msg = (
+            raise InvalidInputError(
                 f"size of FourierBasis must be a multiple of {2 * len(self._terms)} for this kernel; got {self.size!r}."
             )
-            raise InvalidInputError(msg)
 
     @classmethod
     def fitting(cls, kernel: Kernel, most: int, seed: int = 0) -> FourierBasis:

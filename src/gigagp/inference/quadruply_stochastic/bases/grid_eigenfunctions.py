@@ -61,10 +61,9 @@ class GridEigenfunctions(Basis):
     def __post_init__(self) -> None:
         _axis_kernels(self.kernel, len(self.nodes))
         if self.orders.ndim != 2 or self.orders.shape[1] != len(self.nodes) or not len(self.orders):
-            msg = (
+            raise InvalidInputError(
                 f"orders of GridEigenfunctions must have shape (m, {len(self.nodes)}); got {tuple(self.orders.shape)}."
             )
-            raise InvalidInputError(msg)
 
     @property
     def size(self) -> int:  # type: ignore[override]  # a property here, an attribute elsewhere
@@ -146,11 +145,10 @@ def _axis_kernels(kernel: Kernel, n_axes: int) -> list[Kernel]:
             separable = False
     kernels = [functools.reduce(operator.mul, parts) for parts in found if parts]
     if not separable or len(kernels) < n_axes:
-        msg = (
+        raise InvalidInputError(
             "kernel of GridEigenfunctions must be a product over all inputs: kernels.RBF, or a product of kernels with "
             f"columns=[k] for every input k; got {kernel!r}."
         )
-        raise InvalidInputError(msg)
     return kernels
 
 

@@ -22,11 +22,10 @@ class _AtPoints(Basis):
 
     def __post_init__(self) -> None:
         if self.points.ndim != 2 or not len(self.points) or self.points.shape[1] != self.kernel.n_inputs:
-            msg = (
+            raise InvalidInputError(
                 f"points of {type(self).__name__} must have shape (m, {self.kernel.n_inputs}), m at least 1; "
                 f"got {tuple(self.points.shape)}."
             )
-            raise InvalidInputError(msg)
 
     @property
     def size(self) -> int:  # type: ignore[override]  # a property here, an attribute elsewhere

@@ -19,8 +19,7 @@ def sample_indices(n: int, size: int, generator: torch.Generator, *, replacement
     if replacement:
         return torch.randint(n, (size,), generator=generator)
     if size > n:
-        msg = f"size of a sample without replacement must be at most {n}; got {size}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"size of a sample without replacement must be at most {n}; got {size}.")
     if size == n:
         return torch.arange(n)
     if 4 * size >= n:

@@ -102,11 +102,10 @@ class Accumulator:
         moments = self._moments
         X, Y = as_table(X, "X"), as_columns(Y)
         if X.shape[1] != self.grid.n_inputs or Y.shape != (len(X), moments.n_columns):
-            msg = (
+            raise InvalidInputError(
                 f"X and Y must have shapes (n, {self.grid.n_inputs}) and (n, {moments.n_columns}); got "
                 f"{tuple(X.shape)} and {tuple(Y.shape)}."
             )
-            raise InvalidInputError(msg)
         if not len(X):
             return
         inputs, targets = survey(X), survey(Y)
@@ -114,8 +113,7 @@ class Accumulator:
             if bool(found.squares.isnan().any()):
                 refuse_not_finite(table, name)
             if bool(found.squares.isinf().any()):
-                msg = f"{name} holds numbers whose squares overflow float64. Scale it down."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"{name} holds numbers whose squares overflow float64. Scale it down.")
         if not bool(self.grid.covers(torch.stack([inputs.low, inputs.high])).all()):
             raise self.grid.refusal(X, self.grid.covers(X), names=self.names)
         self._n_rows += len(X)

@@ -28,27 +28,24 @@ def checked_bounds(lower: Sequence[float], upper: Sequence[float]) -> tuple[list
     """Return the corners of a region as lists of floats; refuse constant inputs and corners in the wrong order."""
     low, high = numbers(lower, "lower"), numbers(upper, "upper")
     if len(low) != len(high):
-        msg = f"lower and upper of a grid must have the same length; got {len(low)} and {len(high)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"lower and upper of a grid must have the same length; got {len(low)} and {len(high)}.")
     for axis, (a, b) in enumerate(zip(low, high, strict=True)):
         if a == b:
             msg = f"Input {axis} is constant (always {a!r}): a grid needs inputs that vary. Leave it out."
             raise InvalidInputError(msg)
         if a > b:
-            msg = f"lower of a grid must be below upper; got {a!r} and {b!r} in input {axis}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"lower of a grid must be below upper; got {a!r} and {b!r} in input {axis}.")
     return low, high
 
 
 def check_inputs(d: int) -> None:
     """Raise `InvalidInputError` unless a grid can have this number of inputs."""
     if not 1 <= d <= MAX_INPUTS:
-        msg = (
+        raise InvalidInputError(
             f"A grid has 1 to {MAX_INPUTS} inputs; got {d}. Its stencils grow as 4^d: choose the inputs that matter, a "
             "kernel that is a sum of terms of at most three inputs each, or another inference (Iterative, "
             "SparseVariational)."
         )
-        raise InvalidInputError(msg)
 
 
 def numbers(values: Any, name: str) -> list[float]:
@@ -59,8 +56,7 @@ def numbers(values: Any, name: str) -> list[float]:
         msg = f"{name} of RegularGrid must be a sequence of numbers, one for each input; got {shown(values)}."
         raise InvalidInputError(msg) from None
     if not all(math.isfinite(value) for value in found):
-        msg = f"{name} of RegularGrid must be finite; got {tuple(found)}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} of RegularGrid must be finite; got {tuple(found)}.")
     return found
 
 

@@ -71,34 +71,29 @@ class RegularGrid:
         for name, kind in (("lower", float), ("spacing", float), ("shape", int)):
             values = numbers(getattr(self, name), name)
             if kind is int and any(value != int(value) for value in values):
-                msg = f"shape of RegularGrid must hold whole numbers; got {values}."
-                raise InvalidInputError(msg)
+                raise InvalidInputError(f"shape of RegularGrid must hold whole numbers; got {values}.")
             object.__setattr__(self, name, tuple(kind(value) for value in values))
         d = len(self.shape)
         check_inputs(d)
         if not len(self.lower) == len(self.spacing) == d:
-            msg = (
+            raise InvalidInputError(
                 "lower, spacing and shape of RegularGrid must have one number for each input; got "
                 f"{len(self.lower)}, {len(self.spacing)} and {d}."
             )
-            raise InvalidInputError(msg)
         if min(self.spacing) <= 0:
-            msg = f"spacing of RegularGrid must be positive; got {self.spacing}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"spacing of RegularGrid must be positive; got {self.spacing}.")
         if min(self.shape) < scheme.width:
-            msg = (
+            raise InvalidInputError(
                 f"shape of RegularGrid must have at least {scheme.width} nodes for each input with {scheme.name} "
                 f"interpolation; got {self.shape}."
             )
-            raise InvalidInputError(msg)
         # The nodes must differ by enough that an offset within a cell has digits.
         for axis, (low, high, step) in enumerate(zip(self.lower, self.upper, self.spacing, strict=True)):
             if step < 1e-9 * max(abs(low), abs(high)):
-                msg = (
+                raise InvalidInputError(
                     f"spacing of RegularGrid in input {axis} is {step!r}, too small beside coordinates of about "
                     f"{max(abs(low), abs(high))!r} to be told apart in float64. Subtract an offset from this input."
                 )
-                raise InvalidInputError(msg)
 
     # Shape ------------------------------------------------------------------------------------------------------------
 
@@ -306,11 +301,10 @@ class RegularGrid:
             msg = f"shape of RegularGrid.around must have {len(low)} numbers, one for each input; got {len(counts)}."
             raise InvalidInputError(msg)
         if min(counts) < 2 * MARGIN + 2:
-            msg = (
+            raise InvalidInputError(
                 f"shape of RegularGrid.around must be at least {2 * MARGIN + 2} for each input ({MARGIN} cells of "
                 f"margin on each side); got {tuple(counts)}."
             )
-            raise InvalidInputError(msg)
         if len(low) == MAX_INPUTS:
             message = (
                 f"A grid over {MAX_INPUTS} inputs takes {node_bytes(MAX_INPUTS, interpolation):,} bytes a node while "
@@ -366,11 +360,10 @@ class RegularGrid:
         check_inputs(len(low))
         scales = numbers(lengthscales, "lengthscales")
         if len(scales) != len(low) or min(scales) <= 0 or not nodes_per_lengthscale > 0:
-            msg = (
+            raise InvalidInputError(
                 f"lengthscales of RegularGrid.automatic must be {len(low)} positive numbers and nodes_per_lengthscale "
                 f"positive; got {tuple(scales)} and {nodes_per_lengthscale!r}."
             )
-            raise InvalidInputError(msg)
 
         def shape(density: float) -> list[int]:
             spans = [(b - a) / scale * density for a, b, scale in zip(low, high, scales, strict=True)]
@@ -384,11 +377,10 @@ class RegularGrid:
         density = float(nodes_per_lengthscale)
         if needed(density) > budget:
             if needed(0.0) > budget:
-                msg = (
+                raise MemoryBudgetError(
                     f"The coarsest grid over {len(low)} inputs needs {needed(0.0):,} bytes, but the memory budget is "
                     f"{budget:,}. Raise the budget, use fewer inputs, or another inference."
                 )
-                raise MemoryBudgetError(msg)
             fits, too_fine = 0.0, density
             for _ in range(60):  # bisection for the largest density that fits
                 middle = (fits + too_fine) / 2
@@ -437,8 +429,7 @@ class RegularGrid:
 
     def _points(self, X: Tensor) -> Tensor:
         if X.ndim != 2 or X.shape[1] != self.n_inputs:
-            msg = f"X of RegularGrid must have shape (n, {self.n_inputs}); got {tuple(X.shape)}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"X of RegularGrid must have shape (n, {self.n_inputs}); got {tuple(X.shape)}.")
         return X if X.dtype == torch.float64 else X.double()
 
     def refusal(
@@ -449,8 +440,7 @@ class RegularGrid:
 
     def _check_nodes(self, values: Tensor, rows: int, name: str) -> None:
         if values.ndim != 2 or len(values) != rows:
-            msg = f"{name} of RegularGrid must have shape ({rows}, s); got {tuple(values.shape)}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"{name} of RegularGrid must have shape ({rows}, s); got {tuple(values.shape)}.")
 
     def _blocks(self, n: int, columns: int) -> Iterator[slice]:
         return ranges(n, max(1, _BLOCK // (self.scheme.width**self.n_inputs * (3 + columns))))

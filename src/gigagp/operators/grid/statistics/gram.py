@@ -112,11 +112,10 @@ class StencilGram(Gram):
     def __init__(self, grid: RegularGrid, values: Tensor) -> None:
         offsets = half_offsets(grid)
         if values.shape != (len(offsets), grid.size) or values.dtype != torch.float64:
-            msg = (
+            raise InvalidInputError(
                 f"values of StencilGram must be float64 of shape ({len(offsets)}, {grid.size}); got {values.dtype} of "
                 f"shape {tuple(values.shape)}."
             )
-            raise InvalidInputError(msg)
         self.grid = grid
         self.values = values.contiguous()
         strides = grid.strides
@@ -129,11 +128,10 @@ class StencilGram(Gram):
         # The compiled loop has torch's number of threads; the result is the same for any number.
         V = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
         if V.ndim != 2 or len(V) != self.n or V.dtype != torch.float64:
-            msg = (
+            raise InvalidInputError(
                 f"StencilGram multiplies float64 vectors of shape ({self.n}, s); got {vectors.dtype} of shape "
                 f"{tuple(vectors.shape)}."
             )
-            raise InvalidInputError(msg)
         if _native is None or V.device.type != "cpu":
             return self._torch_product(V).reshape(vectors.shape)
         by_vector = V.T.contiguous()
@@ -201,8 +199,7 @@ class StencilGram(Gram):
 
     def _same_grid(self, other: StencilGram) -> StencilGram:
         if other.grid != self.grid:
-            msg = f"Only matrices on the same grid can be added; got {self.grid} and {other.grid}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"Only matrices on the same grid can be added; got {self.grid} and {other.grid}.")
         return other
 
     @property

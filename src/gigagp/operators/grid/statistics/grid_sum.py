@@ -50,11 +50,10 @@ class GridSum:
             grid.n_inputs == len(set(columns)) for grid, columns in zip(self.grids, self.columns, strict=True)
         )
         if not fits or used != set(range(len(used))) or len({grid.interpolation for grid in self.grids}) != 1:
-            msg = (
+            raise InvalidInputError(
                 "GridSum needs grids of one interpolation and the inputs of each, which together are 0, 1, ...; got "
                 f"{len(self.grids)} grids for {self.columns}."
             )
-            raise InvalidInputError(msg)
 
     # Shape ------------------------------------------------------------------------------------------------------------
 

@@ -85,5 +85,4 @@ def interpolation_named(name: str) -> Interpolation:
     for scheme in (CUBIC, LINEAR):
         if scheme.name == name:
             return scheme
-    msg = f'interpolation of RegularGrid must be "cubic" or "linear"; got {name!r}.'
-    raise InvalidInputError(msg)
+    raise InvalidInputError(f'interpolation of RegularGrid must be "cubic" or "linear"; got {name!r}.')

@@ -60,8 +60,7 @@ class Neighbourhoods:
     def __add__(self, other: Neighbourhoods) -> Neighbourhoods:
         """Return the nearest rows of both streams; raises `InvalidInputError` if centres or sizes differ."""
         if self.size != other.size or not torch.equal(self.centres, other.centres):
-            msg = "Neighbourhoods can be added if they have the same centres and size."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("Neighbourhoods can be added if they have the same centres and size.")
         both = Neighbourhoods(self.centres, self.spacing, self.size, self._near[0][2].shape[1])
         for place, (mine, theirs) in enumerate(zip(self._near, other._near, strict=True)):
             both._merge(place, *mine)

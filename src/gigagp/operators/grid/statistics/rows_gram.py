@@ -43,8 +43,7 @@ class RowsGram(Gram):
     def __matmul__(self, vectors: Tensor) -> Tensor:
         V = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
         if V.ndim != 2 or len(V) != self.n:
-            msg = f"RowsGram multiplies vectors of shape ({self.n}, s); got {tuple(vectors.shape)}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"RowsGram multiplies vectors of shape ({self.n}, s); got {tuple(vectors.shape)}.")
         return self.scatter(self._weighted(self._matrix @ V.contiguous())).reshape(vectors.shape)
 
     def scatter(self, values: Tensor) -> Tensor:
@@ -94,8 +93,7 @@ class RowsGram(Gram):
 
     def __add__(self, other: RowsGram) -> RowsGram:
         if other.grid != self.grid or not isinstance(other, RowsGram):
-            msg = "Only matrices of rows that are held, on the same grid, can be added."
-            raise InvalidInputError(msg)
+            raise InvalidInputError("Only matrices of rows that are held, on the same grid, can be added.")
         weights = None
         if self.weights is not None or other.weights is not None:
             own = [torch.ones(len(one.X)) if one.weights is None else one.weights for one in (self, other)]
@@ -104,8 +102,7 @@ class RowsGram(Gram):
 
     def __sub__(self, other: RowsGram) -> RowsGram:
         """Raise `InvalidInputError`: rows that are held are not searched for those to take out."""
-        msg = "Rows cannot be removed from statistics without W'W. Fit again without them."
-        raise InvalidInputError(msg)
+        raise InvalidInputError("Rows cannot be removed from statistics without W'W. Fit again without them.")
 
     @property
     def nnz(self) -> int:

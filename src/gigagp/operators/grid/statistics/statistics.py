@@ -264,8 +264,7 @@ class GridStatistics:
         """
         a, b = _one_each(shift, self.n_targets, "shift"), _one_each(scale, self.n_targets, "scale")
         if bool((b <= 0).any()):
-            msg = f"scale of GridStatistics.for_targets must be positive; got {b.tolist()}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"scale of GridStatistics.for_targets must be positive; got {b.tolist()}.")
         return replace(
             self,
             cross=(self.cross - self.gram.row_sums().unsqueeze(1) * a) / b,
@@ -287,8 +286,7 @@ class GridStatistics:
         d = self.grid.n_inputs
         a, b = _one_each(shift, d, "shift", "inputs"), _one_each(scale, d, "scale", "inputs")
         if bool((b <= 0).any()):
-            msg = f"scale of GridStatistics.for_inputs must be positive; got {b.tolist()}."
-            raise InvalidInputError(msg)
+            raise InvalidInputError(f"scale of GridStatistics.for_inputs must be positive; got {b.tolist()}.")
         grid = self.grid.moved(a.tolist(), b.tolist())
         return replace(
             self,
@@ -332,11 +330,10 @@ class GridStatistics:
         mine = (self.grid, self.n_targets, self.n_probes, self.seed, self.noise)
         theirs = (other.grid, other.n_targets, other.n_probes, other.seed, other.noise)
         if mine != theirs:
-            msg = (
+            raise InvalidInputError(
                 "Statistics can be added or subtracted if they have the same grid, number of targets, number of "
                 f"probes, seed and unit of weights; got {mine} and {theirs}."
             )
-            raise InvalidInputError(msg)
 
     def all_reduce(self, group: ProcessGroup | None = None) -> GridStatistics:
         """Return the sum of the statistics of all processes of a ``torch.distributed`` group, the same on each.
@@ -407,8 +404,7 @@ def load_kind(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor
     """Read a gigagp file of one kind; raise `ModelFileError` if it is of another kind."""
     found, tensors, header = load_state(path)
     if found != kind:
-        msg = f"{os.fspath(path)} holds a {found!r}, not a {kind!r}."
-        raise ModelFileError(msg)
+        raise ModelFileError(f"{os.fspath(path)} holds a {found!r}, not a {kind!r}.")
     return tensors, header
 
 
