@@ -32,7 +32,7 @@ from gigagp.errors import InvalidInputError, MemoryBudgetError, unshown
 from gigagp.estimators.choices.kernel_choice import ERRORS, MARGIN, TEMPERATURE, KernelChoice, TriedKernel
 from gigagp.estimators.choices.trials import FAILURES, Trial, decide, learned
 from gigagp.inference import Exact, Inference
-from gigagp.inference.automatic.objective import LocalScores
+from gigagp.inference.automatic.objective import LeftOutRows
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.posterior import Posterior
@@ -172,9 +172,8 @@ def _given_neighbours(name: str, candidate: Model, table: TrainingTable, optimiz
     value = objective.evaluate(found).value / objective.share
     count = sum(one.numel() for name, one in found.parameters().items() if name in found.learned_names())
     evidence = value - 0.5 * count * math.log(objective.n_rows / objective.share)
-    graph, width = objective.graph_of(found), objective.prediction_neighbours
-    scores = LocalScores.of(found, table, graph, width, NEIGHBOUR_ROWS)
-    return _Kernel(evidence, -table.n_targets * scores.densities, name, found)
+    left_out = LeftOutRows.of(found, table, objective.graph_of(found), objective.n_neighbours, NEIGHBOUR_ROWS)
+    return _Kernel(evidence, -table.n_targets * left_out.densities(), name, found)
 
 
 def average(

@@ -413,6 +413,35 @@ def check_plan(model: Model, device: torch.device) -> None:
 SCORED_ROWS, FEWEST_SCORED_ROWS, _ONE_IN = 2000, 300, 10
 
 
+class LeftOutRows(NamedTuple):
+    """Random rows as the rows nearest to them predict them, noise included."""
+
+    rows: torch.Tensor
+    #: target less prediction, shape (q, t)
+    residual: torch.Tensor
+    #: shape (q,)
+    variance: torch.Tensor
+
+    @classmethod
+    def of(
+        cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int, n_rows: int
+    ) -> LeftOutRows:
+        """Return the predictions at a model, whose coefficients of the mean come from the same rows."""
+        pool = pool_of(model, table)
+        drawn = torch.randperm(table.n_rows, generator=torch.Generator().manual_seed(3))[:n_rows].to(table.X.device)
+        neighbours = graph.neighbourhood.others(drawn, n_neighbours)
+        trend = Regression.of(pool, table, [(drawn, neighbours)]).trend
+        values = table.Y.double() - table.basis.double() @ trend.coefficients
+        found = pool.conditionals(drawn, neighbours, values)
+        assert found.residual is not None
+        return cls(drawn, found.residual, found.variance)
+
+    def densities(self) -> torch.Tensor:
+        """Return the negative log density of each row, the mean over targets, shape (q,)."""
+        variance = self.variance[:, None]
+        return (0.5 * (2 * math.pi * variance).log() + 0.5 * self.residual.square() / variance).mean(1)
+
+
 class LocalScores(NamedTuple):
     """Scores of random rows that are predicted from the rows nearest to them, and what more of these would gain.
 
@@ -442,28 +471,21 @@ class LocalScores(NamedTuple):
         cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int, n_rows: int = SCORED_ROWS
     ) -> LocalScores:
         """Return the scores of this many rows at a model, whose coefficients of the mean come from the same rows."""
-        n = table.n_rows
-        pool = pool_of(model, table)
-        drawn = torch.randperm(n, generator=torch.Generator().manual_seed(3))[:n_rows].to(table.X.device)
+        n, pool = table.n_rows, pool_of(model, table)
         width = min(n_neighbours, n - 1)
-        neighbours = graph.neighbourhood.others(drawn, width)
-        trend = Regression.of(pool, table, [(drawn, neighbours)]).trend
-        values = table.Y.double() - table.basis.double() @ trend.coefficients
-        found = pool.conditionals(drawn, neighbours, values)
-        assert found.residual is not None
-        squares = found.residual.square()
-        variance = found.variance[:, None]
-        densities = (0.5 * (2 * math.pi * variance).log() + 0.5 * squares / variance).mean(1)
+        left_out = LeftOutRows.of(model, table, graph, width, n_rows)
+        drawn, variance = left_out.rows, left_out.variance
         few = drawn[: math.ceil(len(drawn) / _ONE_IN)]
         widths = [max(width // 2, 1), width, min(2 * width, n - 1)]
         variances = [
-            found.variance[: len(few)]
+            variance[: len(few)]
             if one == width
             else pool.conditionals(few, graph.neighbourhood.others(few, one), weights=False).variance
             for one in widths
         ]
         gains = [float(0.5 * (more / less).log().mean()) for more, less in pairwise(variances)]
-        return cls(drawn, densities, float(squares.mean().sqrt()), _limit(*gains))
+        rmse = float(left_out.residual.square().mean().sqrt())
+        return cls(drawn, left_out.densities(), rmse, _limit(*gains))
 
 
 def scored_row_seconds(n_neighbours: int, n_inputs: int) -> float:
