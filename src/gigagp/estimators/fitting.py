@@ -292,7 +292,8 @@ class _Held(_Job):
             may_average = not arguments.likelihood.is_scale_mixture
             averages = may_average and kernel_rules.averages(rule, inference, table, self.checkpoint)
             if not averages:
-                model, choice = kernel_rules.pick(rule, objective, model, inference, arguments.optimizer, generator)
+                settings = inference, arguments.optimizer, generator, arguments.deadline
+                model, choice = kernel_rules.pick(rule, objective, model, *settings)
         trace = Trace(History(), meter, validate)
         found = objective, model, problem.scaling, trace, generator, rows, is_spoiled
         return _Begun(*found, transform, choice, averages)
@@ -598,7 +599,8 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
         interruptible(arguments.deadline),
     ):
         objective = inference.planning(problem.table(), model, spawn(generator))
-        model, _ = kernel_rules.pick(estimator.kernel, objective, model, inference, arguments.optimizer, generator)
+        settings = inference, arguments.optimizer, generator, arguments.deadline
+        model, _ = kernel_rules.pick(estimator.kernel, objective, model, *settings)
         if isinstance(arguments.optimizer, Auto):
             model = arguments.optimizer.run(objective, model, Trace(History(), meter), spawn(generator))
         return objective.plan_at(model), problem.scaling

@@ -53,6 +53,8 @@ AVERAGED_ROWS = 2000
 #: Rows that a choice learns candidates on. A choice on 500 of 1,500 rows was as good as one on all. On more rows, those
 #: that it learns on given their neighbours among all.
 CHOICE_ROWS, NEIGHBOUR_ROWS = 500, 2000
+#: Share of the time before a deadline that a choice may take.
+_CHOICE_SHARE = 0.3
 #: Largest number of gradients on the subset after its first stage.
 _POLISH_STEPS = 40
 #: Weight, relative to the heaviest, below which a component is left out.
@@ -114,11 +116,13 @@ def pick(
     inference: Inference,
     optimizer: object,
     generator: torch.Generator,
+    deadline: float = math.inf,
 ) -> tuple[Model, KernelChoice | None]:
-    """Return the model of the kernel that a rule chooses, as learned on a subset, and what was tried.
+    """Return the model of the kernel that a rule chooses, as learned on some rows, and what was tried.
 
     The mean and the noise are those of the given start, which is returned if ``kernel`` is no rule. Kernels that the
-    inference does not support are not tried. The optimizer's settings are used if it is `optimization.Auto`.
+    inference does not support are not tried. The optimizer's settings are used if it is `optimization.Auto`. Before a
+    deadline, kernels are tried for a share of the time that is left.
     """
     if kernel not in ("auto", "choose"):
         return model, None
@@ -127,8 +131,12 @@ def pick(
     subset = objective.subset(rows)
     candidates = _candidates(model, inference, subset.table, many_rows=sees_all)
     trials: list[_Kernel] = []
+    began = time.monotonic()
     current().phase("choosing a kernel", len(candidates), unit="kernel")
     for name, candidate in candidates.items():
+        spent = time.monotonic() - began
+        if trials and spent * (1 + 1 / len(trials)) > _CHOICE_SHARE * (deadline - began):
+            break
         with unshown(), suppress(*([] if name == DEFAULT else FAILURES)):
             if sees_all:
                 trials.append(_given_neighbours(name, candidate, objective.table, optimizer))
