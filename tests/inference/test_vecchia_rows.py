@@ -178,7 +178,7 @@ def test_noise_of_added_rows_that_cannot_be_used(noise, match):
 def test_the_first_call_is_a_fit_and_the_scaling_is_kept():
     X, y = rows_of(clumps)
     gp = GPRegressor(KERNEL, inference.Vecchia(8, 12), None)
-    with pytest.raises(InvalidInputError, match="argument of GPRegressor"):
+    with pytest.raises(InvalidInputError, match="noise_variance of the first partial_fit"):
         gp.partial_fit(X, y[:, 0], np.ones(N))
     gp.partial_fit(X[:100], y[:100, 0])
     scaling, length = gp.scaling_, gp.kernel_.lengthscale
