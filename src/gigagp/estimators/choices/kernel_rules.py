@@ -34,7 +34,7 @@ from gigagp.estimators.choices.trials import FAILURES, Trial, decide, learned
 from gigagp.inference import Exact, Inference
 from gigagp.inference.automatic.objective import LeftOutRows
 from gigagp.inference.contract.exact_posterior import ExactPosterior
-from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.evidence import laplace_evidence
@@ -148,7 +148,7 @@ def pick(
     return best.model, _choice("choose", len(default.densities), trials, [float(one is best) for one in trials])
 
 
-def _on_subset(name: str, candidate: Model, subset: TableObjective, rows: torch.Tensor, optimizer: object) -> _Kernel:
+def _on_subset(name: str, candidate: Model, subset: ExactObjective, rows: torch.Tensor, optimizer: object) -> _Kernel:
     """Learn a candidate exactly on some rows, without regard to the others."""
     # Learning must end at the optimum: after the first stage alone, the evidence of the default was 90 nats too low on
     # a table without noise.
@@ -177,9 +177,10 @@ def _given_neighbours(name: str, candidate: Model, table: TrainingTable, optimiz
     objective = VecchiaObjective.on_some_rows(table, NEIGHBOUR_ROWS)
     own = torch.Generator().manual_seed(0)
     found = learned(objective, candidate, optimizer, own, _POLISH_STEPS, CHOICE_ROWS)
-    value = objective.evaluate(found).value / objective.share
+    value = objective.evaluate(found).value
+    assert value is not None, "Vecchia's likelihood has one"
     count = sum(one.numel() for name, one in found.parameters().items() if name in found.learned_names())
-    evidence = value - 0.5 * count * math.log(objective.n_rows / objective.share)
+    evidence = value / objective.share - 0.5 * count * math.log(objective.n_rows / objective.share)
     left_out = LeftOutRows.of(found, table, objective.graph_of(found), objective.n_neighbours, NEIGHBOUR_ROWS)
     return _Kernel(evidence, -table.n_targets * left_out.densities(), name, found)
 
