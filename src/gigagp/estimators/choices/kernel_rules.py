@@ -7,7 +7,8 @@ rows were left out and 0.3 nats a row on new rows.
 
 - ``"average"`` learns the candidates on all rows, and mixes their exact posteriors with weights ``exp(gain / 10)``.
   With all of the gain, which is nearly a choice, it won less often.
-- ``"choose"`` learns the candidates on the same few random rows. It takes the best one if it gains a margin of
+- ``"choose"`` learns the candidates on the same few random rows; those of a large table are given their neighbours
+  among all rows, because alone they lie too far apart to show its short scales. It takes the best one if it gains a margin of
   evidence, two standard errors, and anything at all in left-out rows, and keeps the default otherwise. The fit goes on
   from the hyperparameters learned there.
 - ``"auto"`` averages on small tables, where an average hardly ever loses, and chooses where it is too costly, and for
