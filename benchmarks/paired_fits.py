@@ -43,12 +43,14 @@ LARGE = (
 REAL = ("kin40k", "elevators", "protein", "pol")
 CASES = (
     "demo",
+    "default, 300 rows",
     "default, 500 rows",
     "default, 2000 rows",
     "default, 4000 rows",
     "default, 8000 rows",
     "iterative, 3000 rows",
     "grid, 20000 rows",
+    "neighbours, 20000 rows",
     "sparse variational, 5000 rows",
     "computation-aware, 3000 rows",
     "quadruply stochastic, 5000 rows",
@@ -66,6 +68,7 @@ def make(case: str) -> tuple[Any, int, int]:
         **dict.fromkeys(("default", "six inputs", *REAL), lambda: GPRegressor()),
         "iterative": lambda: GPRegressor(inference=inference.Iterative(), optimizer=optimization.Adam(steps=10)),
         "grid": lambda: GPRegressor(inference=inference.Grid(size=100)),
+        "neighbours": lambda: GPRegressor(inference=inference.Vecchia()),
         "sparse variational": lambda: GPRegressor(inference=inference.SparseVariational(n_inducing=200)),
         "computation-aware": lambda: GPRegressor(
             inference=inference.ComputationAware(n_actions=128), optimizer=optimization.Adam(steps=15)
