@@ -19,6 +19,7 @@ from gigagp.errors import FitInterruptedWarning, FitWarning, InvalidInputError, 
 from gigagp.estimators.choices import kernel_rules
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.estimators.choices.kernel_rules import candidate_kernels, strongest_period
+from gigagp.estimators.fit_checks import noise_support
 from gigagp.estimators.saving.persistence import load_state, save_state
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import ExactObjective
@@ -383,6 +384,26 @@ def test_repeats_do_not_take_the_noise_away(rule):
             mean, std = gp.predict(new, return_std=True, include_noise=True)
             losses.append(gigagp.metrics.gaussian_nll(y_new, mean, std))
     assert losses[1] < losses[0] + 0.05, losses
+
+
+def test_repeats_among_many_rows_do_not_take_the_noise_away(monkeypatch):
+    """As above, for a rough kernel that was learned on rows given their neighbours."""
+    monkeypatch.setattr(kernel_rules, "CHOICE_ROWS", 100)
+    monkeypatch.setattr(kernel_rules, "NEIGHBOUR_ROWS", 300)
+    x, y = rough_in_many_rows()
+    repeated = np.concatenate([x, x[::12]]), np.concatenate([y, y[::12]])
+    again = y[::12] + 0.02 * np.sqrt(2) * np.random.default_rng(1).normal(size=100)  # the same function, a new error
+    losses = []
+    for least in (0.1, 0.0):  # the control has no least noise
+        monkeypatch.setattr(noise_support, "_LOST", least)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            gp = GPRegressor("choose", inference.Vecchia(20)).fit(*repeated)
+        assert chosen(gp) in ("matern12", "matern32+matern12"), gp.kernel_choice_
+        mean, std = gp.predict(x[::12], return_std=True, include_noise=True)
+        losses.append(gigagp.metrics.gaussian_nll(again, mean, std))
+    assert losses[0] < 0, losses
+    assert losses[1] > 10, losses
 
 
 # Manners, files, the command line -------------------------------------------------------------------------------------

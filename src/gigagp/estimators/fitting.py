@@ -186,6 +186,7 @@ class _Begun(NamedTuple):
     transform: TargetTransform = NoTransform()
     choice: KernelChoice | None = None
     averages: bool = False
+    least_noise: float = 0.0  # of a chosen kernel where rows repeat
 
 
 @dataclass(frozen=True)
@@ -287,16 +288,16 @@ class _Held(_Job):
         if self.validation is not None:
             validation = encoded_validation(fitted_encoder(estimator), self.validation)
             validate = _validation_scorer(validation, problem.scaling, table, transform)
-        averages, choice, rule = False, None, estimator.kernel
+        averages, choice, least_noise, rule = False, None, 0.0, estimator.kernel
         if isinstance(rule, str):
             may_average = not arguments.likelihood.is_scale_mixture
             averages = may_average and kernel_rules.averages(rule, inference, table, self.checkpoint)
             if not averages:
                 settings = inference, arguments.optimizer, generator, arguments.deadline
-                model, choice = kernel_rules.pick(rule, objective, model, *settings)
+                model, choice, least_noise = kernel_rules.pick(rule, objective, model, *settings)
         trace = Trace(History(), meter, validate)
         found = objective, model, problem.scaling, trace, generator, rows, is_spoiled
-        return _Begun(*found, transform, choice, averages)
+        return _Begun(*found, transform, choice, averages, least_noise)
 
     def _rows(self) -> poor_fits.Rows:
         problem, y = self.problem, self.y
@@ -320,7 +321,8 @@ class _Held(_Job):
         posterior = fitted.posterior
         if arguments.likelihood.is_scale_mixture and not fitted.history.interrupted:
             posterior = student_fit.end(arguments, objective, posterior, generator)
-        posterior, note = _supported(arguments, objective, posterior, begun.model, fitted.history)
+        history, least = fitted.history, begun.least_noise
+        posterior, note = _supported(arguments, objective, posterior, begun.model, history, least)
         return fitted._replace(posterior=posterior, note="; ".join(filter(None, (self.note, note))))
 
     def _averaged(self, begun: _Begun) -> Fitted:
@@ -431,14 +433,19 @@ def _afterwards(history: History, deadline: float = math.inf) -> Iterator[None]:
 
 
 def _supported(
-    arguments: Arguments, objective: TableObjective, posterior: Posterior, start: Model, history: History
+    arguments: Arguments,
+    objective: TableObjective,
+    posterior: Posterior,
+    start: Model,
+    history: History,
+    least_noise: float = 0.0,
 ) -> tuple[Posterior, str]:
     """Return the posterior with as much noise as left-out rows support, unless the fit was interrupted."""
     found = posterior, ""
     if isinstance(arguments.likelihood, Gaussian) and arguments.optimizer is not None and not history.interrupted:
         generator = torch.Generator().manual_seed(0)
         with _afterwards(history, arguments.deadline):
-            found = noise_support.supported(objective, posterior, start, arguments.optimizer, generator)
+            found = noise_support.supported(objective, posterior, start, arguments.optimizer, generator, least_noise)
     return found
 
 
@@ -600,7 +607,7 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
     ):
         objective = inference.planning(problem.table(), model, spawn(generator))
         settings = inference, arguments.optimizer, generator, arguments.deadline
-        model, _ = kernel_rules.pick(estimator.kernel, objective, model, *settings)
+        model = kernel_rules.pick(estimator.kernel, objective, model, *settings).model
         if isinstance(arguments.optimizer, Auto):
             model = arguments.optimizer.run(objective, model, Trace(History(), meter), spawn(generator))
         return objective.plan_at(model), problem.scaling

@@ -8,9 +8,9 @@ rows were left out and 0.3 nats a row on new rows.
 - ``"average"`` learns the candidates on all rows, and mixes their exact posteriors with weights ``exp(gain / 10)``.
   With all of the gain, which is nearly a choice, it won less often.
 - ``"choose"`` learns the candidates on the same few random rows; those of a large table are given their neighbours
-  among all rows, because alone they lie too far apart to show its short scales. It takes the best one if it gains a margin of
-  evidence, two standard errors, and anything at all in left-out rows, and keeps the default otherwise. The fit goes on
-  from the hyperparameters learned there.
+  among all rows, because alone they lie too far apart to show its short scales. It takes the best one if it gains a
+  margin of evidence, two standard errors, and anything at all in left-out rows, and keeps the default otherwise. The
+  fit goes on from the hyperparameters learned there.
 - ``"auto"`` averages on small tables, where an average hardly ever loses, and chooses where it is too costly, and for
   Student-t noise, whose weights of rows differ between kernels.
 """
@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -110,6 +110,14 @@ class _Kernel(Trial):
         return "loses the noise" if self.loses_noise(default) else None
 
 
+class Picked(NamedTuple):
+    """What a fit goes on from, what was tried, and the noise that the default kernel has learned beside another one."""
+
+    model: Model
+    choice: KernelChoice | None = None
+    least_noise: float = 0.0
+
+
 def pick(
     kernel: object,
     objective: TableObjective,
@@ -118,15 +126,15 @@ def pick(
     optimizer: object,
     generator: torch.Generator,
     deadline: float = math.inf,
-) -> tuple[Model, KernelChoice | None]:
-    """Return the model of the kernel that a rule chooses, as learned on some rows, and what was tried.
+) -> Picked:
+    """Return the model of the kernel that a rule chooses, as learned on some rows.
 
     The mean and the noise are those of the given start, which is returned if ``kernel`` is no rule. Kernels that the
     inference does not support are not tried. The optimizer's settings are used if it is `optimization.Auto`. Before a
     deadline, kernels are tried for a share of the time that is left.
     """
     if kernel not in ("auto", "choose"):
-        return model, None
+        return Picked(model)
     sees_all = _sees_all_rows(objective, model)
     rows = objective.draw_rows(min(CHOICE_ROWS, objective.n_rows), spawn(generator))
     subset = objective.subset(rows)
@@ -146,7 +154,9 @@ def pick(
         current().step()
     default, *others = trials
     best = decide(default, others, lambda one: one.objection(default), lambda one: one.gain(default).least)
-    return best.model, _choice("choose", len(default.densities), trials, [float(one is best) for one in trials])
+    choice = _choice("choose", len(default.densities), trials, [float(one is best) for one in trials])
+    keeps_noise = best is default or default.model.noise_is_known
+    return Picked(best.model, choice, 0.0 if keeps_noise else float(default.model.noise_variance))
 
 
 def _on_subset(name: str, candidate: Model, subset: ExactObjective, rows: torch.Tensor, optimizer: object) -> _Kernel:
@@ -183,7 +193,8 @@ def _given_neighbours(name: str, candidate: Model, table: TrainingTable, optimiz
     count = sum(one.numel() for name, one in found.parameters().items() if name in found.learned_names())
     evidence = value / objective.share - 0.5 * count * math.log(objective.n_rows / objective.share)
     left_out = LeftOutRows.of(found, table, objective.graph_of(found), objective.n_neighbours, NEIGHBOUR_ROWS)
-    return _Kernel(evidence, -table.n_targets * left_out.densities(), name, found)
+    densities = left_out.densities().masked_fill(left_out.repeated, 0.0)  # which tell of the noise alone
+    return _Kernel(evidence, -table.n_targets * densities, name, found)
 
 
 def average(

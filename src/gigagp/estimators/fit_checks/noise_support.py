@@ -1,6 +1,6 @@
 """More noise than was learned, where the rows do not support so little of it.
 
-The likelihood can find less noise than there is in two ways, and each has a rule:
+The likelihood can find less noise than there is in three ways, and each has a rule:
 
 1. A few rows repeat, with targets that are nearly equal by chance. These rows alone then determine the noise, and the
    function follows all others. Rows of one place show the noise by their spread; if they are few, the noise is learned
@@ -9,6 +9,8 @@ The likelihood can find less noise than there is in two ways, and each has a rul
 2. Half of all targets are equal, a few are very large, or many rows repeat: what a few rows gain from little noise
    hides what the others lose. Learning begins again on three quarters of the rows, four times, and the noise gets what
    the left-out rows support (`most_supported`).
+3. Where rows repeat with equal targets, a rough part of a chosen kernel takes the place of the noise. The noise is then
+   that which the choice has learned with the default kernel.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ _MANY = 0.2
 _SUPPORTED = 3.0
 #: A kernel is flat if most rows have less than this correlation with any row of another place.
 _FLAT = 0.1
+#: Share of the default kernel's noise below which that of a chosen kernel is lost.
+_LOST = 0.1
 #: Places contradict the learned noise if they tell more than this many times as much.
 _CONTRADICTS = 2.0
 #: Share of the variance of a flat kernel that noise does not take, so that there is something to learn from more rows.
@@ -48,20 +52,35 @@ _LEFT = 0.01
 
 
 def supported(
-    objective: TableObjective, posterior: Posterior, start: Model, optimizer: object, generator: torch.Generator
+    objective: TableObjective,
+    posterior: Posterior,
+    start: Model,
+    optimizer: object,
+    generator: torch.Generator,
+    least_noise: float = 0.0,
 ) -> tuple[Posterior, str]:
     """Return the posterior of a fit with Gaussian noise, or one with more noise where the rows support that.
 
     The text says what was done to the noise; it is empty if nothing was. ``start`` is where learning began, and begins
-    again without some rows, with the settings of the optimizer if it is `optimization.Auto`.
+    again without some rows, with the settings of the optimizer if it is `optimization.Auto`. The noise of a chosen
+    kernel is not far below ``least_noise`` where rows repeat.
     """
     found, table = posterior.model, objective.table
-    learns = NOISE in found.learned_names() and objective.has_posteriors_near and not posterior.is_mixture
-    if not learns or found.student is not None or not _FEWEST <= table.n_rows <= _LOOKED_AT:
+    learns = NOISE in found.learned_names() and not posterior.is_mixture and found.student is None
+    if not learns or table.n_rows < _FEWEST:
+        return posterior, ""
+    loses = float(found.noise_variance) < _LOST * least_noise
+    looks = objective.has_posteriors_near and table.n_rows <= _LOOKED_AT
+    if not (looks or loses):
         return posterior, ""
     held = held_exactly(table)
     try:
         places = _Places.of(held.X)
+        if loses and len(places.first) < table.n_rows:
+            model = found.replace({NOISE: torch.full_like(found.noise_variance, least_noise)})
+            return objective.posterior(model, generator), "that of the default kernel, because repeated rows leave none"
+        if not looks:
+            return posterior, ""
         model, note = _from_places(posterior, held, places, start, optimizer)
         if _is_doubtful(posterior, held, places):
             errors, variances = _left_out(held, start, optimizer)

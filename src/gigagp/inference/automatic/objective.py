@@ -33,7 +33,7 @@ from gigagp.inference.registry import registered
 from gigagp.inference.vecchia import Vecchia
 from gigagp.inference.vecchia.cost import nominal_seconds
 from gigagp.inference.vecchia.likelihood import Regression, pool_of
-from gigagp.inference.vecchia.objective import VecchiaObjective
+from gigagp.inference.vecchia.objective import VecchiaObjective, repeats
 from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled, why_not_compiled
 from gigagp.neighbours.neighbourhood import NeighbourGraph
@@ -421,6 +421,8 @@ class LeftOutRows(NamedTuple):
     residual: torch.Tensor
     #: shape (q,)
     variance: torch.Tensor
+    #: whether another row has the same inputs, shape (q,)
+    repeated: torch.Tensor
 
     @classmethod
     def of(
@@ -434,7 +436,7 @@ class LeftOutRows(NamedTuple):
         values = table.Y.double() - table.basis.double() @ trend.coefficients
         found = pool.conditionals(drawn, neighbours, values)
         assert found.residual is not None
-        return cls(drawn, found.residual, found.variance)
+        return cls(drawn, found.residual, found.variance, repeats(table.X, drawn, neighbours))
 
     def densities(self) -> torch.Tensor:
         """Return the negative log density of each row, the mean over targets, shape (q,)."""

@@ -84,6 +84,8 @@ class VecchiaObjective(TableObjective):
         prediction_neighbours: int | None,
         learning_rows: int | None,
         most_neighbours: int | None = None,
+        *,
+        skips_repeats: bool = False,
     ) -> None:
         super().__init__(table)
         if prediction_neighbours is None:
@@ -91,7 +93,7 @@ class VecchiaObjective(TableObjective):
             prediction_neighbours = neighbours_of_a_point(n_neighbours, least, table.n_rows)
         self.n_neighbours, self._most_neighbours = n_neighbours, most_neighbours or 0
         self.prediction_neighbours = prediction_neighbours
-        self._adds_rows = learning_rows is None
+        self._adds_rows, self._skips_repeats = learning_rows is None, skips_repeats
         self._size = min(_LEARNING_ROWS if learning_rows is None else learning_rows, table.n_rows)
         self.ending = Ending(table.n_rows, nominal_seconds(n_neighbours, table.n_inputs))
         self._graph: NeighbourGraph | None = None
@@ -107,9 +109,12 @@ class VecchiaObjective(TableObjective):
 
     @classmethod
     def on_some_rows(cls, table: TrainingTable, n_rows: int) -> VecchiaObjective:
-        """Return the same with a cost that no table raises: on some rows, and without looking closer."""
+        """Return the same on some rows that repeat no earlier one, without looking closer: no table raises its cost.
+
+        Among so few rows, a handful of repeated ones with equal targets would decide that there is no noise.
+        """
         few = table.n_inputs <= FEW_INPUTS
-        return cls(table, FEW_NEIGHBOURS if few else MANY_NEIGHBOURS, None, n_rows)
+        return cls(table, FEW_NEIGHBOURS if few else MANY_NEIGHBOURS, None, n_rows, skips_repeats=True)
 
     @property
     def deterministic(self) -> bool:
@@ -177,7 +182,11 @@ class VecchiaObjective(TableObjective):
         """Return random rows of the table with their neighbours; a larger number includes a smaller one's."""
         drawn = torch.randperm(self.table.n_rows, generator=torch.Generator().manual_seed(_SEED))[:n_rows]
         rows = drawn.sort().values.to(self.table.X.device)
-        return Minibatch.of(self.table, rows, graph.earlier(rows))
+        neighbours = graph.earlier(rows)
+        if self._skips_repeats:
+            new = ~repeats(self.table.X, rows, neighbours)
+            rows, neighbours = rows[new], neighbours[new]
+        return Minibatch.of(self.table, rows, neighbours)
 
     def suffices(self, model: Model) -> bool:
         """Whether the likelihood misses so little at a model that its optimum is near the exact one."""
@@ -317,3 +326,9 @@ class VecchiaObjective(TableObjective):
     def posterior_near(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model with the neighbours that were found last."""
         return VecchiaPosterior.fitted(model, self.table, self._last_graph(model), self.prediction_neighbours)
+
+
+def repeats(X: Tensor, rows: Tensor, neighbours: Tensor) -> Tensor:
+    """Return which rows (q,) are equal to the first of their neighbours (q, m), the nearest one."""
+    nearest = neighbours[:, 0].long()
+    return (nearest >= 0) & (X[rows] == X[nearest]).all(1)
