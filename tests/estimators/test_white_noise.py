@@ -216,3 +216,12 @@ def test_other_noise_adds_it():
         for v in (0.01, 1.0)
     ]
     assert abs(found[0].predict(NEW) - found[1].predict(NEW)).max() > 0.05
+
+
+def test_white_noise_alone_is_fitted_by_iterative_inference():
+    """Its samples have no function whose variance could be uncertain."""
+    y = np.random.default_rng(3).normal(size=len(X))
+    gp = GPRegressor(kernels.White(0.5), inference.Iterative()).fit(X, y)
+    mean, std = gp.predict(X, return_std=True, include_noise=True)
+    np.testing.assert_allclose(mean, y.mean(), atol=1e-6)
+    assert np.isfinite(std).all()

@@ -41,8 +41,8 @@ _PARTS = 4
 _MANY = 0.2
 #: Nats that left-out rows but the one that gains most must gain by more noise: three are odds of twenty.
 _SUPPORTED = 3.0
-#: A kernel is flat if most rows have less than this correlation with any row of another place.
-_FLAT = 0.1
+#: A kernel is flat if most of some rows have less than this correlation with any row of another place.
+_FLAT, _FLAT_ROWS = 0.1, 100
 #: Share of the default kernel's noise below which that of a chosen kernel is lost.
 _LOST = 0.1
 #: Places contradict the learned noise if they tell more than this many times as much.
@@ -193,7 +193,7 @@ def _levels(model: Model, X: Tensor) -> tuple[float, float]:
 @torch.no_grad()
 def _is_flat(model: Model, X: Tensor, budget: int) -> bool:
     """Whether the kernel correlates most of different rows X (n, d) with no other."""
-    some = X[:: -(-len(X) // _MOST)]
+    some = X[:: -(-len(X) // _FLAT_ROWS)]
     return float(most_correlated(model.kernel, some, X, 2, budget).correlations[:, -1].median()) < _FLAT
 
 

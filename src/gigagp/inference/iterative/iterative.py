@@ -433,8 +433,10 @@ class IterativeObjective(TableObjective):
     ) -> PathwisePosterior:
         """Return the posterior with as many samples as make variances as certain as `_MOST_SAMPLES` alone would."""
         have, wanted = posterior.n_samples, math.sqrt(2 / _MOST_SAMPLES)
-        enough = have >= _MOST_SAMPLES or posterior.variance_error <= wanted
-        if enough or interruption.seconds_left() <= 0:
+        is_enough = (
+            not posterior.variance_error > wanted
+        )  # nan for a kernel of white noise alone, which has no function
+        if have >= _MOST_SAMPLES or is_enough or interruption.seconds_left() <= 0:
             return posterior
         needed = math.ceil(have * (posterior.variance_error / wanted) ** 2)
         more = probes.further(min(needed, _MOST_SAMPLES) - have, generator)
