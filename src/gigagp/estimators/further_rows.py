@@ -20,6 +20,7 @@ from gigagp.inference.registry import adding_names
 from gigagp.kernels.stationary import require_taken
 from gigagp.model.likelihoods import Gaussian, resolve_likelihood
 from gigagp.model.model import Model
+from gigagp.model.target_transform import TargetTransform
 from gigagp.runtime.run import naming
 from gigagp.settings.brief import output_name
 from gigagp.tables import intake
@@ -60,8 +61,8 @@ def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, metho
     if refit:
         _check_refit(estimator, method)
     X = model_inputs(estimator, X, reset=False)
-    estimator._adopt(_with_rows(estimator, X, y, noise_variance, method), estimator.scaling_)
-    estimator.target_transform_ = estimator.target_transform_.of_targets(intake.targets(y), further=True)
+    posterior, estimator.target_transform_ = _with_rows(estimator, X, y, noise_variance, method)
+    estimator._adopt(posterior, estimator.scaling_)
     if refit:
         start = copy.copy(estimator)
         start.kernel, start.noise_variance = estimator.kernel_, estimator.noise_variance_
@@ -82,11 +83,13 @@ def _check_refit(estimator: Any, method: str) -> None:
     _rows_of(estimator)
 
 
-def _with_rows(estimator: Any, X: np.ndarray, y: Any, noise_variance: Any, method: str) -> GrowingPosterior:
+def _with_rows(
+    estimator: Any, X: np.ndarray, y: Any, noise_variance: Any, method: str
+) -> tuple[GrowingPosterior, TargetTransform]:
     """Return the posterior given additional rows, at the hyperparameters, scaling and transform of the fit.
 
-    The rows are in the data's own units. ``noise_variance`` are their known variances, if the fit has known ones;
-    ``method`` is the name of the public method, for messages.
+    The transform has the Jacobian of all targets. The rows are in the data's own units. ``noise_variance`` are their
+    known variances, if the fit has known ones; ``method`` is the name of the public method, for messages.
     """
     posterior, scaling, transform = estimator.posterior_, estimator.scaling_, estimator.target_transform_
     names = getattr(estimator, "feature_names_in_", None)
@@ -109,14 +112,15 @@ def _with_rows(estimator: Any, X: np.ndarray, y: Any, noise_variance: Any, metho
     if refusal is not None:
         raise refusal
     transform.check(targets, f"y of {method}")
-    targets = transform.forward(targets) - posterior.model.mean.offset(X)[:, None]
+    transform, targets = transform.of_targets(targets, further=True), transform.forward(targets)
+    targets = targets - posterior.model.mean.offset(X)[:, None]
     noise = None if noise is None else noise / scaling.units().variance
     values = torch.from_numpy(scaling.targets(targets))
     device = posterior.device
     grown = posterior.with_rows(points.to(device), values.to(device), noise)
     assert isinstance(grown, GrowingPosterior)
     finite_means(grown.mean(points[:_CHECKED_ROWS].to(device=device, dtype=grown.dtype)))
-    return grown
+    return grown, transform
 
 
 def _cannot_add(method: str, posterior: Posterior) -> str:

@@ -40,6 +40,7 @@ from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.evidence import laplace_evidence
 from gigagp.inference.exact.mixture_posterior import MixturePosterior, require_factors
+from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic, Sum
 from gigagp.kernels.leaf import Leaf
@@ -192,7 +193,8 @@ def _given_neighbours(name: str, candidate: Model, table: TrainingTable, optimiz
     assert value is not None, "Vecchia's likelihood has one"
     count = sum(one.numel() for name, one in found.parameters().items() if name in found.learned_names())
     evidence = value / objective.share - 0.5 * count * math.log(objective.n_rows / objective.share)
-    left_out = LeftOutRows.of(found, table, objective.graph_of(found), objective.n_neighbours, NEIGHBOUR_ROWS)
+    pool, graph = pool_of(found, table), objective.graph_of(found)
+    left_out = LeftOutRows.of(pool, table, graph, objective.n_neighbours, NEIGHBOUR_ROWS)
     densities = left_out.densities().masked_fill(left_out.repeated, 0.0)  # which tell of the noise alone
     return _Kernel(evidence, -table.n_targets * densities, name, found)
 

@@ -32,6 +32,8 @@ _UNSOUND = (ArithmeticError, AssertionError, AttributeError, LookupError, Runtim
 
 
 class Saveable(Protocol):
+    """An estimator that `save` can write."""
+
     def _to_state(self) -> State: ...
 
 

@@ -35,7 +35,7 @@ from gigagp.inference.vecchia.cost import nominal_seconds
 from gigagp.inference.vecchia.likelihood import Regression, pool_of
 from gigagp.inference.vecchia.objective import VecchiaObjective, repeats
 from gigagp.model.model import Model
-from gigagp.neighbours.conditionals import is_compiled, why_not_compiled
+from gigagp.neighbours.conditionals import Pool, is_compiled, why_not_compiled
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
@@ -425,11 +425,8 @@ class LeftOutRows(NamedTuple):
     repeated: torch.Tensor
 
     @classmethod
-    def of(
-        cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int, n_rows: int
-    ) -> LeftOutRows:
-        """Return the predictions at a model, whose coefficients of the mean come from the same rows."""
-        pool = pool_of(model, table)
+    def of(cls, pool: Pool, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int, n_rows: int) -> LeftOutRows:
+        """Return the predictions at the model of a pool; the mean's coefficients come from the same rows."""
         drawn = torch.randperm(table.n_rows, generator=torch.Generator().manual_seed(3))[:n_rows].to(table.X.device)
         neighbours = graph.neighbourhood.others(drawn, n_neighbours)
         trend = Regression.of(pool, table, [(drawn, neighbours)]).trend
@@ -475,7 +472,7 @@ class LocalScores(NamedTuple):
         """Return the scores of this many rows at a model, whose coefficients of the mean come from the same rows."""
         n, pool = table.n_rows, pool_of(model, table)
         width = min(n_neighbours, n - 1)
-        left_out = LeftOutRows.of(model, table, graph, width, n_rows)
+        left_out = LeftOutRows.of(pool, table, graph, width, n_rows)
         drawn, variance = left_out.rows, left_out.variance
         few = drawn[: math.ceil(len(drawn) / _ONE_IN)]
         widths = [max(width // 2, 1), width, min(2 * width, n - 1)]

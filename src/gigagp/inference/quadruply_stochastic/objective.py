@@ -46,14 +46,6 @@ class WeightObjective(TableObjective):
         """Rows that are fitted, held or not."""
         return self.problem.n_rows
 
-    @property
-    def n_observations(self) -> int:
-        return self.n_rows * self.table.n_targets
-
-    def draw_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return the indices of random held rows, sorted."""
-        return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
-
     def thin(self, rows: Tensor) -> TableObjective:
         """Return an objective on a subset of the rows in which the kernel itself takes the place of a basis.
 

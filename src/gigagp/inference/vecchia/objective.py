@@ -104,8 +104,7 @@ class VecchiaObjective(TableObjective):
     @classmethod
     def for_learning(cls, table: TrainingTable) -> VecchiaObjective:
         """Return the objective with the neighbours that good hyperparameters take."""
-        few = table.n_inputs <= FEW_INPUTS
-        return cls(table, FEW_NEIGHBOURS if few else MANY_NEIGHBOURS, None, None, MOST_NEIGHBOURS)
+        return cls(table, _learning_neighbours(table), None, None, MOST_NEIGHBOURS)
 
     @classmethod
     def on_some_rows(cls, table: TrainingTable, n_rows: int) -> VecchiaObjective:
@@ -113,8 +112,7 @@ class VecchiaObjective(TableObjective):
 
         Among so few rows, a handful of repeated ones with equal targets would decide that there is no noise.
         """
-        few = table.n_inputs <= FEW_INPUTS
-        return cls(table, FEW_NEIGHBOURS if few else MANY_NEIGHBOURS, None, n_rows, skips_repeats=True)
+        return cls(table, _learning_neighbours(table), None, n_rows, skips_repeats=True)
 
     @property
     def deterministic(self) -> bool:
@@ -326,6 +324,10 @@ class VecchiaObjective(TableObjective):
     def posterior_near(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model with the neighbours that were found last."""
         return VecchiaPosterior.fitted(model, self.table, self._last_graph(model), self.prediction_neighbours)
+
+
+def _learning_neighbours(table: TrainingTable) -> int:
+    return FEW_NEIGHBOURS if table.n_inputs <= FEW_INPUTS else MANY_NEIGHBOURS
 
 
 def repeats(X: Tensor, rows: Tensor, neighbours: Tensor) -> Tensor:
