@@ -189,9 +189,22 @@ def judge(results: list[dict[str, Any]], picture: Path | None) -> dict[str, Any]
         "within_0.05": float(np.mean([one["regret"] <= 0.05 for one in regrets])),
         "above": [one for one in regrets if one["regret"] > 0.05],
     }
+    found["beside_trees"] = [beside_trees(results, budget) for budget in sorted({one["budget_s"] for one in autos})]
     if picture is not None:
         draw(with_plan, regrets, picture)
     return found
+
+
+def beside_trees(results: list[dict[str, Any]], budget: float) -> dict[str, Any]:
+    """Return on how many whole tables "auto" has a lower RMSE than boosted trees, and the median of the ratios."""
+    whole = max(one["asked_rows"] for one in results)
+    rmse: dict[str, dict[str, float]] = {"auto": {}, "trees": {}}
+    for one in results:
+        if one["budget_s"] == budget and one["asked_rows"] == whole and one["method"] in rmse:
+            rmse[one["method"]][one["table"]] = one["rmse"]
+    ratios = [rmse["auto"][table] / trees for table, trees in rmse["trees"].items()]
+    lower = sum(ratio < 1 for ratio in ratios)
+    return {"budget_s": budget, "tables": len(ratios), "lower": lower, "median_ratio": float(np.median(ratios))}
 
 
 def draw(autos: list[dict[str, Any]], regrets: list[dict[str, Any]], picture: Path) -> None:
