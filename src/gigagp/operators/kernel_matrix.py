@@ -11,7 +11,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel, StationaryKernel
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
-from gigagp.products import Engine, LowRankWeights, Weights, select
+from gigagp.products import Engine, LowRankWeights, PanelTiles, Weights, select
 from gigagp.products.arguments import check_finite
 from gigagp.products.dense import tall_product
 from gigagp.products.engine import weights_of
@@ -36,7 +36,7 @@ class KernelMatrix(SymmetricMatrix):
         Bytes, or a string such as ``"2GiB"``; None stands for half of the free memory.
     storage : {"auto", "dense", "tiles"}, default "auto"
         ``"dense"`` computes and stores K (n * n numbers) at its first use, and ``"tiles"`` never stores it. ``"auto"``
-        is dense if K takes at most half of the budget.
+        is dense if K takes at most half of the budget and products with it are quicker than those of a panel.
     mixed : bool, default False
         Whether the products inside solvers' loops (`fast`) are computed and stored in float32; requires float64 inputs.
         This matrix itself, which residuals and gradients use, stays in float64 and is computed by tiles.
@@ -99,9 +99,9 @@ class KernelMatrix(SymmetricMatrix):
         if storage == "dense":
             remedy = 'Use storage="tiles" or a larger memory_budget.'
             require(needed, self.memory_budget, f"A dense kernel matrix of {self.n:,} rows", remedy)
-        fits = needed <= self.memory_budget // 2
+        self._engine = engine or select(self.kernel, self.device, self.dtype, rows=X)
+        fits = needed <= self.memory_budget // 2 and not isinstance(self._engine, PanelTiles)
         self.storage = storage if storage != "auto" else ("dense" if fits else "tiles")
-        self._engine = engine or select(self.kernel, self.device, self.dtype)
         self.entries_computed = 0
         self._stored: Tensor | None = None
         self._smooth: KernelMatrix | None = None
@@ -131,6 +131,11 @@ class KernelMatrix(SymmetricMatrix):
         # The wrapper is made at each use: a kept one and this matrix would hold each other, and a stored matrix would
         # outlive the step that it served.
         return self if self._smooth is None else RoundedMatrix(self, self._smooth)
+
+    @property
+    def product_work(self) -> float:
+        """Work of a product as a share of that with all n * n entries, which panels need not compute."""
+        return self._engine.cells(self.X).operations / self.n**2 if isinstance(self._engine, PanelTiles) else 1.0
 
     def describe(self) -> str:
         """Return one line that describes how products are computed."""

@@ -4,6 +4,7 @@ from gigagp.products.cross import cross_covariance, cross_product
 from gigagp.products.engine import Engine, LowRankWeights, Weights
 from gigagp.products.measured_tiles import MeasuredTiles
 from gigagp.products.native_tiles import NativeTiles
+from gigagp.products.panel import PanelTiles
 from gigagp.products.selection import select
 from gigagp.products.torch_tiles import TorchTiles
 from gigagp.products.triton_tiles import TritonTiles
@@ -13,6 +14,7 @@ __all__ = [
     "LowRankWeights",
     "MeasuredTiles",
     "NativeTiles",
+    "PanelTiles",
     "TorchTiles",
     "TritonTiles",
     "Weights",

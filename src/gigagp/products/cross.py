@@ -56,14 +56,14 @@ def cross_product(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: in
     for all of K. The hyperparameters of the bound kernel are constants here, and so must be Z and V.
     """
     _check_constants(Z=Z, V=V)
-    found: Tensor = _Cross.apply(X, Z, V, select(kernel, X.device, X.dtype), kernel, budget)
+    found: Tensor = _Cross.apply(X, Z, V, select(kernel, X.device, X.dtype, rows=Z), kernel, budget)
     return found
 
 
 def cross_covariance(kernel: Kernel, X: Tensor, Z: Tensor, *, budget: int) -> Tensor:
     """Return ``K(X, Z)``, shape (n, m), by the engine that `select` chooses, differentiable in ``X``."""
     _check_constants(Z=Z)
-    found: Tensor = _Cross.apply(X, Z, None, select(kernel, X.device, X.dtype), kernel, budget)
+    found: Tensor = _Cross.apply(X, Z, None, select(kernel, X.device, X.dtype, rows=Z), kernel, budget)
     return found
 
 

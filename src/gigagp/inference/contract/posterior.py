@@ -17,7 +17,7 @@ from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.scaling import Scaling
 from gigagp.optimization.history import SolveRecord
-from gigagp.products import select
+from gigagp.products import Engine, select
 from gigagp.products.dense import eigh
 from gigagp.settings.random import standard_normal
 
@@ -120,8 +120,11 @@ class Posterior(ABC):
 
     def engine_name(self) -> str:
         """Return the engine of the kernel products with its device and precision."""
-        engine = select(self.model.kernel, self.device, self.dtype)
-        return f"{engine.name}, {self.device.type}, {str(self.dtype).removeprefix('torch.')}"
+        return f"{self.engine().name}, {self.device.type}, {str(self.dtype).removeprefix('torch.')}"
+
+    def engine(self) -> Engine:
+        """Return the engine of the kernel products."""
+        return select(self.model.kernel, self.device, self.dtype)
 
     @abstractmethod
     def solver_name(self) -> Any:

@@ -9,7 +9,7 @@ import torch
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.prior_samples import PriorSamples
-from gigagp.products import cross_product
+from gigagp.products import Engine, cross_product, select
 from gigagp.settings.schema import Field
 
 #: Tensors of a model file. The letters in shapes are n rows, d inputs and t targets.
@@ -39,6 +39,9 @@ class SolvedPosterior(RowsPosterior):
 
     target_solutions: torch.Tensor  # ``H^-1 (Y - mean)``, or an approximation of it, (n, t)
     basis_solutions: torch.Tensor  # the same for the mean's basis, (n, p)
+
+    def engine(self) -> Engine:
+        return select(self.model.kernel, self.device, self.dtype, rows=self.X)
 
     def cross_product(self, X: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         """Return ``K(X, training inputs) @ vectors`` without forming the kernel matrix."""

@@ -126,7 +126,7 @@ def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) 
 
 def _candidates(matrix: KernelMatrix, neighbours: Vecchia, two_level: TwoLevel, budget: int) -> list[Candidate]:
     """Return the recipes that a trial compares: neighbours, and two levels of the automatic size and of half of it."""
-    n, product = matrix.n, 1.0 / (_MIXED if matrix.fast is not matrix else 1.0)
+    n, product = matrix.n, matrix.product_work / (_MIXED if matrix.fast is not matrix else 1.0)
 
     def costs(kind: int, size: int, power: int) -> tuple[float, float]:
         return _SETUP[kind] * size**power / n / product, _APPLICATION[kind] * size / n / product

@@ -1,0 +1,253 @@
+"""Products for panels: rows that are cells of a table of entities and times, of which some may be missing.
+
+A kernel whose parts depend on entities or on times alone has the matrix ``P (K_S (x) K_T) P'`` at such rows, where P
+picks the cells that were observed (a latent Kronecker product: Lin et al. 2025). A product with it costs
+``n_S n_T (n_S + n_T)`` in place of ``n^2``, and the matrix stays exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gigagp.kernels import Constant, Kernel, Leaf, Product, Sum
+from gigagp.products.blocks import ranges
+from gigagp.products.engine import Engine, LowRankWeights, Weights, weights_of
+
+#: Rows below which a matrix is small in any form.
+_FEWEST_ROWS = 500
+#: Largest number of cells for each row, and of operations for each entry of the matrix.
+_MOST_CELLS, _MOST_OPERATIONS = 8, 0.5
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Where rows are: ``entities[entity[i]]`` and ``times[time[i]]`` are the parts of row i.
+
+    Attributes
+    ----------
+    entities : Tensor of shape (n_entities, columns of entities)
+    times : Tensor of shape (n_times, columns of times)
+    entity, time : Tensor of shape (n,)
+        Several rows may be in one cell.
+    """
+
+    entities: Tensor
+    times: Tensor
+    entity: Tensor
+    time: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of entities and of times."""
+        return len(self.entities), len(self.times)
+
+    @property
+    def operations(self) -> int:
+        """Multiplications of a product with one vector."""
+        n_entities, n_times = self.shape
+        return n_entities * n_times * (n_entities + n_times)
+
+    def spread(self, vectors: Tensor) -> Tensor:
+        """Return ``P' vectors``: the sum of the rows of each cell, shape (n_entities, n_times, s)."""
+        n_entities, n_times = self.shape
+        grid = vectors.new_zeros(n_entities * n_times, vectors.shape[1])
+        return grid.index_add_(0, self.entity * n_times + self.time, vectors).view(n_entities, n_times, -1)
+
+    def pick(self, grid: Tensor) -> Tensor:
+        """Return ``P grid``: the values at the rows' cells, shape (n, s)."""
+        return grid[self.entity, self.time]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Some terms of a kernel as a product of a kernel of the entities and one of the times.
+
+    The names are those of the parts' hyperparameters in the whole kernel, in order.
+    """
+
+    entities: Kernel
+    times: Kernel
+    entity_names: tuple[str, ...]
+    time_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PanelTiles:
+    """An engine that multiplies one factor of a Kronecker product after the other.
+
+    Other engines compute the factors, and whatever is not a product with the rows of a panel.
+
+    Parameters
+    ----------
+    entity_columns, time_columns : tuple of int
+        The columns of each part of the kernel. No leaf of the kernel depends on columns of both.
+    engine : Engine
+        The engine for the factors, and for the kernel itself.
+    """
+
+    entity_columns: tuple[int, ...]
+    time_columns: tuple[int, ...]
+    engine: Engine
+
+    @property
+    def name(self) -> str:
+        """The engine of the factors, and what is made of them."""
+        return f"Kronecker products by {self.engine.name}"
+
+    def product(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
+        """Return ``K(X, Z) @ V``; see `Engine.product`."""
+        right = self.cells(Z)
+        n_entities, n_times = right.shape
+        grid = right.spread(V)
+        out = X.new_empty(X.shape[0], V.shape[1])
+        row_bytes = 3 * n_times * V.shape[1] * X.element_size()
+        for rows in [slice(None)] if Z is X else ranges(X.shape[0], max(budget // (4 * row_bytes), 256)):
+            left = right if Z is X else self._cells(X[rows])
+            total: Tensor | None = None
+            for factors in self._factors(kernel):
+                half = self._times(
+                    factors.entities, left.entities, right.entities, grid.reshape(n_entities, -1), budget
+                )
+                half = half.view(len(left.entities), n_times, -1)
+                K_T = self.engine.dense(factors.times, left.times, right.times, budget=budget)
+                if left.shape[0] * left.shape[1] <= _MOST_CELLS * len(left.entity):
+                    found = left.pick(torch.einsum("at,bts->bas", K_T, half))
+                else:
+                    found = torch.einsum("qt,qts->qs", K_T[left.time], half[left.entity])
+                total = found if total is None else total.add_(found)
+            assert total is not None
+            out[rows] = total
+        return out
+
+    def dense(self, kernel: Kernel, X: Tensor, Z: Tensor | None = None, *, budget: int) -> Tensor:
+        """Return the whole matrix by the engine of the kernel; see `Engine.dense`."""
+        return self.engine.dense(kernel, X, Z, budget=budget)
+
+    def gradient(
+        self, kernel: Kernel, X: Tensor, Z: Tensor, weights: Weights, *, symmetric: bool, budget: int
+    ) -> dict[str, Tensor]:
+        """Return the gradient in all hyperparameters; see `Engine.gradient`."""
+        if not isinstance(weights, LowRankWeights) or Z is not X:
+            return self.engine.gradient(kernel, X, Z, weights, symmetric=symmetric, budget=budget)
+        cells = self.cells(X)
+        n_entities, n_times = cells.shape
+        left, right = cells.spread(weights.left), cells.spread(weights.right)
+        found = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in kernel.parameters().items()}
+        for factors in self._factors(kernel):
+            K_T = self.engine.dense(factors.times, cells.times, budget=budget)
+            passed = torch.einsum("tu,aus->ats", K_T, right).reshape(n_entities, -1)
+            by_entities: Weights = LowRankWeights(left.reshape(n_entities, -1), passed)
+            if n_entities**2 * left.element_size() <= budget // 4:
+                by_entities = weights_of(by_entities.left @ by_entities.right.T)
+            passed = self._times(
+                factors.entities, cells.entities, cells.entities, right.reshape(n_entities, -1), budget
+            )
+            by_times = weights_of(torch.einsum("ats,aus->tu", left, passed.view(n_entities, n_times, -1)))
+            for part, points, of_part, names in (
+                (factors.entities, cells.entities, by_entities, factors.entity_names),
+                (factors.times, cells.times, by_times, factors.time_names),
+            ):
+                slopes = self.engine.gradient(part, points, points, of_part, symmetric=symmetric, budget=budget)
+                for name, value in zip(names, slopes.values(), strict=False):
+                    found[name] += value.reshape(found[name].shape)
+        return found
+
+    def _times(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, budget: int) -> Tensor:
+        """Return ``K(X, Z) @ V`` for many columns, with a stored matrix where the budget has room for it."""
+        if X.shape[0] * Z.shape[0] * X.element_size() <= budget // 4:
+            return self.engine.dense(kernel, X, None if X is Z else Z, budget=budget) @ V
+        return self.engine.product(kernel, X, Z, V, budget=budget)
+
+    def cells(self, X: Tensor) -> Cells:
+        """Return the cells of rows, which are remembered as long as the rows are."""
+        key = (self.entity_columns, self.time_columns)
+        known = _known.setdefault(X, {})
+        if key not in known:
+            known[key] = self._cells(X)
+        return known[key]
+
+    def _cells(self, X: Tensor) -> Cells:
+        (entities, entity), (times, time) = (
+            _distinct(X[:, list(columns)]) for columns in (self.entity_columns, self.time_columns)
+        )
+        return Cells(entities, times, entity, time)
+
+    def _factors(self, kernel: Kernel) -> list[Factors]:
+        """Return the kernel without white terms as a sum of products; terms of the same times are one product."""
+        kernel = kernel.replace(kernel.parameters())  # leaves are told apart as objects, and one object may stand twice
+        names = iter(kernel.parameters())
+        labels = {id(leaf): tuple(next(names) for _ in leaf.parameters()) for leaf in kernel.leaves()}
+        groups: dict[tuple[int, ...], list[tuple[list[Leaf], list[Leaf]]]] = {}
+        for term in kernel.correlated_terms():
+            of_times = [leaf for leaf in term if not _is_of(leaf, self.entity_columns)]
+            of_entities = [leaf for leaf in term if _is_of(leaf, self.entity_columns)]
+            groups.setdefault(tuple(id(leaf) for leaf in of_times), []).append((of_entities, of_times))
+        return [
+            Factors(
+                Sum(*(_product(leaves, self.entity_columns) for leaves, _ in terms)),
+                _product(terms[0][1], self.time_columns),
+                tuple(name for leaves, _ in terms for leaf in leaves for name in labels[id(leaf)]),
+                tuple(name for leaf in terms[0][1] for name in labels[id(leaf)]),
+            )
+            for terms in groups.values()
+        ]
+
+
+def panel_of(kernel: Kernel, X: Tensor, engine: Engine) -> PanelTiles | None:
+    """Return the engine that is cheapest for the rows X of a panel; None where they are no panel, or a small one.
+
+    Every set of columns that no leaf joins with others may be the times, with all other columns as the entities.
+    """
+    if len(X) < _FEWEST_ROWS:
+        return None
+    joined = _joined_columns(kernel)
+    best, least = None, _MOST_OPERATIONS * len(X) ** 2
+    for times in joined if len(joined) > 1 else ():
+        entities = tuple(sorted(column for other in joined if other is not times for column in other))
+        panel = PanelTiles(entities, times, engine)
+        cells = panel.cells(X)
+        if cells.shape[0] < cells.shape[1]:  # the smaller factor is stored
+            panel = PanelTiles(times, entities, engine)
+            cells = panel.cells(X)
+        if cells.shape[0] * cells.shape[1] <= _MOST_CELLS * len(X) and cells.operations <= least:
+            best, least = panel, cells.operations
+    return best
+
+
+#: Cells of the rows that live, by the columns of entities and times.
+_known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _joined_columns(kernel: Kernel) -> list[tuple[int, ...]]:
+    """Return the sets of columns that leaves of a bound kernel depend on together, joined where they overlap."""
+    sets: list[set[int]] = []
+    for leaf in (leaf for term in kernel.correlated_terms() for leaf in term if not isinstance(leaf, Constant)):
+        columns = set(leaf.active_columns)
+        sets = [one for one in sets if not one & columns] + [columns.union(*(one for one in sets if one & columns))]
+    return sorted(tuple(sorted(columns)) for columns in sets)
+
+
+def _is_of(leaf: Leaf, columns: tuple[int, ...]) -> bool:
+    """Whether a leaf depends on these columns alone; constants do."""
+    return isinstance(leaf, Constant) or set(leaf.active_columns) <= set(columns)
+
+
+def _product(leaves: list[Leaf], columns: tuple[int, ...]) -> Kernel:
+    """Return the product of leaves as a kernel of these columns; without leaves it is one."""
+    return Product(*(leaf.on_columns(columns) for leaf in leaves)) if leaves else Constant(1.0).bind(len(columns))
+
+
+def _distinct(points: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct rows, and the number of the distinct row that each row is."""
+    array = np.ascontiguousarray(points.detach().cpu().numpy()) + 0.0  # -0.0 is 0.0
+    keys = array.view(np.dtype((np.void, array.dtype.itemsize * array.shape[1]))).ravel()
+    _, first, number = np.unique(keys, return_index=True, return_inverse=True)
+    chosen = torch.from_numpy(np.sort(first)).to(points.device)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))  # in the order in which they come
+    return points[chosen], torch.from_numpy(rank[number]).to(points.device)
