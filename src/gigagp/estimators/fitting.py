@@ -37,6 +37,7 @@ from gigagp.estimators.choices.transform_learning import learn_transform
 from gigagp.estimators.estimator import Estimator
 from gigagp.estimators.fit_checks import noise_support, poor_fits
 from gigagp.estimators.fit_checks.small_variances import warn_of_small_variances
+from gigagp.estimators.fit_checks.structured_noise import warn_of_structured_noise
 from gigagp.estimators.guard import finite_means
 from gigagp.estimators.metrics import gaussian_nll, rmse
 from gigagp.estimators.planning import require_time, resolve_inference, resolve_streaming
@@ -235,13 +236,21 @@ class _Job(ABC):
         return Fitted(*ended, arguments.optimizer, plan, begun.transform, begun.choice)
 
     def check(self, begun: _Begun, fitted: Fitted) -> None:
-        """Warn of few targets that spoil a fit, rows outside their error bars, and learning that ends in noise."""
+        """Warn of few targets that spoil a fit, structure in the noise, and learning that ends in noise."""
         estimator, likelihood = self.arguments.estimator, self.arguments.likelihood
         if begun.is_spoiled or self.arguments.optimizer is None:
             return
         with _afterwards(fitted.history):
             rows, is_learned = begun.rows, isinstance(self.arguments.optimizer, Auto) and not fitted.history.interrupted
-            if self.watches and not poor_fits.warn_of_far_targets(rows, fitted.posterior) and is_learned:
+            if self.watches and poor_fits.warn_of_far_targets(rows, fitted.posterior):
+                is_learned = False
+            has_rule = isinstance(estimator.kernel, str)
+            warned = (
+                is_learned
+                and self.learns_noise
+                and warn_of_structured_noise(begun.objective.table, fitted.posterior, has_rule=has_rule)
+            )
+            if self.watches and is_learned and not warned:  # errors that are alike can be large, too
                 poor_fits.warn_of_rows_outside_bars(rows, fitted.posterior)
             is_sum = likelihood.has_noise and estimator.target_transform == "none"
             has_variance = likelihood.has_noise and not likelihood.is_scale_mixture
@@ -250,10 +259,15 @@ class _Job(ABC):
 
     @property
     def watches(self) -> bool:
-        """Whether targets may spoil the fit: where Gaussian noise is learned."""
-        arguments, estimator = self.arguments, self.arguments.estimator
-        learns_noise = arguments.optimizer is not None and np.ndim(estimator.noise_variance) == 0
-        return learns_noise and isinstance(arguments.likelihood, Gaussian) and estimator.target_transform == "none"
+        """Whether targets may spoil the fit: where Gaussian noise is learned of the targets as they are given."""
+        return self.learns_noise and self.arguments.estimator.target_transform == "none"
+
+    @property
+    def learns_noise(self) -> bool:
+        """Whether Gaussian noise is learned."""
+        arguments = self.arguments
+        has_variance = isinstance(arguments.likelihood, Gaussian) and np.ndim(arguments.estimator.noise_variance) == 0
+        return has_variance and arguments.optimizer is not None
 
 
 @dataclass(frozen=True)
