@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
 import gigagp
 from engines import needs_extension
@@ -48,6 +49,25 @@ def by_hand(mean: object, X: np.ndarray, y: np.ndarray, noise: object = None) ->
         m, s = gp.predict(X[[row]], return_std=True, include_noise=noise is None)
         found.append((m[0], s[0] if noise is None else np.sqrt(s[0] ** 2 + noise[row])))
     return tuple(np.array(found).T)
+
+
+@pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
+def test_left_out_parts_are_equal_to_fits_without_them(mean):
+    X, y = rows(41)
+    gp = fixed(inference.Exact(), mean).fit(X, y)
+    found = gp.posterior_.left_out_parts(4)
+    parts = torch.randperm(41, generator=torch.Generator().manual_seed(0)).tensor_split(4)
+    assert sorted(len(part) for part in parts) == [10, 10, 10, 11]
+    for part in parts:
+        rest = np.setdiff1d(np.arange(41), part)
+        m, s = (
+            fixed(inference.Exact(), mean).fit(X[rest], y[rest]).predict(X[part], return_std=True, include_noise=True)
+        )
+        np.testing.assert_allclose(found.mean[part, 0], m, rtol=1e-7)
+        np.testing.assert_allclose(found.variance[part].sqrt(), s, rtol=1e-7)
+        np.testing.assert_allclose(found.log_density[part, 0], norm.logpdf(y[part], m, s), rtol=1e-7)
+    alone = gp.posterior_.left_out_parts(41)
+    np.testing.assert_allclose(alone.mean, gp.posterior_.left_out().mean, rtol=1e-9)
 
 
 @pytest.mark.few(5)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp.estimators.choices.trials import ERRORS, MARGIN, SUBSET_ROWS, Trial, decide, n_learned
+from gigagp import metrics
+from gigagp.estimators.choices.trials import ERRORS, MARGIN, SUBSET_ROWS, Trial, decide, n_learned, normal_crps
 
 DENSITIES = torch.linspace(-2.0, 1.0, 60, dtype=torch.float64)
 PLAIN = Trial(-30.0, DENSITIES)
@@ -45,6 +46,32 @@ def test_the_decision_is_the_most_worthy_candidate_without_an_objection():
     assert chosen(np.inf) is tried[2]
     assert chosen(PLAIN.value + 25) is tried[1]  # the first of equals
     assert chosen(PLAIN.value) is PLAIN
+
+
+def test_the_crps_is_that_of_the_metrics():
+    rng = np.random.default_rng(0)
+    errors, variances = rng.normal(size=(40, 2)), rng.gamma(1.0, size=40)
+    found = normal_crps(torch.from_numpy(errors), torch.from_numpy(variances))
+    std = np.sqrt(variances)[:, None].repeat(2, 1)
+    assert float(found.mean()) == pytest.approx(metrics.gaussian_crps(errors, np.zeros((40, 2)), std), rel=1e-12)
+
+
+def test_neither_all_rows_nor_the_worst_may_be_predicted_worse():
+    """A gain of all rows does not make up for the worst tenth, nor that for all."""
+    scores = torch.linspace(0.1, 1.0, 60, dtype=torch.float64)
+
+    def trial(crps):
+        return Trial(0.0, DENSITIES, crps=crps)
+
+    plain, worst = trial(scores), torch.zeros(60, dtype=torch.float64)
+    worst[-6:] = 0.05
+    assert not trial(scores).predicts_worse(plain)
+    assert not trial(0.9 * scores).predicts_worse(plain)
+    assert not trial(1.02 * scores).predicts_worse(plain)
+    assert trial(1.05 * scores).predicts_worse(plain)
+    assert trial(0.9 * scores + 3 * worst).predicts_worse(plain)
+    assert trial(scores + 0.1 - 3 * worst).predicts_worse(plain)
+    assert not better(5.0, 0.0).predicts_worse(plain)  # nothing is known
 
 
 def test_fewer_rows_are_learned_from_where_the_memory_is_small():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from gigagp.settings.schema import flag, listing, number, one_of, record, text, whole
+from gigagp.settings.schema import listing, number, one_of, record, text, whole
 
 #: Rules that the estimators' argument ``kernel`` may name in place of a kernel.
 KernelRule = Literal["auto", "average", "choose"]
@@ -21,8 +21,8 @@ _KERNEL = record(
         "left_out_gain": number(finite=True),
         "standard_error": number(finite=True),
         "weight": number(finite=True),
-        "without_noise": flag,
-    }
+    },
+    {"refusal": text},  # files of earlier versions have none
 )
 _CHOICE = record({"rule": one_of("average", "choose"), "n_rows": whole(1), "tried": listing(_KERNEL)})
 
@@ -35,7 +35,7 @@ class TriedKernel(NamedTuple):
     left_out_gain: float  # of the log densities of all rows, each given all others
     standard_error: float  # of ``left_out_gain``
     weight: float  # of its predictions; 0 or 1 for ``"choose"``
-    without_noise: bool = False  # whether it was refused because it explains repeated inputs by having no noise
+    refusal: str = ""  # why it was refused, whatever it gains; empty if it was not
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class KernelChoice:
         found = [f"kernels tried {how[self.rule]} on {self.n_rows:,} rows"]
         for one in self.tried:
             end = {"choose": "chosen" if one.weight else "", "average": f"weight {one.weight:.3g}"}[self.rule]
-            end = "no noise left: refused" if one.without_noise else end
+            end = f"{one.refusal}: refused" if one.refusal else end
             gain = (
                 f"{one.gain:+.1f} nats, left out {one.left_out_gain:+.1f} (standard error {one.standard_error:.1f})"
                 if one is not self.tried[0]
@@ -72,5 +72,7 @@ class KernelChoice:
     def from_plain(cls, data: Any) -> KernelChoice:
         """Return the choice that `to_plain` has described; raises `ModelFileError` for other data."""
         _CHOICE(data, "the header.kernel_choice")
-        tried = tuple(TriedKernel(*(one[name] for name in TriedKernel._fields)) for one in data["tried"])
+        tried = tuple(
+            TriedKernel(**{name: one[name] for name in TriedKernel._fields if name in one}) for one in data["tried"]
+        )
         return cls(data["rule"], data["n_rows"], tried)

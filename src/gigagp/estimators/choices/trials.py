@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -28,6 +28,9 @@ from gigagp.runtime.progress import NoProgress
 SUBSET_ROWS, _BYTES = 1000, 64
 #: Nats that a candidate gains at least, and standard errors that the log density of left-out rows gains.
 MARGIN, ERRORS = 10.0, 2.0
+#: Share of the rows that are predicted worst, and by how much of the plain trial's score they, or all rows, may be
+#: predicted worse than by it.
+_WORST, _WORSE = 0.1, 0.03
 #: For a choice of the density, at least this share of the rows must have different targets, no target may be more
 #: frequent, and there must be this many rows.
 _DISTINCT, _MOST_FREQUENT, _FEWEST_ROWS = 0.1, 0.05, 50
@@ -54,6 +57,8 @@ class Trial:
 
     value: float  # log density of all targets, a bound on it, or the log evidence
     densities: Tensor  # (n,), log density of each target given all others
+    #: (n,), continuous ranked probability score of each target given all others (smaller is better); None: not known
+    crps: Tensor | None = field(default=None, kw_only=True)
 
     def gain(self, plain: Trial) -> Gain:
         """Return what is gained over a trial on the same rows."""
@@ -69,6 +74,30 @@ class Trial:
         if gain.left_out <= ERRORS * gain.standard_error:
             return "but the gain in leave-one-out densities is within its error"
         return None
+
+    def predicts_worse(self, plain: Trial) -> bool:
+        """Whether targets given all others are predicted worse than by a plain trial on the same rows, by their CRPS.
+
+        Neither the mean over all rows nor that over the worst tenth may be larger, but for a margin. Where most targets are exact, these
+        decide the evidence and the log densities, and an error as large as the targets costs no more than a few nats.
+        """
+        if self.crps is None or plain.crps is None:
+            return False
+        count = math.ceil(_WORST * len(self.crps))
+        pairs = [(one, one.topk(count).values) for one in (self.crps, plain.crps)]
+        return any(not own.mean() <= (1 + _WORSE) * other.mean() for own, other in zip(*pairs, strict=True))
+
+
+def normal_crps(errors: Tensor, variances: Tensor) -> Tensor:
+    """Return the continuous ranked probability scores (n,) of normal predictions, means over targets.
+
+    Predictions have errors (n, t) and variances (n,) (Gneiting and Raftery 2007, eq. 21).
+    """
+    deviations = variances.sqrt()[:, None]
+    sizes = errors / deviations
+    density = (-0.5 * sizes.square()).exp() / math.sqrt(2 * math.pi)
+    scores = deviations * (sizes * (2 * torch.special.ndtr(sizes) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+    return scores.mean(1)
 
 
 T = TypeVar("T", bound=Trial)

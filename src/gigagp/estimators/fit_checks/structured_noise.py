@@ -11,7 +11,7 @@ the standardized errors ``u`` of neighbours over that which the mean square of a
 
     s = u' (A - a I) u,    a = tr(R A) / n,
 
-where A has ones for neighbours and R is the matrix of correlations. Its expectation is 0 at any scale of the errors, and
+where A has ones for neighbours and R is the matrix of correlations. Its expectation is 0 at any scale of errors, and
 its variance is ``2 tr((R (A - a I))^2)``. It is the score of a further component that reaches from a row to its
 neighbours, so that no test has more power against a small one. That the hyperparameters are learned from the same rows
 makes large values rarer.

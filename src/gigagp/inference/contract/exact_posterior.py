@@ -229,6 +229,12 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         precision = without_trend(inverse, self.basis_solutions, self.coefficient_root)
         return LeftOut.of(self.table.Y, self.target_solutions, precision)
 
+    def left_out_parts(self, count: int) -> LeftOut:
+        """Return the distribution of rows given all rows but those of the same random part of several."""
+        of_basis = self.basis_solutions.double() @ self.coefficient_root.double()
+        precision = torch.cholesky_inverse(self.factor.double()) - of_basis @ of_basis.T
+        return LeftOut.in_parts(self.table.Y, self.target_solutions, precision, count)
+
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the exact value; its standard error is 0."""
         return Estimate(self._known.value, 0.0)

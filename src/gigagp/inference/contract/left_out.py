@@ -38,6 +38,23 @@ class LeftOut(NamedTuple):
         error = torch.zeros_like(precision) if standard_error is None else standard_error.double() / precision
         return cls(Y.double() - residuals, 1 / precision, density, error)
 
+    @classmethod
+    def in_parts(cls, Y: Tensor, solutions: Tensor, precision: Tensor, count: int) -> LeftOut:
+        """Return rows of each of several random parts as the rows of all other parts predict them.
+
+        ``precision`` is all of P, shape (n, n). Rows of one part say nothing of each other, so that predictions go
+        farther than from a row to the next. A part whose rows the others do not determine has infinite variances.
+        """
+        order = torch.randperm(len(Y), generator=torch.Generator().manual_seed(0)).to(Y.device)
+        residuals, variance = torch.zeros_like(Y, dtype=torch.float64), torch.full_like(precision[0], math.inf)
+        for rows in order.tensor_split(count):
+            factor, failed = torch.linalg.cholesky_ex(precision[rows][:, rows])
+            if not int(failed):
+                residuals[rows] = torch.cholesky_solve(solutions[rows].double(), factor)
+                variance[rows] = torch.cholesky_inverse(factor).diagonal()
+        density = -0.5 * ((2 * math.pi * variance).log()[:, None] + residuals.square() / variance[:, None])
+        return cls(Y.double() - residuals, variance, density, torch.zeros_like(variance))
+
     def of_student(self, Y: Tensor, model: Model) -> LeftOut:
         """Return them for Student-t noise of the rows with targets (n, 1), in place of Gaussian noise at their weights.
 
