@@ -369,6 +369,20 @@ def test_degenerate_tables(name, rule):
     assert np.abs(mean - y).max() <= 1.1 * np.ptp(y) + 1e-9
 
 
+def test_beyond_the_rows_error_bars_only_widen():
+    """Also where a linear part goes on: its slope is not known exactly."""
+    x = np.linspace(0, 1, 40)[:, None] + 100.0
+    y = 3 * x[:, 0] + 0.1 * np.random.default_rng(0).normal(size=40)
+    for kernel in candidate_kernels(
+        kernels.Matern(1.5, 1.0, 1.0).bind(1), torch.from_numpy(x), torch.from_numpy(y)
+    ).values():
+        gp = GPRegressor(kernel, "auto", None, noise_variance=0.01, hyperparameter_units="standardized").fit(x, y)
+        for way in (-1, 1):
+            beyond = 100.5 + way * np.array([0.5, 0.6, 0.8, 1.5, 4.0, 20.0])[:, None]
+            std = gp.predict(beyond, return_std=True)[1]
+            assert (np.diff(std) > -1e-9 * std[-1]).all(), (kernel, std)
+
+
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_rows_that_are_exact_do_not_decide_alone(rule, monkeypatch):
     """Nine targets of ten are an input, to the digit; the others tell how a kernel fills gaps, by their CRPS."""

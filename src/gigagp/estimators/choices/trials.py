@@ -57,7 +57,7 @@ class Trial:
 
     value: float  # log density of all targets, a bound on it, or the log evidence
     densities: Tensor  # (n,), log density of each target given all others
-    #: (n,), continuous ranked probability score of each target given all others (smaller is better); None: not known
+    #: continuous ranked probability scores of left-out targets, in the order of the rows (smaller is better)
     crps: Tensor | None = field(default=None, kw_only=True)
 
     def gain(self, plain: Trial) -> Gain:
@@ -76,10 +76,11 @@ class Trial:
         return None
 
     def predicts_worse(self, plain: Trial) -> bool:
-        """Whether targets given all others are predicted worse than by a plain trial on the same rows, by their CRPS.
+        """Whether left-out targets are predicted worse than by a plain trial on the same rows, by their CRPS.
 
-        Neither the mean over all rows nor that over the worst tenth may be larger, but for a margin. Where most targets are exact, these
-        decide the evidence and the log densities, and an error as large as the targets costs no more than a few nats.
+        Neither the mean over all rows nor that over the worst tenth may be larger, but for a margin. Where most targets
+        are exact, these decide the evidence and the log densities, and an error as large as the targets costs no more
+        than a few nats.
         """
         if self.crps is None or plain.crps is None:
             return False
