@@ -584,7 +584,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         hyperparameters : {"learned", "laplace"}, default "learned"
             Whether answers are those at the learned hyperparameters, or mixed over 8 to 32 draws of what the rows leave
             open about them, by Laplace's approximation (`gigagp.inference.uncertain_hyperparameters`). The draws are
-            made once for a fit, in some five to ten times its time. Error bars of a few hundred rows become wider.
+            made once for a fit, in some one to three times its time. Error bars of a few hundred rows become wider.
 
         Returns
         -------

@@ -104,14 +104,10 @@ CASES = [
 ]
 
 
-def test_draws_come_to_the_sum_over_a_dense_grid(monkeypatch):
-    """Answers at the learned hyperparameters are the control, whose errors are those that draws should remove.
-
-    The few draws of the default may miss a tail that has much of the weight. Four times as many leave half the errors
-    that are allowed.
-    """
-    monkeypatch.setattr(uncertain, "_CANDIDATES", (512, 512))
-    monkeypatch.setattr(uncertain, "_DRAWS", (64, 64, 64))
+@pytest.mark.parametrize("draws", [32, 128])
+def test_draws_come_to_the_sum_over_a_dense_grid(draws, monkeypatch):
+    """Answers at the learned hyperparameters are the control, whose errors are those that draws should remove."""
+    monkeypatch.setattr(uncertain, "_DRAWS", (draws, 64, 64))
     errors, levels = {"learned": [], "laplace": []}, {"learned": [], "laplace": []}
     for seed, case in enumerate(CASES):
         X, y = rows(*case[:2], seed, case[2])
@@ -124,7 +120,7 @@ def test_draws_come_to_the_sum_over_a_dense_grid(monkeypatch):
             if case[1] < 3:  # in nearly nothing but noise there is more than one mode, and draws are about one
                 errors[name] += [*(m - mean) / std, *np.log(s / std)]
     sizes = {name: np.sqrt(np.mean(np.square(found))) for name, found in errors.items()}
-    assert sizes["laplace"] < 0.5 * sizes["learned"]
+    assert sizes["laplace"] < 0.3 * sizes["learned"]
     assert np.mean(levels["laplace"]) < 0.5 * np.mean(levels["learned"])
 
 
@@ -218,8 +214,9 @@ def test_weights_are_those_of_the_density_or_worth_enough():
     weights = uncertain._tempered(far)
     assert weights[-1] == 0
     assert float(weights.sum() ** 2 / weights.square().sum()) == pytest.approx(8, rel=1e-6)
-    few = uncertain._tempered(torch.tensor([0.0, -1.0, -math.inf]).double())
-    np.testing.assert_allclose(few, [1, 1, 0], atol=1e-6)
+    few = uncertain._tempered(torch.tensor([0.0, *[-100.0] * 10, -math.inf]).double())
+    assert float(few.sum() ** 2 / few.square().sum()) == pytest.approx(3, rel=1e-6)
+    assert few[-1] == 0
 
 
 def test_bounds_hold_for_every_draw():

@@ -193,10 +193,11 @@ def _mixture(learned: Predictor, inference: Inference, optimizer: object) -> Mix
     if not isinstance(posterior, RowsPosterior) or posterior.table.drawn_from is not None:
         raise _refusal(got)
     generator = torch.Generator().manual_seed(0)
-    mixtures = []
-    for one in parts:
+    mixtures, shares = [], posterior.weights.tolist() if isinstance(posterior, MixturePosterior) else [1.0]
+    for one, share in zip(parts, shares, strict=True):
+        assert isinstance(one, RowsPosterior), "so are the components of a mixture"
         objective = inference.objective(one.table, spawn(generator), likelihood)
-        found = laplace_mixture(objective, one.model, spawn(generator), len(parts))
+        found = laplace_mixture(objective, one, spawn(generator), share)
         if found is None:
             raise _refusal(got)
         mixtures.append(found)
