@@ -135,6 +135,8 @@ def test_noise_that_hides_nothing_and_few_rows_are_not_looked_at():
     assert at(X, y, 0.1) is None
     X, y = two_scales(200)
     assert at(X, y, 1e-6) is None
+    assert at(np.ones((60, 1)), y[:60], 0.1) is None
+    assert at(X[:60], np.ones(60), 0.1) is None
 
 
 def test_repeated_rows_and_several_targets():

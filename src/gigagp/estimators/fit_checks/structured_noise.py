@@ -89,11 +89,12 @@ def likeness(model: Model, table: TrainingTable) -> Likeness | None:
     if not found:
         return None
     whole = _Sums(*(torch.stack(parts).sum(0) for parts in zip(*found, strict=True)))
-    if not whole.noise >= _NOISE * whole.total or not bool((whole.squares > 0).all()):
+    hides = bool(whole.noise >= _NOISE * whole.total)
+    if not hides or not bool((whole.squares > 0).all()) or not bool((whole.pairs > 0).all()):
         return None
     correlations = whole.excess / (whole.squares / whole.rows) / whole.pairs
     errors = (whole.variance.sqrt() / whole.pairs).expand_as(correlations)
-    best = (correlations / errors).nan_to_num(0.0).argmax()
+    best = (correlations / errors).argmax()
     return Likeness(float(correlations.flatten()[best]), float(errors.flatten()[best]))
 
 
