@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp import GPRegressor, geo, inference, kernels
+from gigagp import geo, kernels
 from gigagp.errors import InvalidInputError
+from kriging_cases import fixed_model, matern, ordinary_kriging, table, uneven
 
 NEEDED = 'the extra "geo" is not installed'
 
@@ -25,25 +26,6 @@ def geopandas():
 def rioxarray(geopandas):
     pytest.importorskip("xarray", reason=NEEDED)
     return pytest.importorskip("rioxarray", reason=NEEDED)
-
-
-def uneven(n: int = 60, seed: int = 0) -> np.ndarray:
-    """Return places of which a third is clumped, with two that are measured twice, and one far away."""
-    source = np.random.default_rng(seed)
-    X = source.uniform(0, 100, (n, 2))
-    X[: n // 3] = X[0] + source.normal(size=(n // 3, 2))
-    X[5], X[9] = X[4], X[8]
-    X[-1] = [400.0, 350.0]
-    return X
-
-
-def table(X: np.ndarray, values: np.ndarray) -> dict[str, np.ndarray]:
-    return {"easting": X[:, 0], "northing": X[:, 1], "z": values}
-
-
-def fixed_model(kernel=None, noise: float = 0.05, **options) -> GPRegressor:
-    kernel = kernels.Matern(1.5, 25.0, 2.0, ard=False) if kernel is None else kernel
-    return GPRegressor(kernel, inference.Exact(), noise_variance=noise, optimizer=None, **options)
 
 
 # Variograms -----------------------------------------------------------------------------------------------------------
@@ -162,21 +144,6 @@ def test_of_many_rows_some_are_taken_by_the_seed():
 
 
 # Kriging --------------------------------------------------------------------------------------------------------------
-
-
-def ordinary_kriging(X, y, new, covariance, noise):
-    """Return mean and standard deviation of the latent function by the system with a Lagrange multiplier."""
-    n = len(X)
-    system = np.block([[covariance(X, X) + noise * np.eye(n), np.ones((n, 1))], [np.ones((1, n)), np.zeros((1, 1))]])
-    right = np.vstack([covariance(X, new), np.ones((1, len(new)))])
-    weights = np.linalg.solve(system, right)
-    variance = np.diag(covariance(new, new)) - (weights * right).sum(0)
-    return weights[:n].T @ y, np.sqrt(variance)
-
-
-def matern(A, B):
-    t = math.sqrt(3) * np.sqrt(((A[:, None] - B[None]) ** 2).sum(2)) / 25.0
-    return 2.0 * (1 + t) * np.exp(-t)
 
 
 def test_kriging_is_ordinary_kriging(rioxarray):
@@ -359,8 +326,7 @@ def _template(latitude, longitude):
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (lambda t: geo.Kriging().predict(resolution=1), "not fitted yet"),
-        (lambda t: geo.Kriging("matern"), "regressor of Kriging must be a GPRegressor"),
+        (lambda t: geo.Kriging("matern").fit(t, "z"), "regressor of Kriging must be a GPRegressor"),
         (lambda t: geo.Kriging().fit({"a": [1.0], "b": [2.0]}, "b"), "its columns are a, b"),
         (lambda t: geo.Kriging().fit(t, "rain"), "has no column 'rain'"),
         (lambda t: geo.Kriging().fit({**t, "easting": [1.0]}, "z"), "must have one length; got 1, 60"),

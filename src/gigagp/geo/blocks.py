@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.geo.places import Places, needed
+from gigagp.geo.places import needed
 from gigagp.regression import GPRegressor
 
+#: What gives the inputs of a model, (..., d), at places (..., 2).
+Inputs = Callable[[np.ndarray], np.ndarray]
 #: Numbers that the covariances of a batch of cells, with each other and with the rows of the fit, hold, about.
 _BATCH_NUMBERS = 4_000_000
 #: Most points along a side of the bounds of a polygon in which no point was found.
@@ -18,7 +21,7 @@ _MOST_POINTS = 256
 
 
 def means_of_cells(
-    gp: GPRegressor, low: np.ndarray, high: np.ndarray, n_points: int, places: Places
+    gp: GPRegressor, inputs: Inputs, low: np.ndarray, high: np.ndarray, n_points: int, *, is_geographic: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard deviations, (b,), of the latent function's means over rectangles with corners (b, 2).
 
@@ -36,17 +39,19 @@ def means_of_cells(
         cells = slice(first, first + batch)
         begin, size = low[cells], high[cells] - low[cells]
         x = begin[:, :1] + size[:, :1] * across
-        if places.is_geographic:
+        if is_geographic:
             south, north = np.sin(np.radians(begin[:, 1:])), np.sin(np.radians(high[cells, 1:]))
             y = np.degrees(np.arcsin(np.clip(south + (north - south) * down, -1.0, 1.0)))
         else:
             y = begin[:, 1:] + size[:, 1:] * down
-        found.append(_weighted(gp, places.continuous(np.stack([x, y], 2)), np.broadcast_to(weight, x.shape)))
+        found.append(_weighted(gp, inputs(np.stack([x, y], 2)), np.broadcast_to(weight, x.shape)))
     mean, std = zip(*found, strict=True)
     return np.concatenate(mean), np.concatenate(std)
 
 
-def means_of_polygons(gp: GPRegressor, polygons: Any, n_points: int, places: Places) -> tuple[np.ndarray, np.ndarray]:
+def means_of_polygons(
+    gp: GPRegressor, inputs: Inputs, polygons: Any, n_points: int, *, is_geographic: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard deviations of the mean of the latent function over polygons, one each.
 
     The polygons, a GeoSeries, are in the reference system of the places. Of ``n_points`` points along each side of the
@@ -59,8 +64,8 @@ def means_of_polygons(gp: GPRegressor, polygons: Any, n_points: int, places: Pla
             msg = f"The cells of Kriging must be polygons with an area; got {polygon!r} in row {row}."
             raise InvalidInputError(msg)
         points = _within(shapely, polygon, n_points)
-        weights = np.cos(np.radians(points[:, 1])) if places.is_geographic else np.ones(len(points))
-        found.append(_weighted(gp, places.continuous(points)[None], (weights / weights.sum())[None]))
+        weights = np.cos(np.radians(points[:, 1])) if is_geographic else np.ones(len(points))
+        found.append(_weighted(gp, inputs(points)[None], (weights / weights.sum())[None]))
     mean, std = zip(*found, strict=True)
     return np.concatenate(mean), np.concatenate(std)
 

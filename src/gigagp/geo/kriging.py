@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import check_is_fitted
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.geo.blocks import means_of_cells, means_of_polygons
-from gigagp.geo.places import Places, column, needed
+from gigagp.geo.covariates import Layer, beside, layers_of, sampled
+from gigagp.geo.places import Places, column, is_table, needed, with_columns
 from gigagp.geo.rasters import Raster
 from gigagp.geo.variograms import Variogram, variogram
-from gigagp.kernels import Matern
+from gigagp.kernels import Kernel, Matern
+from gigagp.kernels.composite import Composite
+from gigagp.kernels.rebuilding import arguments_of, rebuilt
+from gigagp.model.means import LinearMean
 from gigagp.regression import GPRegressor
+from gigagp.runtime.progress import meter_for
 from gigagp.settings.fields import Count, Positive, checks_arguments
 from gigagp.settings.random import RandomState
+from gigagp.tables import intake
+
+#: Points that are predicted together, so that a map shows its progress.
+_BLOCK = 2**15
 
 
-class Kriging:
-    """Kriging of a column of a table of places: maps, variogram, left-out residuals and block means.
+class Kriging(RegressorMixin, BaseEstimator):
+    """Kriging of measurements at places: predictions at points, maps, variogram, left-out residuals and block means.
 
     This is a `GPRegressor` of two inputs, longitude and latitude or easting and northing, with tables and maps around
     it. Its range, sill and nugget are learned by the likelihood: they are the lengthscale, the variance and the noise
-    variance of ``gp``.
+    variance of ``gp``. It is an estimator of scikit-learn.
 
     Parameters
     ----------
     regressor : GPRegressor, optional
-        Its arguments are those of the model, and it is left alone. None: a Matern-3/2 kernel with one lengthscale,
-        which is in km where coordinates are degrees, and a constant mean (ordinary kriging).
-        ``GPRegressor(kernels.Matern(metric="rotated"))`` has an anisotropy with an angle, and ``mean="linear"`` is
-        universal kriging.
+        Its arguments are those of the model, and it is left alone. None, and a GPRegressor whose kernel is None: a
+        Matern-3/2 kernel with one lengthscale, which is in km where coordinates are degrees. The default mean is a
+        constant (ordinary kriging). ``GPRegressor(kernels.Matern(metric="rotated"))`` has an anisotropy with an angle,
+        and ``GPRegressor(mean="linear")`` is universal kriging.
     x, y : str, optional
-        Columns of coordinates, where `fit` gets no GeoDataFrame and they have no name such as ``lon`` and ``lat``.
+        Columns of coordinates, where tables are no GeoDataFrames and they have no name such as ``lon`` and ``lat``.
     crs : optional
-        Coordinate reference system of these columns, as pyproj reads it: ``"EPSG:25832"``.
+        Coordinate reference system of these columns, or of the coordinates in an array, as pyproj reads it:
+        ``"EPSG:25832"``. An array of longitudes and latitudes needs ``"EPSG:4326"``.
+    covariates : sequence of str, optional
+        What else is known everywhere, such as the elevation: columns of tables, and the columns of an array after its
+        two coordinates. The mean has a slope for each (regression kriging, kriging with external drift), unless
+        ``regressor`` has another mean than ``"constant"``; ``"linear"`` has slopes of the coordinates too. Kernels
+        without ``columns`` see the places alone.
 
     Attributes
     ----------
     gp : GPRegressor
-        The fitted model. Where the rows are on both sides of the date line, it was fitted to longitudes that go on
-        beyond 180 degrees.
+        The fitted model. Its inputs are the two coordinates and the covariates. Where the rows are on both sides of the
+        date line, it was fitted to longitudes that go on beyond 180 degrees.
     places : Places
         Coordinates ``X`` of the rows and their ``crs``.
     values : ndarray of shape (n,)
@@ -58,26 +76,37 @@ class Kriging:
     >>> table = {"easting": source.uniform(0, 9, 80), "northing": source.uniform(0, 9, 80)}
     >>> table["rain"] = np.sin(table["easting"]) + np.cos(table["northing"])
     >>> model = Kriging().fit(table, "rain")
+    >>> mean, std = model.predict([[2.0, 3.0], [4.0, 5.0]], return_std=True)
     >>> model.variogram(n_bins=3).count.sum() > 500
     np.True_
     """
 
     def __init__(
-        self, regressor: GPRegressor | None = None, *, x: str | None = None, y: str | None = None, crs: Any = None
+        self,
+        regressor: GPRegressor | None = None,
+        *,
+        x: str | None = None,
+        y: str | None = None,
+        crs: Any = None,
+        covariates: Sequence[str] | None = None,
     ) -> None:
-        if regressor is not None and not isinstance(regressor, GPRegressor):
-            msg = f"regressor of Kriging must be a GPRegressor or None; got {type(regressor).__name__}."
-            raise InvalidInputError(msg)
-        self.regressor, self.x, self.y, self.crs = regressor, x, y, crs
+        self.regressor = regressor
+        self.x = x
+        self.y = y
+        self.crs = crs
+        self.covariates = covariates
 
-    def fit(self, frame: Any, target: str) -> Self:
-        """Learn the model of a column.
+    def fit(self, frame: Any, target: Any, *, covariates: Any = None) -> Self:
+        """Learn the model of measurements.
 
         Parameters
         ----------
-        frame : GeoDataFrame of points, DataFrame or mapping of str to array
-        target : str
-            Column to map.
+        frame : GeoDataFrame or GeoSeries of points, DataFrame, mapping of str to array, or array of shape (n, 2 + c)
+            The places, and the covariates if there are any.
+        target : str or array-like of shape (n,)
+            The measurements: a column of the table, or their values.
+        covariates : xarray.Dataset, mapping of str to xarray.DataArray, or xarray.DataArray, optional
+            Rasters from which covariates are taken, in place of columns: the values of the cells in which rows lie.
 
         Returns
         -------
@@ -87,37 +116,73 @@ class Kriging:
         Raises
         ------
         InvalidInputError
-            If a place or a measurement is not a finite number, or not in the range of its reference system.
+            If a place, a covariate or a measurement is not a finite number; if rows are not in the range of their
+            reference system; or if a raster has another reference system, or no value at a row.
         """
-        places, values = Places.of(frame, self.x, self.y, self.crs), column(frame, target)
-        if self.regressor is None:
-            kernel = Matern(metric="haversine") if places.is_geographic else Matern(ard=False)
-            gp = GPRegressor(kernel)
-        else:
-            gp = clone(self.regressor)
-        gp.fit(places.continuous(places.X), values)
-        self.gp, self.places, self.values, self.target = gp, places, values, target
+        names = self._covariates()
+        if self.regressor is not None and not isinstance(self.regressor, GPRegressor):
+            msg = f"regressor of Kriging must be a GPRegressor or None; got {type(self.regressor).__name__}."
+            raise InvalidInputError(msg)
+        places = Places.of(frame, self.x, self.y, self.crs)
+        places.require_plausible()
+        is_named = isinstance(target, str) or np.ndim(target) == 0
+        values = column(frame, target) if is_named else intake.targets(target, len(places.X), "target")
+        values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+        if values.ndim > 1:
+            msg = f"target of Kriging must be one measurement for each place; got shape {values.shape}."
+            raise InvalidInputError(msg)
+        layers = None if covariates is None else layers_of(covariates, names, places)
+        X = _inputs(places, places.X, frame, names, layers)
+        gp = self._model(places, len(names)).fit(X, values)
+        self.gp, self.places, self.values = gp, places, values
+        self.target = str(target if is_named else getattr(target, "name", None) or "the target")
+        self._inputs, self._answers_tables = X, is_named or not is_table(frame)
         return self
 
-    def _fitted(self) -> GPRegressor:
-        if not hasattr(self, "gp"):
-            raise InvalidInputError("This Kriging is not fitted yet. Call fit(table, column) first.")
-        return self.gp
+    def _covariates(self) -> list[str]:
+        """Return the names of the covariates."""
+        names = [] if self.covariates is None else self.covariates
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise InvalidInputError(f"covariates of Kriging must be a list of names of columns; got {names!r}.")
+        return list(names)
+
+    def _model(self, places: Places, n_covariates: int) -> GPRegressor:
+        """Return the regressor that is fitted: its kernel sees the places, and its mean the covariates."""
+        gp = GPRegressor() if self.regressor is None else clone(self.regressor)
+        if gp.kernel is None:
+            gp.kernel = Matern(metric="haversine") if places.is_geographic else Matern(ard=False)
+        if n_covariates and isinstance(gp.kernel, Kernel):
+            gp.kernel = _each_leaf(gp.kernel, _of_places)
+        if n_covariates and gp.mean == "constant":
+            gp.mean = LinearMean(tuple(range(2, 2 + n_covariates)))
+        return gp
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "gp")
 
     def predict(
         self,
+        points: Any = None,
+        return_std: bool | None = None,
         *,
         resolution: Any = None,
         bounds: Any = None,
         template: Any = None,
         x: Any = None,
         y: Any = None,
+        covariates: Any = None,
         include_noise: bool = False,
     ) -> Any:
-        """Return a map of means and standard deviations at the centres of cells.
+        """Return means and standard deviations at points, or a map of them at the centres of cells.
 
         Parameters
         ----------
+        points : GeoDataFrame or GeoSeries of points, DataFrame, mapping of str to array, or array, optional
+            Where to predict, with the covariates of the fit. A table in another reference system is moved to that of
+            the rows; what says nothing of its own is in that of the rows. None: a map.
+        return_std : bool, optional
+            Whether to return two arrays, mean and standard deviation, or the mean alone. None: a table gets a table
+            back, except after ``fit(table, values)``, as tools of scikit-learn fit: they are given the mean.
         resolution : float or (float, float), optional
             Size of the cells along x and y, in degrees or the unit of the reference system. Cells cover ``bounds``
             from the south-west corner.
@@ -127,26 +192,108 @@ class Kriging:
             A map whose cells are taken instead.
         x, y : array-like, optional
             Centres of the cells, instead.
+        covariates : xarray.Dataset, mapping of str to xarray.DataArray, or xarray.DataArray, optional
+            Rasters of the covariates, whose values are those of the cells in which points lie. Without another
+            argument for it, the map has the cells of the first one. Cells without a value get none in the map.
         include_noise : bool
             Whether the standard deviation is that of a measurement.
 
         Returns
         -------
+        table, ndarray of shape (m,), or two of these
+            At points: a copy of the table with the columns ``mean`` and ``std`` (a GeoDataFrame for a GeoSeries), or
+            arrays.
         xarray.Dataset
-            ``mean`` and ``std`` with dimensions ``(y, x)``, or ``(latitude, longitude)`` for degrees, from north to
-            south where ``resolution`` was given, with the reference system of the rows.
+            A map: ``mean`` and ``std`` with dimensions ``(y, x)``, or ``(latitude, longitude)`` for degrees, from north
+            to south where ``resolution`` was given, with the reference system of the rows.
             ``maps["mean"].rio.to_raster("mean.tif")`` writes a GeoTIFF.
 
         Raises
         ------
         InvalidInputError
-            If the arguments make no grid, or a package of the extra ``geo`` is missing.
+            If points or covariates cannot be used, the arguments make no grid, or a package of the extra ``geo`` is
+            missing.
         """
-        gp = self._fitted()
-        raster = Raster.of(self.places, resolution, bounds, template, x, y)
+        check_is_fitted(self)
+        names = self._covariates()
+        grid = {"resolution": resolution, "bounds": bounds, "template": template, "x": x, "y": y}
+        if points is not None:
+            for name, value in grid.items():
+                if value is not None:
+                    raise InvalidInputError(f"predict of Kriging takes points or a map, and not points and {name}.")
+            layers = None if covariates is None else self._layers(covariates)
+            return self._at(points, layers, return_std, include_noise)
+        layers = self._layers(covariates)
+        if layers and resolution is None and template is None and x is None and y is None:
+            grid["template"] = covariates[names[0]] if isinstance(covariates, Mapping) else covariates
+        raster = Raster.of(self.places, **grid)
         needed("xarray", "A map")
-        mean, std = gp.predict(self.places.continuous(raster.points()), return_std=True, include_noise=include_noise)
+        self.places.require_not_swapped(raster.corners())
+        mean, std = self._predicted(
+            raster.n_cells,
+            lambda cells: _at_cells(self.places, raster.points(cells), layers),
+            include_noise=include_noise,
+            job="map",
+        )
+        missing = int(np.isnan(mean).sum())
+        if missing == raster.n_cells:
+            raise InvalidInputError(
+                f"No cell of the map of Kriging has a value of {' and '.join(names)} in its raster."
+            )
+        if missing:
+            warn(
+                f"{missing:,} of {raster.n_cells:,} cells have no value of {' or '.join(names)}, and none in the map.",
+                GigaGPWarning,
+            )
         return raster.dataset({"mean": mean, "std": std}, self._attributes("at the centres of cells"))
+
+    def _layers(self, covariates: Any) -> list[Layer]:
+        """Return the rasters of the covariates of a map."""
+        names = self._covariates()
+        if names and covariates is None:
+            msg = f"A map of Kriging with the covariates {', '.join(names)} needs their rasters, as covariates."
+            raise InvalidInputError(msg)
+        return [] if covariates is None else layers_of(covariates, names, self.places)
+
+    def _at(self, points: Any, layers: Sequence[Layer] | None, return_std: bool | None, include_noise: bool) -> Any:
+        """Return what is predicted at points."""
+        where = self.places.moved(points)
+        self.places.require_not_swapped(where)
+        X = _inputs(self.places, where, points, self._covariates(), layers)
+        wants_table = return_std is None and self._answers_tables and is_table(points)
+        options = {"include_noise": include_noise, "return_std": wants_table or bool(return_std)}
+        found = self._predicted(len(X), X.__getitem__, job="prediction", **options)
+        if wants_table:
+            return with_columns(points, {"mean": found[0], "std": found[1]})
+        return tuple(found) if return_std else found[0]
+
+    def _predicted(
+        self,
+        count: int,
+        inputs: Callable[[slice], np.ndarray],
+        *,
+        include_noise: bool,
+        return_std: bool = True,
+        job: str,
+    ) -> np.ndarray:
+        """Return means, and standard deviations, of points as rows, block by block; NaN where an input is NaN."""
+        found = np.full((2 if return_std else 1, count), np.nan)
+        with meter_for(self.gp.verbose, job=job) as meter:
+            meter.phase("predicting", count, unit="point", then=0.0)
+            for first in range(0, count, _BLOCK):
+                rows = np.arange(first, min(first + _BLOCK, count))
+                X = inputs(slice(first, first + len(rows)))
+                known = np.isfinite(X).all(1)
+                if known.any():
+                    answer = self.gp.predict(X[known], return_std=return_std, include_noise=include_noise)
+                    found[:, rows[known]] = np.atleast_2d(answer)
+                meter.reached(first + len(rows))
+        return found
+
+    def score(self, frame: Any, target: Any, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination of the means at rows that are given as for `fit`."""
+        values = column(frame, target) if isinstance(target, str) else intake.targets(target)
+        return float(r2_score(values, self.predict(frame, return_std=False), sample_weight=sample_weight))
 
     @checks_arguments
     def block_means(
@@ -156,6 +303,7 @@ class Kriging:
         resolution: Any = None,
         bounds: Any = None,
         template: Any = None,
+        covariates: Any = None,
         n_points: Count = 4,
     ) -> Any:
         """Return means of the latent function over cells or polygons, with their standard deviations.
@@ -170,6 +318,8 @@ class Kriging:
             In the reference system of the rows, or in another one that is known.
         resolution, bounds, template
             As for `predict`, instead of ``cells``; centres must be evenly spaced.
+        covariates
+            Rasters as for `predict`, which must have values all over the cells.
         n_points : int
             Points along each side of a cell, or of the bounds of a polygon, at which the function is taken. Take more
             if a lengthscale is shorter than a cell.
@@ -184,12 +334,21 @@ class Kriging:
         InvalidInputError
             As for `predict`; also if the fit has a target transform, whose function is not normal.
         """
-        gp = self._fitted()
+        check_is_fitted(self)
+        layers = self._layers(covariates)
+
+        def inputs(points: np.ndarray) -> np.ndarray:
+            X = _at_cells(self.places, points.reshape(-1, 2), layers)
+            if not np.isfinite(X).all():
+                raise InvalidInputError("The covariates of Kriging have no value in a part of a block.")
+            return X.reshape(*points.shape[:-1], -1)
+
+        on_sphere = self.places.is_geographic
         if cells is None:
             raster = Raster.of(self.places, resolution, bounds, template)
             needed("xarray", "A map")
             low, high = raster.cells()
-            mean, std = means_of_cells(gp, low, high, n_points, self.places)
+            mean, std = means_of_cells(self.gp, inputs, low, high, n_points, is_geographic=on_sphere)
             return raster.dataset({"mean": mean, "std": std}, self._attributes("over cells"))
         if resolution is not None or bounds is not None or template is not None:
             msg = "block_means of Kriging takes either cells or a grid (resolution, bounds or template)."
@@ -202,7 +361,7 @@ class Kriging:
         moved = polygons
         if self.places.crs is not None and polygons.crs is not None and polygons.crs != self.places.crs:
             moved = polygons.to_crs(self.places.crs)
-        mean, std = means_of_polygons(gp, moved, n_points, self.places)
+        mean, std = means_of_polygons(self.gp, inputs, moved, n_points, is_geographic=on_sphere)
         return geopandas.GeoDataFrame({"mean": mean, "std": std}, geometry=polygons, index=polygons.index)
 
     def _attributes(self, where: str) -> dict[str, dict[str, str]]:
@@ -222,8 +381,9 @@ class Kriging:
     ) -> Variogram:
         """Return the empirical variogram of the measurements, and that of the model over the same pairs.
 
-        A linear mean is subtracted before: the variogram is of what the kernel and the noise describe. Arguments are
-        those of `gigagp.geo.variogram`; distances are great-circle distances in km where coordinates are degrees.
+        A linear mean, also that of covariates, is subtracted before: the variogram is of what the kernel and the noise
+        describe. Arguments are those of `gigagp.geo.variogram`; distances are great-circle distances in km where
+        coordinates are degrees.
 
         Raises
         ------
@@ -231,7 +391,8 @@ class Kriging:
             If an argument is invalid; or the noise differs from row to row, or the target was transformed, so that the
             model has no variogram of the measurements.
         """
-        gp = self._fitted()
+        check_is_fitted(self)
+        gp = self.gp
         noise = np.asarray(gp.noise_variance_)
         if noise.ndim or not gp.target_transform_.is_identity:
             msg = "variogram of Kriging needs one noise variance and no target_transform; use gigagp.geo.variogram."
@@ -243,7 +404,7 @@ class Kriging:
             max_distance=max_distance,
             estimator=estimator,
             metric="haversine" if self.places.is_geographic else "euclidean",
-            kernel=gp.kernel_,
+            kernel=_each_leaf(gp.kernel_, _on_places) if self._inputs.shape[1] > 2 else gp.kernel_,
             noise_variance=float(noise),
             max_rows=max_rows,
             random_state=random_state,
@@ -252,7 +413,7 @@ class Kriging:
     def _trend(self) -> np.ndarray:
         """Return the learned mean at the rows, in the target's units."""
         posterior, scaling = self.gp.posterior_, self.gp.scaling_
-        X = self.places.continuous(self.places.X)
+        X = self._inputs
         points = torch.from_numpy(scaling.inputs(X)).to(dtype=posterior.dtype, device=posterior.device)
         trend: np.ndarray = scaling.original(posterior.trend(points).double().cpu().numpy())[:, 0]
         return trend + posterior.model.mean.offset(X)
@@ -272,7 +433,8 @@ class Kriging:
         InvalidInputError
             As for `gigagp.GPRegressor.leave_one_out`.
         """
-        found = self._fitted().leave_one_out()
+        check_is_fitted(self)
+        found = self.gp.leave_one_out()
         residual = self.values - found.mean
         columns = {
             "observed": self.values,
@@ -294,3 +456,38 @@ class Kriging:
         if not hasattr(self, "gp"):
             return f"Kriging({'' if self.regressor is None else repr(self.regressor)})"
         return f"Kriging of {self.target!r} at {len(self.values):,} places in {self.places.crs}: {self.gp.kernel_!r}"
+
+
+def _inputs(
+    places: Places, where: np.ndarray, table: Any, names: Sequence[str], layers: Sequence[Layer] | None
+) -> np.ndarray:
+    """Return the inputs of a model at the places of a table, with covariates of the table or else of rasters."""
+    extra = beside(table, names, len(where)) if layers is None else sampled(layers, where)
+    return np.concatenate([places.continuous(where), extra], 1)
+
+
+def _at_cells(places: Places, points: np.ndarray, layers: Sequence[Layer]) -> np.ndarray:
+    """Return the inputs of a model at points (m, 2), with NaN where a raster has no value."""
+    return np.concatenate([places.continuous(points), *(layer.at(points)[:, None] for layer in layers)], 1)
+
+
+def _each_leaf(kernel: Kernel, change: Callable[[Any], Kernel]) -> Kernel:
+    """Return a kernel with its elementary parts changed."""
+    if isinstance(kernel, Composite):
+        parts = arguments_of(kernel).items()
+        return rebuilt(kernel, {name: _each_leaf(part, change) for name, part in parts})
+    return change(kernel)
+
+
+def _of_places(kernel: Any) -> Kernel:
+    """Return an elementary kernel of the two coordinates, unless it says of which columns it is."""
+    takes_all = "columns" in arguments_of(kernel) and kernel.columns is None
+    return rebuilt(kernel, {"columns": [0, 1]}) if takes_all else kernel
+
+
+def _on_places(kernel: Any) -> Kernel:
+    """Return a fitted elementary kernel for tables of the coordinates alone."""
+    if not set(kernel.active_columns) <= {0, 1}:
+        msg = f"variogram of Kriging needs a kernel of the places alone; got {kernel!r}, which sees covariates too."
+        raise InvalidInputError(msg)
+    return kernel.on_columns([0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.tables.intake import numbers
+from gigagp.tables.intake import frame_names, inputs, numbers
 
 #: Names of the columns of coordinates that are known, and whether they are longitudes and latitudes in degrees.
 _KNOWN = (
@@ -36,50 +37,97 @@ def needed(module: str, purpose: str) -> Any:
 class Places:
     """Where the rows of a table are: X (n, 2), longitudes and latitudes in degrees, or eastings and northings.
 
-    Those are in the unit of ``crs``, a pyproj.CRS, or None where it is not known.
+    Those are in the unit of ``crs``, a pyproj.CRS, or None where it is not known. ``names`` are their columns, if a
+    table had them.
     """
 
     X: np.ndarray
     crs: Any
     is_geographic: bool
+    names: tuple[Any, Any] | None = None
 
     @classmethod
-    def of(cls, frame: Any, x: str | None = None, y: str | None = None, crs: Any = None) -> Places:
-        """Return the places of a GeoDataFrame of points, or of a table with two columns of coordinates.
+    def of(cls, table: Any, x: Any = None, y: Any = None, crs: Any = None) -> Places:
+        """Return the places of a GeoDataFrame of points, of a table with columns of coordinates, or of an array.
 
-        ``x`` and ``y`` name these columns. None: the points of a GeoDataFrame, else columns with known names. ``crs``
-        is anything that pyproj reads. None: that of the GeoDataFrame, or EPSG:4326 for columns with names such as
-        ``lon``.
+        ``x`` and ``y`` name these columns. None: the points of a GeoDataFrame, else columns with known names. The first
+        two columns of an array are coordinates. ``crs`` is anything that pyproj reads. None: that of the GeoDataFrame,
+        or EPSG:4326 for columns with names such as ``lon``.
         """
         if (x is None) != (y is None):
             msg = f"x and y of Kriging must both name a column, or both be None; got {x!r} and {y!r}."
             raise InvalidInputError(msg)
         system = None if crs is None else needed("pyproj", "A coordinate reference system").CRS.from_user_input(crs)
-        if x is None and hasattr(frame, "geometry"):
-            if system is not None and frame.crs is not None and system != frame.crs:
-                msg = f"crs of Kriging must be that of the GeoDataFrame, {frame.crs}; got {crs}. Use frame.to_crs."
+        named, names = False, None
+        if x is None and hasattr(table, "geometry"):
+            if system is not None and table.crs is not None and system != table.crs:
+                msg = f"crs of Kriging must be that of the GeoDataFrame, {table.crs}; got {crs}. Use frame.to_crs."
                 raise InvalidInputError(msg)
-            system = frame.crs if system is None else system
-            return cls(_of_points(frame.geometry), system, _is_geographic(system, named=False))
-        named = False
-        if x is None or y is None:
-            columns = {str(name).lower(): name for name in frame}
-            known = [one for one in _KNOWN if {one[0], one[1]} <= columns.keys()]
-            if not known:
-                pairs = ", ".join(f"{one[0]} and {one[1]}" for one in _KNOWN)
-                raise InvalidInputError(
-                    f"The table of Kriging must be a GeoDataFrame, have columns {pairs}, or be given with x and y; its "
-                    f"columns are {', '.join(map(str, frame))}."
-                )
-            x, y, named = columns[known[0][0]], columns[known[0][1]], known[0][2]
-        across, up = column(frame, x), column(frame, y)
-        if len(across) != len(up):
-            msg = f"Columns {x!r} and {y!r} of the table of Kriging must have one length; got {len(across)}, {len(up)}."
+            system, X = table.crs if system is None else system, _of_points(table.geometry)
+        elif is_table(table):
+            names, named = ((x, y), False) if x is not None else _known_names(table)
+            if named and system is None:
+                system = needed("pyproj", "A coordinate reference system").CRS.from_user_input(_DEGREES)
+            X = columns(table, names)
+        else:
+            X = inputs(table, "The array of places of Kriging", min_rows=0)[:, :2]
+            if X.shape[1] < 2:
+                msg = f"An array of places of Kriging must have two columns, x and y; got shape {np.shape(table)}."
+                raise InvalidInputError(msg)
+        if not len(X):
+            raise InvalidInputError("The places of Kriging must have rows; got none.")
+        return cls(X, system, _is_geographic(system, named=named), names)
+
+    def require_plausible(self) -> None:
+        """Refuse rows that cannot be where they say: y before x, or degrees under the name of a system in metres.
+
+        The numbers alone tell only where no row is within the area in which the system is used.
+        """
+        box = _area(self.crs)
+        if box is None or _within(self.X, box).any():
+            return
+        where = f"the area of {self.crs}, x from {box[0]:.7g} to {box[2]:.7g} and y from {box[1]:.7g} to {box[3]:.7g}"
+        if _within(self.X[:, ::-1], box).all():
+            msg = f"All rows of Kriging are outside of {where}, and inside if x and y are swapped."
+            raise InvalidInputError(f"{msg} Give x (longitude, easting) first, and then y.")
+        if not self.is_geographic and _within(self.X, (-180, -90, 360, 90)).all():
+            msg = f"All rows of Kriging are outside of {where}, and could be longitudes and latitudes in degrees."
+            raise InvalidInputError(f'{msg} Say so with crs="EPSG:4326", and then move them with to_crs.')
+
+    def require_not_swapped(self, points: np.ndarray) -> None:
+        """Refuse points (m, 2) in degrees that are all beyond the rows, and all among them with x and y swapped."""
+        if not self.is_geographic:
+            return
+        low, high = self.X.min(0) - 1.0, self.X.max(0) + 1.0
+        box = (*low, *high)
+        if not _within(points, box).any() and _within(points[:, ::-1], box).all():
+            raise InvalidInputError(
+                f"All points of Kriging, such as ({points[0, 0]:.7g}, {points[0, 1]:.7g}), are far from the rows, and "
+                "among them if x and y are swapped. Longitude comes first, and then latitude."
+            )
+
+    def moved(self, table: Any) -> np.ndarray:
+        """Return the places of other points, (m, 2), in the reference system of these rows.
+
+        A table has the columns of these rows, or known names. What says nothing about its system is in that of the
+        rows.
+        """
+        has_names = self.names is not None and is_table(table) and set(self.names) <= set(column_names(table))
+        found = Places.of(table, *self.names, self.crs) if has_names and self.names else Places.of(table)
+        if self.crs is None and found.is_geographic != self.is_geographic:
+            msg = "The points of Kriging are in degrees, and the rows in a plane that is not known. Give Kriging a crs."
             raise InvalidInputError(msg)
-        X = np.stack([across, up], 1)
-        if named and system is None:
-            system = needed("pyproj", "A coordinate reference system").CRS.from_user_input(_DEGREES)
-        return cls(X, system, _is_geographic(system, named=named))
+        if found.crs is None or self.crs is None or found.crs == self.crs:
+            return found.X
+        pyproj = needed("pyproj", "Another coordinate reference system")
+        turn = pyproj.Transformer.from_crs(found.crs, self.crs, always_xy=True)
+        X = np.stack(turn.transform(found.X[:, 0], found.X[:, 1]), 1)
+        wrong = np.flatnonzero(~np.isfinite(X).all(1))
+        if len(wrong):
+            row = int(wrong[0])
+            where = f"{found.X[row].tolist()} in {found.crs}"
+            raise InvalidInputError(f"Row {row} of the points of Kriging, {where}, has no place in {self.crs}.")
+        return X
 
     @cached_property
     def longitudes(self) -> tuple[float, float]:
@@ -118,18 +166,87 @@ class Places:
         return ("latitude", "longitude") if self.is_geographic else ("y", "x")
 
 
-def column(frame: Any, name: str) -> np.ndarray:
+def is_table(values: Any) -> bool:
+    """Whether values are a data frame of any kind, a mapping of names to columns, or a GeoSeries of points."""
+    return isinstance(values, Mapping) or hasattr(values, "geom_type") or frame_names(values) is not None
+
+
+def column_names(table: Any) -> list[Any]:
+    """Return the names of the columns of a table, as it has them."""
+    if isinstance(table, Mapping):
+        return list(table)
+    return list(getattr(table, "column_names", getattr(table, "columns", ())))
+
+
+def columns(table: Any, names: Sequence[Any]) -> np.ndarray:
+    """Return columns of a table, (n, number of names), as finite float64 numbers."""
+    found = [column(table, name) for name in names]
+    lengths = {name: len(one) for name, one in zip(names, found, strict=True)}
+    if len(set(lengths.values())) > 1:
+        named, counts = (", ".join(map(str, part)) for part in (lengths, lengths.values()))
+        raise InvalidInputError(f"Columns {named} of the table of Kriging must have one length; got {counts}.")
+    return np.stack(found, 1)
+
+
+def column(table: Any, name: Any) -> np.ndarray:
     """Return a column of a table as float64 numbers, one finite number for each row."""
-    try:
-        values = np.asarray(frame[name])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        msg = f"The table of Kriging has no column {name!r}; its columns are {', '.join(map(str, frame))}."
-        raise InvalidInputError(msg) from error
-    found = numbers(values, f"Column {name!r} of the table of Kriging")
+    if not is_table(table):
+        msg = f"target of Kriging names the column {name!r} of an array, which has no names. Give the values instead."
+        raise InvalidInputError(msg)
+    if name not in column_names(table):
+        known = ", ".join(map(str, column_names(table)))
+        raise InvalidInputError(f"The table of Kriging has no column {name!r}; its columns are {known}.")
+    found = numbers(table[name], f"Column {name!r} of the table of Kriging")
     if found.ndim != 1:
         msg = f"Column {name!r} of the table of Kriging must hold one number for each row; got shape {found.shape}."
         raise InvalidInputError(msg)
     return found
+
+
+def with_columns(table: Any, added: dict[str, np.ndarray]) -> Any:
+    """Return a copy of a table with further columns, in place of those of the same names."""
+    if hasattr(table, "assign"):
+        return table.assign(**added)
+    if hasattr(table, "geom_type"):  # a GeoSeries
+        return needed("geopandas", "A table of points").GeoDataFrame(added, geometry=table, index=table.index)
+    if isinstance(table, Mapping):
+        return {**table, **added}
+    if hasattr(table, "with_columns"):
+        return table.with_columns(**added)
+    kept = table.select([name for name in table.column_names if name not in added])
+    for name, values in added.items():
+        kept = kept.append_column(name, [values])
+    return kept
+
+
+def _known_names(table: Any) -> tuple[tuple[Any, Any], bool]:
+    """Return the columns of coordinates by their names, and whether these are longitudes and latitudes."""
+    names = {str(name).lower(): name for name in column_names(table)}
+    for x, y, named in _KNOWN:
+        if {x, y} <= names.keys():
+            return (names[x], names[y]), named
+    pairs = ", ".join(f"{one[0]} and {one[1]}" for one in _KNOWN)
+    raise InvalidInputError(
+        f"The table of Kriging must be a GeoDataFrame, have columns {pairs}, or be given with x and y; its columns are "
+        f"{', '.join(map(str, names.values()))}."
+    )
+
+
+def _within(points: np.ndarray, box: Sequence[float]) -> np.ndarray:
+    """Return whether points (n, 2) are within the box (west, south, east, north)."""
+    return ((points >= box[:2]) & (points <= box[2:])).all(1)
+
+
+def _area(crs: Any) -> tuple[float, float, float, float] | None:
+    """Return the box (west, south, east, north) in which a reference system is used, in its unit, if that is known."""
+    area = None if crs is None else crs.area_of_use
+    if area is None or area.west > area.east:  # across the date line
+        return None
+    if crs.is_geographic:
+        return area.bounds
+    turn = needed("pyproj", "A coordinate reference system").Transformer.from_crs(crs.geodetic_crs, crs, always_xy=True)
+    box = turn.transform_bounds(*area.bounds)
+    return box if np.isfinite(box).all() else None
 
 
 def _of_points(geometry: Any) -> np.ndarray:

@@ -40,21 +40,22 @@ class Raster:
         """Return the grid that one of the arguments asks for; see `gigagp.geo.Kriging.predict`."""
         asked = [resolution is not None, template is not None, x is not None or y is not None]
         if sum(asked) != 1 or (x is None) != (y is None) or (bounds is not None and resolution is None):
-            msg = "A map of Kriging takes either resolution (with bounds, if any), or template, or both x and y."
+            msg = (
+                "predict of Kriging takes points; a map takes either resolution (with bounds, if any), or template, or "
+                "both x and y."
+            )
             raise InvalidInputError(msg)
         if template is not None:
-            found = next((names for names in _NAMES if set(names) <= set(template.coords)), None)
-            if found is None:
-                got = ", ".join(map(str, template.coords))
-                msg = f"template of Kriging must have coordinates y and x, or latitude and longitude; got {got}."
-                raise InvalidInputError(msg)
-            _require_same_system(places, template)
-            down, across = (_axis(np.asarray(template[name]), name) for name in found)
-            return cls(down, across, found, places)
+            dims, axes = axes_of(template, "template")
+            require_same_system(places, template, "template")
+            require_overlap(places, *axes, "template")
+            return cls(*axes, dims, places)
         if resolution is None:
             return cls(_axis(y, "y"), _axis(x, "x"), places.dims, places)
         steps = _steps(resolution)
         corners = _bounds(places, bounds)
+        if bounds is not None:
+            require_overlap(places, corners[1::2], corners[::2], "bounds")
         counts = np.maximum(np.ceil((corners[2:] - corners[:2]) / steps - 1e-9), 1)
         if counts.prod() > _MOST_CELLS:
             raise InvalidInputError(
@@ -70,10 +71,19 @@ class Raster:
         """Number of cells along y and along x."""
         return len(self.y), len(self.x)
 
-    def points(self) -> np.ndarray:
-        """Return the centres row by row, shape (n_y * n_x, 2)."""
-        across, down = np.meshgrid(self.x, self.y)
-        return np.stack([across.ravel(), down.ravel()], 1)
+    @property
+    def n_cells(self) -> int:
+        """Number of cells."""
+        return len(self.y) * len(self.x)
+
+    def points(self, cells: slice = slice(None)) -> np.ndarray:
+        """Return the centres of some cells, which are numbered row by row, shape (m, 2)."""
+        row, place = np.divmod(np.arange(*cells.indices(self.n_cells)), len(self.x))
+        return np.stack([self.x[place], self.y[row]], 1)
+
+    def corners(self) -> np.ndarray:
+        """Return the south-western and the north-eastern centre, shape (2, 2)."""
+        return np.array([[self.x.min(), self.y.min()], [self.x.max(), self.y.max()]])
 
     def cells(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower and the upper corners of the cells row by row, each of shape (n_y * n_x, 2)."""
@@ -142,12 +152,39 @@ def _spacing(axis: np.ndarray, name: str) -> float:
     return float(steps[0])
 
 
-def _require_same_system(places: Places, template: Any) -> None:
-    """Refuse a template in another reference system than the rows; one that says nothing is taken as it is."""
+def axes_of(raster: Any, name: str) -> tuple[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
+    """Return the names of the dimensions of an xarray object along y and x, and the centres of its cells there."""
+    coordinates = getattr(raster, "coords", ())
+    found = next((names for names in _NAMES if set(names) <= set(coordinates)), None)
+    if found is None:
+        got = ", ".join(map(str, coordinates)) or type(raster).__name__
+        raise InvalidInputError(
+            f"{name} of Kriging must have coordinates y and x, or latitude and longitude; got {got}."
+        )
+    down, across = (_axis(np.asarray(raster[one]), one) for one in found)
+    return found, (down, across)
+
+
+def require_same_system(places: Places, raster: Any, name: str) -> None:
+    """Refuse a raster in another reference system than the rows; one that says nothing is taken as it is."""
     if places.crs is None:
         return
     needed("rioxarray", "A map with a coordinate reference system")
-    system = template.rio.crs
+    system = raster.rio.crs
     if system is not None and places.crs != needed("pyproj", "A map").CRS.from_user_input(system):
-        msg = f"template of Kriging must have the crs of the rows, {places.crs}; got {system}. Use rio.reproject."
+        msg = f"{name} of Kriging must have the crs of the rows, {places.crs}; got {system}. Use rio.reproject."
         raise InvalidInputError(msg)
+
+
+def require_overlap(places: Places, y: np.ndarray, x: np.ndarray, name: str) -> None:
+    """Refuse cells along y and x of which the extent and that of the rows have nothing in common."""
+    west, east = places.longitudes
+    south, north = places.X[:, 1].min(), places.X[:, 1].max()
+    turns = (-360.0, 0.0, 360.0) if places.is_geographic else (0.0,)
+    if y.min() <= north and y.max() >= south and any(x.min() + k <= east and x.max() + k >= west for k in turns):
+        return
+    raise InvalidInputError(
+        f"{name} of Kriging must overlap with the rows, x from {west:.7g} to {east:.7g} and y from {south:.7g} to "
+        f"{north:.7g}; got x from {x.min():.7g} to {x.max():.7g} and y from {y.min():.7g} to {y.max():.7g}. See "
+        "whether both have one reference system, with x (longitude, easting) first."
+    )

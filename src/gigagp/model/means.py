@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor, cat
 
 from gigagp.errors import InvalidInputError
+from gigagp.kernels.arguments import checked_columns
 from gigagp.settings.custom import MARK, NOTHING, Custom, Item, marked, state_of
 from gigagp.settings.fields import Words
 
@@ -58,13 +60,28 @@ class ConstantMean(Mean):
         return X.new_ones(X.shape[0], 1)
 
 
+@dataclass(frozen=True)
 class LinearMean(Mean):
-    """A mean with an unknown constant and an unknown slope for every input."""
+    """A mean with an unknown constant and an unknown slope for every input, or for some of them.
+
+    Parameters
+    ----------
+    columns : sequence of int, optional
+        The inputs, numbered from 0, that have a slope. None: all.
+    """
 
     name = "linear"
+    columns: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", checked_columns(self.columns, "LinearMean"))
 
     def basis(self, X: Tensor) -> Tensor:
-        return cat([X.new_ones(X.shape[0], 1), X], dim=1)
+        if self.columns is not None and max(self.columns) >= X.shape[1]:
+            msg = f"columns of LinearMean must be below {X.shape[1]}, the number of inputs; got {list(self.columns)}."
+            raise InvalidInputError(msg)
+        chosen = X if self.columns is None else X[:, list(self.columns)]
+        return cat([X.new_ones(X.shape[0], 1), chosen], dim=1)
 
 
 class FixedMean(ZeroMean):
@@ -149,7 +166,8 @@ def describe(mean: Mean) -> dict[str, Any]:
     if type(mean) is FixedMean:
         return {"mean": getattr(mean.function, "__name__", None), "fixed": True} | marked(mean.function)
     if _MEANS.get(getattr(mean, "name", "")) is type(mean):
-        return {"mean": mean.name}
+        settings = {name: value for name, value in state_of(mean).items() if value is not None}
+        return {"mean": mean.name} | ({"settings": settings} if settings else {})
     return {"mean": type(mean).__name__, "settings": state_of(mean)} | marked(type(mean))
 
 
@@ -171,12 +189,12 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING) -> Mean:
     name = description.get("mean") if isinstance(description, Mapping) else None
     if not isinstance(name, str):
         raise InvalidInputError(f"A mean description must name one of {list(_MEANS)}; got {str(name)[:100]!r}.")
-    if MARK not in description and name in _MEANS:
-        return _MEANS[name]()
     if description.get("fixed") is True:
         return FixedMean(custom.find(name, description, "a mean function"))
+    ours = MARK not in description and name in _MEANS
+    kind = _MEANS[name] if ours else custom.find(name, description, "a mean", Mean)
     try:
-        mean: Mean = custom.find(name, description, "a mean", Mean)(**description.get("settings", {}))
+        mean: Mean = kind(**description.get("settings", {}))
     except TypeError as error:
         raise InvalidInputError(f"The description of {name} has arguments that it does not take: {error}.") from error
     return mean

@@ -219,7 +219,7 @@ def _mean_argument(mean: Mean) -> Any:
     """Return the constructor argument for a mean."""
     if isinstance(mean, means.FixedMean):
         return mean.function
-    return mean if means.foreign_parts(mean) else mean.name
+    return mean.name if means.describe(mean) == {"mean": mean.name} else mean
 
 
 def _history(columns: dict[str, Any]) -> History:
