@@ -7,6 +7,7 @@ Example
     from gigagp import geo
 
     model = geo.Kriging().fit(stations, "rain")  # a GeoDataFrame of points
+    model.predict(towns)  # a GeoDataFrame too: with the columns mean and std
     maps = model.predict(resolution=0.1)  # an xarray.Dataset: mean and std
     maps["mean"].rio.to_raster("rain.tif")
 
@@ -14,6 +15,7 @@ Example
 """
 
 from gigagp.geo.kriging import Kriging
+from gigagp.geo.validation import BlockKFold, CrossValidation
 from gigagp.geo.variograms import Variogram, variogram
 
-__all__ = ["Kriging", "Variogram", "variogram"]
+__all__ = ["BlockKFold", "CrossValidation", "Kriging", "Variogram", "variogram"]

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.metrics import r2_score
+from sklearn.model_selection import check_cv
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.geo.blocks import means_of_cells, means_of_polygons
 from gigagp.geo.covariates import Layer, beside, layers_of, sampled
+from gigagp.geo.pictures import draw_maps
 from gigagp.geo.places import Places, column, is_table, needed, with_columns
 from gigagp.geo.rasters import Raster
+from gigagp.geo.validation import BlockKFold, CrossValidation, joined
 from gigagp.geo.variograms import Variogram, variogram
 from gigagp.kernels import Kernel, Matern
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.rebuilding import arguments_of, rebuilt
 from gigagp.model.means import LinearMean
+from gigagp.plots import predicted
 from gigagp.regression import GPRegressor
 from gigagp.runtime.progress import meter_for
 from gigagp.settings.fields import Count, Positive, checks_arguments
@@ -435,21 +440,90 @@ class Kriging(RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         found = self.gp.leave_one_out()
-        residual = self.values - found.mean
+        return self._table(found.mean, found.std)
+
+    def cross_validate(self, cv: Any = None) -> CrossValidation:
+        """Predict the rows of each of several folds from a model that is learned from the other rows.
+
+        When to use: to see how good a map is away from the places. `leave_one_out` keeps the hyperparameters of all
+        rows, and leaves each place its neighbours.
+
+        Parameters
+        ----------
+        cv : int or splitter of scikit-learn, optional
+            A number of folds of whole blocks, as `gigagp.geo.BlockKFold` makes them; or ``BlockKFold(block_size=...)``,
+            or any other splitter. None: five such folds.
+
+        Returns
+        -------
+        CrossValidation
+            ``table`` with a row for each place, scores, and ``plot()``.
+
+        Raises
+        ------
+        InvalidInputError
+            If rows are in no fold or in several, there are too few blocks, or a fold cannot be fitted.
+        """
+        check_is_fitted(self)
+        splitter = BlockKFold(5 if cv is None else cv) if cv is None or isinstance(cv, int) else check_cv(cv)
+        rows = self.places if isinstance(splitter, BlockKFold) else self._inputs
+        folds = list(splitter.split(rows, self.values))
+        tested = [np.asarray(test) for _, test in folds]
+        if not np.array_equal(np.sort(np.concatenate(tested)), np.arange(len(self.values))):
+            msg = f"cv of Kriging.cross_validate must leave each row out once; got {splitter!r}."
+            raise InvalidInputError(msg)
+        parts = []
+        with meter_for(self.gp.verbose, job="cross-validation") as meter:
+            meter.phase("folds", len(folds), unit="fold", then=0.0)
+            for train, test in folds:
+                gp = self._model(self.places, self._inputs.shape[1] - 2).fit(self._inputs[train], self.values[train])
+                parts.append(predicted(gp, self._inputs[test], self.values[test]))
+                meter.step()
+        found = joined(parts, tested)
+        fold = np.empty(len(self.values), dtype=np.int64)
+        for number, test in enumerate(tested):
+            fold[test] = number
+        return CrossValidation(self._table(found.mean, found.std, fold=fold), found, self.places, self.target)
+
+    def _table(self, mean: np.ndarray, std: np.ndarray, **further: np.ndarray) -> Any:
+        """Return a table of the rows beside what was predicted of their measurements."""
+        residual = self.values - mean
         columns = {
             "observed": self.values,
-            "mean": found.mean,
-            "std": found.std,
+            "mean": mean,
+            "std": std,
             "residual": residual,
-            "standardized": residual / found.std,
+            "standardized": residual / std,
+            **further,
         }
+        x, y = self.places.X.T
         try:
             import geopandas
         except ImportError:
-            return {**columns, "x": self.places.X[:, 0], "y": self.places.X[:, 1]}
-        return geopandas.GeoDataFrame(
-            columns, geometry=geopandas.points_from_xy(self.places.X[:, 0], self.places.X[:, 1]), crs=self.places.crs
-        )
+            return {**columns, "x": x, "y": y}
+        return geopandas.GeoDataFrame(columns, geometry=geopandas.points_from_xy(x, y), crs=self.places.crs)
+
+    def plot(self, maps: Any, path: str | PathLike[str] | None = None) -> Any:
+        """Draw a map of `predict`: its mean with the measurements, and its standard deviation.
+
+        Parameters
+        ----------
+        maps : xarray.Dataset
+            What `predict` or `block_means` has returned.
+        path : str or path, optional
+            File for the picture: PNG, PDF or SVG. None: the figure is shown where pyplot shows figures.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        InvalidInputError
+            If matplotlib is not installed, or the file cannot be written.
+        """
+        check_is_fitted(self)
+        return draw_maps(maps, self.places, self.values, self.target, path)
 
     def __repr__(self) -> str:
         """Return the state in words."""

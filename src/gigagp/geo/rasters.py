@@ -52,7 +52,7 @@ class Raster:
             return cls(*axes, dims, places)
         if resolution is None:
             return cls(_axis(y, "y"), _axis(x, "x"), places.dims, places)
-        steps = _steps(resolution)
+        steps = steps_of(resolution, "resolution of Kriging")
         corners = _bounds(places, bounds)
         if bounds is not None:
             require_overlap(places, corners[1::2], corners[::2], "bounds")
@@ -107,14 +107,14 @@ class Raster:
         return placed.rio.write_crs(self.places.crs).rio.write_coordinate_system()
 
 
-def _steps(resolution: Any) -> np.ndarray:
+def steps_of(size: Any, name: str) -> np.ndarray:
+    """Return the sizes along x and y, (2,), of cells or blocks for one number or two."""
     try:
-        steps = np.broadcast_to(np.asarray(resolution, dtype=np.float64), (2,))
+        steps = np.broadcast_to(np.asarray(size, dtype=np.float64), (2,))
     except (TypeError, ValueError):
         steps = np.zeros(2)
     if not (np.isfinite(steps) & (steps > 0)).all():
-        msg = f"resolution of Kriging must be a positive number, or one along x and one along y; got {resolution!r}."
-        raise InvalidInputError(msg)
+        raise InvalidInputError(f"{name} must be a positive number, or one along x and one along y; got {size!r}.")
     return steps
 
 
