@@ -39,7 +39,7 @@ GROUPS = {
     "Search and integrations": ["gigagp.search", "gigagp.botorch", "gigagp.geo"],
     "Errors and warnings": ["gigagp.errors"],
 }
-COMMANDS = ("fit", "predict", "evaluate", "plan", "compare", "plot", "report", "diagnose", "demo")
+COMMANDS = ("fit", "predict", "evaluate", "plan", "compare", "plot", "report", "krige", "diagnose", "demo")
 
 
 def public_names(module: ModuleType) -> list[str]:

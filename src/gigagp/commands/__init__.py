@@ -1,4 +1,4 @@
-"""The command line: ``gigagp fit``, ``predict``, ``evaluate``, ``plot``, ``demo``, ``diagnose``.
+"""The command line: ``gigagp fit``, ``predict``, ``evaluate``, ``plot``, ``krige``, ``demo``, ``diagnose``.
 
 An error is one line on standard error with exit code 2, without a traceback. Ctrl-C exits with 130. If the reader of a
 pipe closes it (``| head``), the command ends silently with 141, as shell commands do. If standard output is closed, the

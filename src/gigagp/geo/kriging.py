@@ -17,7 +17,7 @@ from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.geo.blocks import means_of_cells, means_of_polygons
 from gigagp.geo.covariates import Layer, beside, layers_of, sampled
 from gigagp.geo.pictures import draw_maps
-from gigagp.geo.places import Places, column, is_table, needed, with_columns
+from gigagp.geo.places import Places, column, is_table, needed, system_name, with_columns
 from gigagp.geo.rasters import Raster
 from gigagp.geo.validation import BlockKFold, CrossValidation, joined
 from gigagp.geo.variograms import Variogram, variogram
@@ -529,7 +529,8 @@ class Kriging(RegressorMixin, BaseEstimator):
         """Return the state in words."""
         if not hasattr(self, "gp"):
             return f"Kriging({'' if self.regressor is None else repr(self.regressor)})"
-        return f"Kriging of {self.target!r} at {len(self.values):,} places in {self.places.crs}: {self.gp.kernel_!r}"
+        where = "" if self.places.crs is None else f" in {system_name(self.places.crs)}"
+        return f"Kriging of {self.target!r} at {len(self.values):,} places{where}: {self.gp.kernel_!r}"
 
 
 def _inputs(

@@ -33,6 +33,12 @@ def needed(module: str, purpose: str) -> Any:
         raise InvalidInputError(f'{purpose} needs {module}. Install it with pip install "gigagp[geo]".') from error
 
 
+def system_name(crs: Any) -> str:
+    """Return the short name of a reference system, such as ``EPSG:25832``."""
+    authority = None if crs is None else needed("pyproj", "A map").CRS.from_user_input(crs).to_authority()
+    return str(crs) if authority is None else ":".join(authority)
+
+
 @dataclass(frozen=True)
 class Places:
     """Where the rows of a table are: X (n, 2), longitudes and latitudes in degrees, or eastings and northings.
@@ -61,7 +67,8 @@ class Places:
         named, names = False, None
         if x is None and hasattr(table, "geometry"):
             if system is not None and table.crs is not None and system != table.crs:
-                msg = f"crs of Kriging must be that of the GeoDataFrame, {table.crs}; got {crs}. Use frame.to_crs."
+                own = system_name(table.crs)
+                msg = f"crs of Kriging must be that of the GeoDataFrame, {own}; got {crs}. Use frame.to_crs."
                 raise InvalidInputError(msg)
             system, X = table.crs if system is None else system, _of_points(table.geometry)
         elif is_table(table):
@@ -86,7 +93,8 @@ class Places:
         box = _area(self.crs)
         if box is None or _within(self.X, box).any():
             return
-        where = f"the area of {self.crs}, x from {box[0]:.7g} to {box[2]:.7g} and y from {box[1]:.7g} to {box[3]:.7g}"
+        extent = f"x from {box[0]:.7g} to {box[2]:.7g} and y from {box[1]:.7g} to {box[3]:.7g}"
+        where = f"the area of {system_name(self.crs)}, {extent}"
         if _within(self.X[:, ::-1], box).all():
             msg = f"All rows of Kriging are outside of {where}, and inside if x and y are swapped."
             raise InvalidInputError(f"{msg} Give x (longitude, easting) first, and then y.")
@@ -125,8 +133,9 @@ class Places:
         wrong = np.flatnonzero(~np.isfinite(X).all(1))
         if len(wrong):
             row = int(wrong[0])
-            where = f"{found.X[row].tolist()} in {found.crs}"
-            raise InvalidInputError(f"Row {row} of the points of Kriging, {where}, has no place in {self.crs}.")
+            where = f"{found.X[row].tolist()} in {system_name(found.crs)}"
+            msg = f"Row {row} of the points of Kriging, {where}, has no place in {system_name(self.crs)}."
+            raise InvalidInputError(msg)
         return X
 
     @cached_property
@@ -234,7 +243,8 @@ def _known_names(table: Any) -> tuple[tuple[Any, Any], bool]:
 
 def _within(points: np.ndarray, box: Sequence[float]) -> np.ndarray:
     """Return whether points (n, 2) are within the box (west, south, east, north)."""
-    return ((points >= box[:2]) & (points <= box[2:])).all(1)
+    inside: np.ndarray = ((points >= box[:2]) & (points <= box[2:])).all(1)
+    return inside
 
 
 def _area(crs: Any) -> tuple[float, float, float, float] | None:
@@ -266,11 +276,12 @@ def _is_geographic(crs: Any, *, named: bool) -> bool:
         return named
     if not crs.is_geographic:
         if named:
-            msg = f"crs of Kriging must be one of degrees for columns of longitudes and latitudes; got {crs}."
+            got = system_name(crs)
+            msg = f"crs of Kriging must be one of degrees for columns of longitudes and latitudes; got {got}."
             raise InvalidInputError(msg)
         return False
     units = {axis.unit_name for axis in crs.axis_info[:2]}
     if not units <= {"degree", "degree (supplier to define representation)"}:
-        msg = f"A geographic crs of Kriging must be in degrees; got {crs} in {', '.join(sorted(units))}. Use to_crs."
-        raise InvalidInputError(msg)
+        got = f"{system_name(crs)} in {', '.join(sorted(units))}"
+        raise InvalidInputError(f"A geographic crs of Kriging must be in degrees; got {got}. Use to_crs.")
     return True
