@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -54,6 +56,35 @@ def test_the_optuna_sampler_meets_infinite_values_other_ranges_and_threads():
         study = optuna.create_study(sampler=sampler(n_initial=10))
         study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=16, n_jobs=8)
         assert len(study.trials) == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "files"),
+    [
+        ("krige_points", "Bern POINT (7.45 46.95)", []),
+        ("krige_covariates", "", ["temperature.tif", "temperature.png"]),
+        ("krige_blocks", "5 folds of 120 rows: RMSE", ["folds.png"]),
+    ],
+)
+def test_maps(name, words, files, capsys, tmp_path, monkeypatch):
+    for package in ("geopandas", "rioxarray", "matplotlib"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    assert words in " ".join(capsys.readouterr().out.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
+
+
+def test_the_map_of_the_command_line(tmp_path, monkeypatch):
+    for package in ("geopandas", "rioxarray", "matplotlib"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    source = np.random.default_rng(0)
+    table = np.c_[source.uniform([178e3, 329e3], [181e3, 333e3], (60, 2)), source.normal(size=60)]
+    np.savetxt("stations.csv", table, delimiter=",", header="x,y,zinc", comments="")
+    command = (EXAMPLES / "krige.sh").read_text(encoding="utf-8").splitlines()[-1]
+    found = CliRunner().invoke(app, shlex.split(command)[1:], catch_exceptions=False)
+    assert found.output.splitlines()[-1].startswith("Wrote mean and std of 20 x 15 cells to map.tif, and map.png")
 
 
 def test_the_launcher_of_slurm_is_a_script():
