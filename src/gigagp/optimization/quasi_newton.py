@@ -21,6 +21,8 @@ from gigagp.runtime.progress import Approach, current
 #: At a vector, the value per observation (None if unknown) and the gradient of the loss; None if not finite.
 Evaluate = Callable[[torch.Tensor], "tuple[float | None, torch.Tensor] | None"]
 Metric = Callable[[torch.Tensor], torch.Tensor]
+#: A step and the change of the gradient along it.
+CurvaturePair = tuple[torch.Tensor, torch.Tensor]
 
 _ARMIJO = 1e-4
 #: Without values, a step is too long if the slope at its end is positive and exceeds this share of the initial slope.
@@ -70,6 +72,7 @@ def minimise(
     box: Box | None = None,
     accept: Callable[[torch.Tensor], None] = lambda vector: None,
     at_start: tuple[float | None, torch.Tensor] | None = None,
+    pairs: list[CurvaturePair] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Minimise from a point of the box.
 
@@ -77,6 +80,7 @@ def minimise(
     loop ended because no further evaluation was finite; the point is then the last finite one. ``evaluate`` returns
     value and gradient at a vector; ``at_start`` has those of the start if they are known. ``metric`` is the product
     with the first inverse Hessian, None for a scaled identity, and ``accept`` is called with every accepted point.
+    ``pairs`` are those of a similar loss, to which the search adds its own.
     """
     if not start.numel():
         return start, start, True
@@ -87,7 +91,7 @@ def minimise(
     accept(vector)
     value, gradient = outcome
     box = Box.everywhere(len(start)) if box is None else box
-    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    pairs = [] if pairs is None else pairs
     small, tolerance = 0, settings.tolerance
     if value is None and settings.tolerance_without_values is not None:
         tolerance = settings.tolerance_without_values
@@ -161,7 +165,7 @@ def _search(
 
 
 def _inverse_product(
-    gradient: torch.Tensor, pairs: list[tuple[torch.Tensor, torch.Tensor]], metric: Metric | None, free: torch.Tensor
+    gradient: torch.Tensor, pairs: list[CurvaturePair], metric: Metric | None, free: torch.Tensor
 ) -> torch.Tensor:
     """Apply the two-loop recursion (Nocedal and Wright 2006, Alg. 7.4) with a given metric, in the free coordinates."""
     direction, weights = gradient * free, []

@@ -13,12 +13,16 @@ from gigagp.optimization.adam import Adam
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.prior import WeakPrior, loss
-from gigagp.optimization.quasi_newton import QuasiNewton, minimise
+from gigagp.optimization.quasi_newton import CurvaturePair, QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.sparse_ascent import SparseAscent
 from gigagp.optimization.trace import Trace
 from gigagp.runtime.interruption import Interrupted
 from gigagp.settings.fields import Count, Positive, Range, Settings
+
+#: The first part of a subset's rows that is learned from, one in this many, and the fewest rows of such a part.
+_SHARE, _FEW = 3, 200
+_SEED = 9
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,25 @@ class SubsetFirst(Settings):
         """Return the model after both stages."""
         if model.learned_names():
             rows = objective.draw_rows(min(self.rows, objective.n_rows), generator)
-            found = self._maximise(objective.thin(rows), model.take_rows(rows), trace)
-            model = model.replace({name: found.parameters()[name] for name in model.learned_names()})
+            thin, pairs = objective.thin(rows), list[CurvaturePair]()
+            for count in self._counts(len(rows)):
+                # random rows of random rows, without another number of the fit's own
+                some = torch.randperm(len(rows), generator=torch.Generator().manual_seed(_SEED))[:count].sort().values
+                fewer, of = (thin.thin(some), rows[some]) if count < len(rows) else (thin, rows)
+                found = self._maximise(fewer, model.take_rows(of), trace, pairs)
+                model = model.replace({name: found.parameters()[name] for name in model.learned_names()})
+                if trace.stopped:
+                    break
         if self.then is None or trace.stopped:
             return model
         return self.then.run(objective, model, trace, generator)
 
-    def _maximise(self, objective: Objective, model: Model, trace: Trace) -> Model:
+    @staticmethod
+    def _counts(rows: int) -> tuple[int, ...]:
+        """Return the sizes of successive subsets: steps on a few rows cost little, and leave few for all of them."""
+        return (rows,) if rows < _FEW * _SHARE else (rows // _SHARE, rows)
+
+    def _maximise(self, objective: Objective, model: Model, trace: Trace, pairs: list[CurvaturePair]) -> Model:
         space = ParameterSpace(objective.start(model), "log")
         prior = WeakPrior(space, objective.n_inputs, self.signal_variance or objective.target_variance)
         stage = f"{'likelihood' if objective.is_likelihood else 'bound'}, {objective.n_rows} rows"
@@ -71,6 +87,7 @@ class SubsetFirst(Settings):
             QuasiNewton(self.steps, self.tolerance, patience=2),
             box=space.box,
             accept=partial(trace.accept, objective, space),
+            pairs=pairs,
         )
         if not finite:
             return trace.stop(space, vector, space.decode(vector) if len(trace.history) > 1 else None, stage)

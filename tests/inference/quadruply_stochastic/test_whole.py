@@ -11,9 +11,9 @@ from gigagp.errors import FitWarning, InvalidInputError
 from gigagp.estimators import checkpoint
 from gigagp.inference import Exact, Inference, QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.quadruply_stochastic import whole
+from gigagp.inference.quadruply_stochastic import latent, whole
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
-from gigagp.inference.quadruply_stochastic.latent import LatentObjective
+from gigagp.inference.quadruply_stochastic.latent import LatentObjective, Sites, sites_from
 from gigagp.inference.quadruply_stochastic.newton import WeightSearch
 from gigagp.inference.quadruply_stochastic.whole import WholeObjective
 from gigagp.model.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
@@ -379,3 +379,104 @@ def test_fits_of_few_rows_never_search_among_many_weights(name, monkeypatch):
     kernel, settings = kernels.Matern(0.5) + kernels.RBF(), {"noise_variance": 0.1, "likelihood": name}
     gp = GPRegressor(kernel, QuadruplyStochastic(), optimization.LBFGS(3), **settings).fit(X.numpy(), y)
     assert np.abs(gp.predict(X.numpy()) - y).max() < 0.01 * np.abs(y).max()
+
+
+# Several classes, and the starts of searches --------------------------------------------------------------------------
+
+
+def three_classes(n=90):
+    """Rows in clumps, some of them twice, on inputs of different scales, and signs of three classes."""
+    rng = np.random.default_rng(3)
+    rows = np.concatenate([rng.normal(size=(n // 3, 2)) * 0.2 + centre for centre in ((0, 0), (1, 1), (3, -1))])
+    rows[5:10] = rows[:5]
+    codes = (rows[:, 0] > 0.6).astype(int) + (rows[:, 1] > 0.5) + (rng.random(n) < 0.1)
+    signs = np.where(codes[:, None] % 3 == np.arange(3), 1.0, -1.0)
+    return TrainingTable(torch.from_numpy(rows), torch.from_numpy(signs), ZeroMean(), 2**28)
+
+
+@pytest.mark.parametrize("scale", [1.0, 400.0])
+def test_a_step_of_several_targets_is_that_of_dense_algebra(scale):
+    """Each target has its own curvature, from nothing at all to far above the prior's."""
+    rng = np.random.default_rng(0)
+    table = three_classes()
+    K = scale * KERNEL.block(table.X, table.X)
+    bend = torch.from_numpy(10 ** rng.uniform(-12, 1, size=table.Y.shape))
+    bend[::7] = 0.0
+    sites, n = Sites(torch.from_numpy(rng.normal(size=table.Y.shape)), bend), table.n_rows
+    basis = torch.ones(n, 1, dtype=torch.float64)
+    for phi in (basis[:, :0], basis):
+        known = torch.from_numpy(rng.normal(size=table.Y.shape)), torch.zeros(phi.shape[1], 3, dtype=torch.float64)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(latent, "_INNER", 500)
+            patch.setattr(latent, "_INNER_RESIDUAL", 1e-12)
+            alpha, coefficients, _ = latent.newton_target(K, phi, sites, bend.mean(1), known)
+        for k in range(3):
+            W = bend[:, k, None]
+            system = torch.linalg.inv(torch.eye(n).double() + W * K)
+            solved, of_basis = system @ sites.pull[:, k], system @ (W * phi)
+            trend = torch.linalg.solve(phi.T @ of_basis, phi.T @ solved)
+            torch.testing.assert_close(coefficients[:, k], trend, rtol=1e-6, atol=1e-8)
+            expected = K @ (solved - of_basis @ trend)
+            torch.testing.assert_close(K @ alpha[:, k], expected, rtol=1e-6, atol=1e-8 * scale)
+
+
+def test_variances_hold_for_rows_that_say_nothing_and_rows_that_say_all():
+    table = three_classes()
+    K = 9 * KERNEL.block(table.X, table.X)
+    curvature = 10 ** torch.linspace(-14, 3, table.n_rows, dtype=torch.float64)
+    found = latent._variance(K, curvature, latent.bent_factor(K, curvature.sqrt()))
+    root = curvature.sqrt()
+    inner = torch.linalg.solve(torch.eye(table.n_rows).double() + root[:, None] * K * root, root[:, None] * K)
+    expected = (K - (root[:, None] * K).T @ inner).diagonal()
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_a_curvature_that_swings_is_met_in_the_middle():
+    bend = torch.tensor([[2.0, 4.0], [1.0, 1.0]], dtype=torch.float64)
+    here, best = torch.tensor([3.8, 0.0], dtype=torch.float64), torch.tensor([3.0, 1.0], dtype=torch.float64)
+    swing = (best - here) / -0.8  # the step before went as much too far as makes this one turn back
+    met = latent.next_curvature(here, swing, bend)
+    torch.testing.assert_close(met, here + (best - here) / 1.8)
+    for moved in (torch.zeros(2).double(), 5 * swing, -swing):  # first, nearly there, still on the way
+        torch.testing.assert_close(latent.next_curvature(here, moved, bend), best)
+
+
+def test_sites_of_some_rows_are_near_those_of_all(monkeypatch):
+    """A search that starts there ends at the same bound after fewer steps."""
+    table, likelihood = three_classes(), Logistic()
+    model = Model(KERNEL.replace({"variance": torch.tensor(40.0).double()}), ZeroMean(), torch.tensor(0.0).double())
+    steps, expected_fit = [], latent.expected_fit
+    monkeypatch.setattr(latent, "expected_fit", lambda *rest: steps.append(1) or expected_fit(*rest))
+    exact = LatentObjective(table, likelihood, 101).evaluate(model)
+    from_nothing = len(steps)
+    rows = torch.arange(0, table.n_rows, 2)
+    few = LatentObjective(table.take_rows(rows), likelihood, 101)
+    start = sites_from(few, rows, model, table)
+    given = model.kernel.block(table.X, table.X), table.X[:, :0], torch.zeros(table.n_rows).double(), table.Y
+    steps.clear()
+    best = latent.best_latent(*given, likelihood, 101, start)
+    assert best.value == pytest.approx(exact.value, rel=1e-6)
+    assert len(steps) < from_nothing
+
+
+def test_a_search_among_weights_starts_at_sites():
+    """The best distribution under sites of the likelihood at its optimum is that optimum."""
+    table = three_classes()
+    objective = QuadruplyStochastic(n_basis=50).objective(table, generator(0), Logistic())
+    model = objective.start(Model(KERNEL, ZeroMean(), torch.tensor(0.0).double()))
+    fitted = objective._fit(model, 1e-12)
+    point = fitted.point
+    search = WeightSearch(
+        objective.basis.columns(table.X, torch.arange(50)),
+        torch.ones(50).double(),
+        torch.zeros(table.n_rows).double(),
+        table.Y,
+        table.X[:, :0],
+        Logistic(),
+        None,
+        101,
+    )
+    sites = Sites(point.fit.bend * (search.Phi @ point.mean) + point.fit.slope, point.fit.bend)
+    found = search._at_sites(sites)
+    assert found.value == pytest.approx(point.value, rel=1e-7)
+    torch.testing.assert_close(found.mean, point.mean, rtol=1e-3, atol=1e-4)

@@ -17,14 +17,22 @@ from gigagp.inference.contract.trend import Trend
 from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, Step, climb, expected_fit
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
+from gigagp.operators.base import LinearOperator
 from gigagp.optimization.objective import Evaluation
 from gigagp.products.dense import cholesky, symmetric_inverse, triangular_inverse
 from gigagp.runtime.memory import require
+from gigagp.solvers.krylov import Recurrence
 
 #: Gain in nats an observation that ends a search.
 _TOLERANCE = 1e-7
-#: Square arrays alive at once.
-_ARRAYS = 6
+#: Share of the prior precision up to which a row says next to nothing.
+_SAYS_LITTLE = 1e-3
+#: Share of a change of the curvature that the next one may undo.
+_UNDONE = 0.3
+#: Most conjugate gradient steps for a Newton step, and the relative error in its own norm that ends them.
+_INNER, _INNER_RESIDUAL = 50, 1e-2
+#: Square arrays alive at once, and rows that are predicted together.
+_ARRAYS, _TOGETHER = 6, 1000
 
 
 class Sites(NamedTuple):
@@ -58,6 +66,8 @@ class LatentPoint(NamedTuple):
     factor: Tensor
     fit: ExpectedFit
     value: float
+    #: change of the curvature in the step that led here
+    moved: Tensor
 
     def sites(self, K: Tensor, basis: Tensor, bend: Tensor) -> Sites:
         """Return the sites with curvatures ``bend``, (n, t), that have the slopes of the likelihood here."""
@@ -88,16 +98,20 @@ class LatentObjective(TableObjective):
     deterministic = True
     is_likelihood = False  # the value is a lower bound
 
-    def __init__(self, table: TrainingTable, likelihood: Likelihood, nodes: int) -> None:
+    def __init__(self, table: TrainingTable, likelihood: Likelihood, nodes: int, tolerance: float = _TOLERANCE) -> None:
         super().__init__(table)
         n = table.n_rows
         require(8 * _ARRAYS * n * n, table.budget, f"The latent values at {n:,} rows", "Use fewer rows.")
-        self.likelihood, self.nodes = likelihood, nodes
+        self.likelihood, self.nodes, self.tolerance = likelihood, nodes, tolerance
         self._targets, self._basis = table.Y.double(), learned_basis(table, likelihood)
         self._last: Sites | None = None
+        #: what has been learned from before, and its rows, which tell where the first search starts
+        self._learner: tuple[LatentObjective, Tensor] | None = None
 
     def thin(self, rows: Tensor) -> LatentObjective:
-        return LatentObjective(self.table.take_rows(rows), self.likelihood, self.nodes)
+        found = LatentObjective(self.table.take_rows(rows), self.likelihood, self.nodes, self.tolerance)
+        self._learner = found, rows
+        return found
 
     def current_posterior(self) -> None:
         """Return None: only hyperparameters are learned from this objective."""
@@ -128,7 +142,10 @@ class LatentObjective(TableObjective):
     def _maximise(self, model: Model) -> LatentPoint:
         X = self.table.X.double()
         K, noise = model.kernel.block(X, X), self._noise(model)
-        found = best_latent(K, self._basis, noise, self._targets, self.likelihood, self.nodes, self._last)
+        if self._last is None and self._learner is not None:
+            self._last = sites_from(*self._learner, model, self.table)
+        given = self._basis, noise, self._targets, self.likelihood, self.nodes
+        found = best_latent(K, *given, self._last, self.tolerance)
         self._last = found.sites(K, self._basis, found.fit.bend)
         return found
 
@@ -138,6 +155,26 @@ class LatentObjective(TableObjective):
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, object]) -> None:
         if tensors:
             self._last = Sites(**{name: tensors.pop(name) for name in Sites._fields})
+
+
+@torch.no_grad()
+def sites_from(objective: LatentObjective, rows: Tensor, model: Model, table: TrainingTable) -> Sites:
+    """Return sites for all rows of a table, from the distribution of the latent values that some ``rows`` give.
+
+    A search that starts there takes few steps, also where labels are far from even.
+    """
+    best, X, parts = objective._maximise(model.take_rows(rows)), objective.table.X.double(), []
+    root, basis = best.curvature.sqrt()[:, None], learned_basis(table, objective.likelihood)
+    for some in torch.arange(table.n_rows, device=X.device).split(_TOGETHER):
+        points = table.X[some].double()
+        cross = model.kernel.block(X, points)
+        known = torch.linalg.solve_triangular(best.factor, root * cross, upper=False).square().sum(0)
+        latent = cross.T @ best.alpha + basis[some] @ best.coefficients
+        variance = (model.kernel.diagonal(points) - known).clamp_min(1e-30)
+        targets, noise = table.Y[some].double(), model.noise_of_rows(some, points)
+        fit = expected_fit(objective.likelihood, targets, latent, variance, noise, objective.nodes)
+        parts.append(Sites(fit.bend * latent + fit.slope, fit.bend))
+    return Sites(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def learned_basis(table: TrainingTable, likelihood: Likelihood) -> Tensor:
@@ -166,7 +203,9 @@ def best_latent(
     the result at a model nearby. A gain of ``tolerance`` nats an observation ends the search.
     """
 
-    def at(alpha: Tensor, coefficients: Tensor, curvature: Tensor, factor: Tensor | None = None) -> LatentPoint:
+    def at(
+        alpha: Tensor, coefficients: Tensor, curvature: Tensor, moved: Tensor, factor: Tensor | None = None
+    ) -> LatentPoint:
         root, known, t = curvature.sqrt(), K @ alpha, alpha.shape[1]
         factor = bent_factor(K, root) if factor is None else factor
         variance = _variance(K, curvature, factor).clamp_min(1e-30)
@@ -174,65 +213,151 @@ def best_latent(
         # m - tr(S Sigma) is the trace of (K + W^-1)^-1 K = W (K^-1 + W)^-1.
         trace = float((curvature * variance).sum())
         divergence = 0.5 * (float((alpha * known).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
-        return LatentPoint(alpha, coefficients, curvature, factor, fit, fit.value - divergence)
+        return LatentPoint(alpha, coefficients, curvature, factor, fit, fit.value - divergence, moved)
 
     def steps_from(here: LatentPoint) -> Iterator[Step[LatentPoint]]:
+        known = here.alpha, here.coefficients
         for bend, shares in here.fit.curvatures():
-            alpha, coefficients, factor = newton_target(K, basis, here.sites(K, basis, bend))
-            yield step(here, alpha, coefficients, bend.mean(1), factor), shares, math.inf
+            curvature = next_curvature(here.curvature, here.moved, bend)
+            alpha, coefficients, factor = newton_target(K, basis, here.sites(K, basis, bend), curvature, known)
+            yield step(here, alpha, coefficients, curvature, factor), shares, math.inf
         # A parabola below the bound is one of the mean alone: with another covariance its step need not rise.
         yield step(here, alpha, coefficients, here.curvature, here.factor), [1.0], math.inf
 
     def step(
-        here: LatentPoint, alpha: Tensor, coefficients: Tensor, curvature: Tensor, factor: Tensor | None
+        here: LatentPoint, alpha: Tensor, coefficients: Tensor, curvature: Tensor, factor: Tensor
     ) -> Callable[[float], LatentPoint]:
+        change = curvature - here.curvature
         return lambda share: at(
             here.alpha + share * (alpha - here.alpha),
             here.coefficients + share * (coefficients - here.coefficients),
-            here.curvature + share * (curvature - here.curvature) if share < 1 else curvature,
+            here.curvature + share * change if share < 1 else curvature,
+            share * change,
             factor if share == 1 else None,
         )
 
     start = start or Sites.of_likelihood(likelihood, targets, noise)
-    alpha, coefficients, factor = newton_target(K, basis, start)
-    here = at(alpha, coefficients, start.bend.mean(1), factor)
+    curvature = start.bend.mean(1)
+    alpha, coefficients, factor = newton_target(K, basis, start, curvature)
+    here = at(alpha, coefficients, curvature, torch.zeros_like(curvature), factor)
     return climb(here, steps_from, tolerance * targets.numel())[0]
+
+
+def next_curvature(curvature: Tensor, moved: Tensor, bend: Tensor) -> Tensor:
+    """Return the curvature to step to, of the covariance that all targets share: the mean of theirs, or on the way.
+
+    With several classes such steps go too far and come back. Where one undoes much of the last one, by ``moved``, it
+    ends at the zero of the line through both changes.
+    """
+    change, length = bend.mean(1) - curvature, float(moved.square().sum())
+    undone = -float(change @ moved) / length if length > 0 else 0.0
+    return curvature + change / (1 + undone) if undone > _UNDONE else bend.mean(1)
 
 
 def _variance(K: Tensor, curvature: Tensor, factor: Tensor) -> Tensor:
     """Return the diagonal of ``(K^-1 + W)^-1`` for ``W = diag(curvature)``, shape (n,).
 
-    It is that of ``K - K W^1/2 (I + W^1/2 K W^1/2)^-1 W^1/2 K``, whose error is a rounding of the prior variance. Where
-    the rows say more than that, ``(1 - diag (I + W^1/2 K W^1/2)^-1) / W`` has a smaller one.
+    It is ``(1 - diag (I + W^1/2 K W^1/2)^-1) / W``, which takes a third of the work of the diagonal of ``K - K W^1/2 (I
+    + W^1/2 K W^1/2)^-1 W^1/2 K``. Its error is a rounding over W, so that rows that say next to nothing have the other
+    form, whose error is a rounding of the prior variance.
     """
-    half = torch.linalg.solve_triangular(factor, curvature.sqrt()[:, None] * K, upper=False)
-    by_rows = (1 - triangular_inverse(factor).square().sum(0)) / curvature
-    return by_rows.where(curvature * K.diagonal() > 1, K.diagonal() - half.square().sum(0))
+    prior = K.diagonal()
+    weak = curvature * prior <= _SAYS_LITTLE
+    found = (1 - triangular_inverse(factor).square().sum(0)) / curvature
+    if bool(weak.any()):
+        half = torch.linalg.solve_triangular(factor, curvature.sqrt()[:, None] * K[:, weak], upper=False)
+        found[weak] = prior[weak] - half.square().sum(0)
+    return found
 
 
-def newton_target(K: Tensor, basis: Tensor, sites: Sites) -> tuple[Tensor, Tensor, Tensor | None]:
+def newton_target(
+    K: Tensor, basis: Tensor, sites: Sites, curvature: Tensor, known: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return alpha and coefficients of the mean under sites: those after a full Newton step, where these are Newton's.
 
     It is kriging of the working targets ``pull / bend`` under the noise ``1 / bend`` (Rasmussen and Williams 2006, Alg.
-    3.1), with generalised least squares for the coefficients. For one target its factor is also that of the point which
-    a full step leads to, and is returned too.
-
-    ``alpha = W^1/2 (I + W^1/2 K W^1/2)^-1 W^-1/2 pull`` where a site says more than the prior. Elsewhere W may be zero,
-    and alpha is ``pull`` less a correction, which cancels where a site says much.
+    3.1), with generalised least squares for the coefficients. Also returned is the factor of the point with a
+    ``curvature``, (n,). Where that is not the one of a single target, conjugate gradients with this factor as
+    preconditioner solve for the change of ``known``, alpha and coefficients nearby.
     """
-    alpha, coefficients, factor = [], [], None
-    for pull, bend in zip(sites.pull.T, sites.bend.T, strict=True):
-        root = bend.sqrt()
-        factor = bent_factor(K, root)
-        says_more = (bend * K.diagonal() > 1)[:, None]
-        weak = pull[:, None].where(~says_more, 0.0)
-        right = (pull / root)[:, None].where(says_more, 0.0) - root[:, None] * (K @ weak)
-        solved = weak + root[:, None] * torch.cholesky_solve(right, factor)
-        of_basis = bent_solve(factor, root, basis)
-        trend = Trend.from_products(basis.T @ of_basis, basis.T @ solved).coefficients
-        alpha.append(solved - of_basis @ trend)
-        coefficients.append(trend)
-    return torch.cat(alpha, 1), torch.cat(coefficients, 1), factor if len(alpha) == 1 else None
+    root = curvature.sqrt()
+    factor = bent_factor(K, root)
+    if sites.bend.shape[1] > 1 or not torch.equal(curvature, sites.bend[:, 0]):
+        return *_target_by_iteration(K, basis, sites, root, factor, known), factor
+    solved = _solve_one(K, sites, root, factor)
+    of_basis = bent_solve(factor, root, basis)
+    trend = Trend.from_products(basis.T @ of_basis, basis.T @ solved).coefficients
+    return solved - of_basis @ trend, trend, factor
+
+
+def _solve_one(K: Tensor, sites: Sites, root: Tensor, factor: Tensor) -> Tensor:
+    """Return ``(I + W K)^-1 pull`` for one target.
+
+    It is ``W^1/2 (I + W^1/2 K W^1/2)^-1 W^-1/2 pull`` where a site says more than the prior. Elsewhere W may be zero,
+    and it is ``pull`` less a correction, which cancels where a site says much.
+    """
+    pull = sites.pull
+    says_more = sites.bend * K.diagonal()[:, None] > 1
+    weak = pull.where(~says_more, 0.0)
+    right = (pull / root[:, None]).where(says_more, 0.0) - root[:, None] * (K @ weak)
+    return weak + root[:, None] * torch.cholesky_solve(right, factor)
+
+
+def _target_by_iteration(
+    K: Tensor, basis: Tensor, sites: Sites, root: Tensor, factor: Tensor, known: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """Return alpha and coefficients under sites; an error of the solve is one of the step from ``known`` alone."""
+    (n, t), p = sites.pull.shape, basis.shape[1]
+    alpha, coefficients = (sites.pull.new_zeros(size, t) for size in (n, p)) if known is None else known
+    pull = sites.pull - sites.bend * (basis @ coefficients + K @ alpha) - alpha
+    of_trend = sites.bend[:, :, None] * basis[:, None, :]
+    right = torch.cat([pull[:, :, None], of_trend], 2).flatten(1)
+    system = _BentSystem(K, sites.bend.repeat_interleave(1 + p, 1), root, factor)
+    run = Recurrence(system, right.new_zeros(2 * n, t * (1 + p)), system.pair(right), system.precondition)
+    first = run.gamma
+    for _ in range(_INNER):
+        if not run.finite or bool((run.gamma <= _INNER_RESIDUAL**2 * first).all()):
+            break
+        run.step()
+    solved = run.value[:n].reshape(n, t, 1 + p)
+    each = []
+    for k in range(t):
+        moved, of_basis = alpha[:, k, None] + solved[:, k, :1], solved[:, k, 1:]
+        trend = Trend.from_products(basis.T @ of_basis, basis.T @ moved).coefficients
+        each.append((moved - of_basis @ trend, coefficients[:, k, None] + trend))
+    new_alpha, new_coefficients = (torch.cat(parts, 1) for parts in zip(*each, strict=True))
+    return new_alpha, new_coefficients
+
+
+class _BentSystem(LinearOperator):
+    """``I + W_k K`` with a W for each column, which is self-adjoint in the inner product ``u' K v``.
+
+    A vector v is the pair of v and ``K v``, so that a step takes two products with K.
+    """
+
+    def __init__(self, K: Tensor, bend: Tensor, root: Tensor, factor: Tensor) -> None:
+        self._K, self._bend, self._root, self._factor = K, bend, root[:, None], factor
+        self.n, self.dtype, self.device = 2 * len(K), K.dtype, K.device
+
+    @property
+    def dimension(self) -> int:
+        return len(self._K)
+
+    def pair(self, v: Tensor) -> Tensor:
+        """Return v and ``K v``."""
+        return torch.cat([v, self._K @ v])
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        weighed = self._bend * vectors[self.dimension :]
+        return vectors + self.pair(weighed)
+
+    def inner(self, left: Tensor, right: Tensor) -> Tensor:
+        return (left[: self.dimension] * right[self.dimension :]).sum(0)
+
+    def precondition(self, vectors: Tensor) -> Tensor:
+        """Return the solutions for the W that ``root`` and ``factor`` are of."""
+        v, known = vectors.split(self.dimension)
+        return self.pair(v - bent_solve(self._factor, self._root[:, 0], known))
 
 
 def curved_solve(K: Tensor, curvature: Tensor, right: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence, times
 from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, Step, climb, expected_fit
-from gigagp.inference.quadruply_stochastic.latent import least_squares
+from gigagp.inference.quadruply_stochastic.latent import Sites, least_squares, next_curvature
 from gigagp.inference.quadruply_stochastic.rows_covariance import OpenTrend
 from gigagp.model.likelihoods import Gaussian, Likelihood
 from gigagp.operators.base import LinearOperator
@@ -48,6 +48,8 @@ class Point(NamedTuple):
     variance: Tensor
     fit: ExpectedFit
     value: float
+    #: change of the curvature in the step that led here
+    moved: Tensor
 
     def to_start(self, kept: Tensor | None = None) -> Start:
         """Return the point as a start, of all functions or of those ``kept``."""
@@ -89,18 +91,19 @@ class WeightSearch:
             known = Start(mean, least_squares(self.mean_basis, self.targets), flat)
         return known._replace(curvature=1 / self.noise) if isinstance(self.likelihood, Gaussian) else known
 
-    def maximise(self, start: Start, tolerance: float) -> tuple[Point, float]:
+    def maximise(self, start: Start | Sites, tolerance: float) -> tuple[Point, float]:
         """Return the best point, and the gain in nats that the last step promised.
 
         A gain of ``tolerance`` nats an observation ends the search. A large promise means that it has ended early.
         """
-        here = self._at(start.mean, start.trend, start.curvature)
+        here = self._at_sites(start) if isinstance(start, Sites) else self._at(*start)
         return climb(here, self._steps_from, tolerance * self.targets.numel())
 
     def _steps_from(self, here: Point) -> Iterator[Step[Point]]:
         for bend, shares in here.fit.curvatures():
             change, by_trend, promised = self._step(here, bend)
-            yield self._along(here, change, by_trend, bend.mean(1) - here.curvature), shares, promised
+            curvature = next_curvature(here.curvature, here.moved, bend)
+            yield self._along(here, change, by_trend, curvature - here.curvature), shares, promised
         # A parabola below the bound is one of the mean alone: with another covariance its step need not rise.
         yield self._along(here, change, by_trend, torch.zeros_like(here.curvature)), [1.0], promised
 
@@ -108,6 +111,14 @@ class WeightSearch:
         return lambda share: self._at(
             here.mean + share * change, here.trend + share * by_trend, here.curvature + share * bend, here
         )
+
+    def _at_sites(self, sites: Sites) -> Point:
+        """Return the point at the best distribution under sites."""
+        (m, t), p = (self.Phi.shape[1], self.targets.shape[1]), self.mean_basis.shape[1]
+        zero = self._at(self.Phi.new_zeros(m, t), self.Phi.new_zeros(p, t), sites.bend.mean(1))
+        # The log-likelihood of sites has the slope ``pull`` where all latent values are zero.
+        mean, trend, _ = self._step(zero._replace(fit=zero.fit._replace(slope=sites.pull)), sites.bend)
+        return self._at(mean, trend, zero.curvature, zero)
 
     def _at(self, mean: Tensor, trend: Tensor, curvature: Tensor, known: Point | None = None) -> Point:
         """Return the point at a mean, trend and curvature; the root of a known point serves the same curvature."""
@@ -127,7 +138,8 @@ class WeightSearch:
         latent = self.Phi @ mean + self.mean_basis @ trend
         fit = expected_fit(self.likelihood, self.targets, latent, variance, self.noise, self.nodes)
         value = fit.value - float(dense_divergence(self.S, mean, root))
-        return Point(mean, trend, curvature, factor, open_trend, root, variance, fit, value)
+        moved = torch.zeros_like(curvature) if known is None else curvature - known.curvature
+        return Point(mean, trend, curvature, factor, open_trend, root, variance, fit, value, moved)
 
     def _step(self, here: Point, bend: Tensor) -> tuple[Tensor, Tensor, float]:
         """Return the step of the mean (m, t) and of the trend (p, t) with curvatures (n, t), and the gain it promises.

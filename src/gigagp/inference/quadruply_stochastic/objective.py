@@ -20,6 +20,11 @@ from gigagp.inference.quadruply_stochastic.options import WeightProblem
 from gigagp.model.likelihoods import check_log_concave
 from gigagp.model.model import NOISE, Model
 
+#: Gain in nats an observation that ends a search of the best distribution while hyperparameters are learned, a
+#: fiftieth of that which ends the learning. Several classes share a covariance, and the last steps of their searches
+#: halve what is left.
+_LEARNING = 1e-5
+
 
 class WeightObjective(TableObjective):
     """The evidence lower bound of a model whose weights of basis functions have a Gaussian posterior.
@@ -53,9 +58,8 @@ class WeightObjective(TableObjective):
         """
         if self.problem.is_gaussian:
             return self.subset(rows)
-        return LatentObjective(
-            self.table.take_rows(rows), self.problem.likelihood, self.problem.options.quadrature_nodes
-        )
+        nodes = self.problem.options.quadrature_nodes
+        return LatentObjective(self.table.take_rows(rows), self.problem.likelihood, nodes, _LEARNING)
 
     def _new_basis(self, model: Model) -> tuple[Basis, torch.Generator]:
         """Return the basis at a model, and the generator that made it: the samples of a fit come from it next."""

@@ -16,12 +16,14 @@ from gigagp.inference.contract.trend import coefficient_root
 from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence
 from gigagp.inference.quadruply_stochastic.latent import (
+    LatentObjective,
     LatentPoint,
     Sites,
     bent_solve,
     best_latent,
     learned_basis,
     newton_target,
+    sites_from,
 )
 from gigagp.inference.quadruply_stochastic.newton import Point, Start, WeightSearch
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
@@ -44,6 +46,8 @@ from gigagp.runtime.machine import MULTIPLICATION, slowness
 _TOLERANCE, _LAST_TOLERANCE = 1e-7, 1e-9
 #: Gain in nats an observation that may be missed without a warning.
 _MISSED = 1e-3
+#: Rows for each weight up to which many steps cost less among the latent values at the rows than among the weights.
+_FEW_ROWS = 1.5
 #: Rows that hyperparameters are first learned from where a search takes many steps.
 _SUBSET = 1000
 
@@ -75,6 +79,8 @@ class WholeObjective(WeightObjective):
         self._basis: Basis | None = None
         #: where the next search starts
         self._start: Start | Sites | None = None
+        #: what hyperparameters have been learned from, and its rows, which tell where the first search starts
+        self._learner: tuple[LatentObjective, Tensor] | None = None
         self._fitted: WholeFit | None = None
         #: the objective that a sparse optimizer has asked for: its weights are then those of the posterior
         self._sampled: MinibatchObjective | None = None
@@ -94,7 +100,10 @@ class WholeObjective(WeightObjective):
         """Return an objective on a subset: the same for Laplace noise, which also covers the error of the basis."""
         problem = self.problem
         if problem.is_gaussian or not problem.likelihood.has_noise:
-            return super().thin(rows)
+            found = super().thin(rows)
+            if isinstance(found, LatentObjective):
+                self._learner = found, rows
+            return found
         return WholeObjective(replace(problem, table=self.table.take_rows(rows), n_rows=len(rows)), self.seed)
 
     def sampled(self) -> MinibatchObjective:
@@ -149,6 +158,8 @@ class WholeObjective(WeightObjective):
             point = relevant_weights(search, prior_variance, options.highest_precision or 0.0, _TOLERANCE)
             promised = point.promised
         else:
+            if self._start is None and self._learner is not None:
+                self._start = sites_from(*self._learner, model, table)
             point, promised = self._maximise(search, tolerance)
             self._start = point.to_start()
         trend = point.trend if problem.likelihood.has_noise else problem.no_trend
@@ -158,12 +169,11 @@ class WholeObjective(WeightObjective):
     def _maximise(self, search: WeightSearch, tolerance: float) -> tuple[Point | FewRowsFit, float]:
         """Return the best distribution of the weights, and the gain that another step promises."""
         start, (n, m) = self._start, search.Phi.shape
-        # With as many rows as weights, a single step costs less among the weights and many cost less among the rows.
-        few_rows = n < m or (n == m and not self.problem.is_gaussian)
+        few_rows = n < m if self.problem.is_gaussian else n <= _FEW_ROWS * m
         if few_rows and search.S.ndim == 1 and (search.n_columns is None or search.n_columns >= m):
             found = fit_few_rows(search, start if isinstance(start, Sites) else None, tolerance)
             return found, found.promised()
-        return search.maximise(search.start(start if isinstance(start, Start) else None), tolerance)
+        return search.maximise(start if isinstance(start, Sites) else search.start(start), tolerance)
 
     def _noise(self, model: Model) -> Tensor:
         rows = torch.arange(self.n_rows, device=self.table.X.device)
@@ -295,7 +305,7 @@ class WholeObjective(WeightObjective):
                 self._start = kind(**{name: tensors.pop(name) for name in kind._fields})
 
 
-# The best Gaussian distribution of the weights where there are fewer rows than basis functions ------------------------
+# The best Gaussian distribution of the weights where there are few rows for each basis function -----------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,7 +365,9 @@ class FewRowsFit:
         """Return the gain in nats that a step promises, by the curvature whose steps bring it."""
         best, basis = self.best, self.search.mean_basis
         bend = list(best.fit.curvatures())[-1][0]
-        alpha, coefficients, _ = newton_target(self.K, basis, best.sites(self.K, basis, bend))
+        known = best.alpha, best.coefficients
+        sites = best.sites(self.K, basis, bend)
+        alpha, coefficients, _ = newton_target(self.K, basis, sites, bend.mean(1), known)
         by_alpha = ((best.fit.slope - best.alpha) * (self.K @ (alpha - best.alpha))).sum()
         return 0.5 * float(by_alpha + ((basis.T @ best.fit.slope) * (coefficients - best.coefficients)).sum())
 
@@ -369,7 +381,7 @@ def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) ->
 
     The bound depends on the weights through the latent values alone, whose prior covariance is ``K = Phi S^-1 Phi'``.
     The weights that represent their best distribution have the mean ``S^-1 Phi' alpha`` and the precision
-    ``S + Phi' W Phi``. It is for a full root and a diagonal S, where n is less than m.
+    ``S + Phi' W Phi``. It is for a full root and a diagonal S.
     """
     scaled = search.Phi / search.S.sqrt()
     K = scaled @ scaled.T
