@@ -1,4 +1,4 @@
-"""The papers' start for large tables: the average of exact fits on neighbourhoods."""
+"""Starts on some of the rows: the papers' average of exact fits on neighbourhoods, and subsets that grow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.exact import ExactObjective
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import NOISE, Model
-from gigagp.optimization import LBFGS, Adam, ParameterSpace, SubsetStart
+from gigagp.optimization import LBFGS, Adam, ParameterSpace, SubsetFirst, SubsetStart
 from helpers import draw_targets, generator, new_trace, points
 
 X = points(150, 2)
@@ -75,3 +75,22 @@ def test_a_neighbourhood_larger_than_the_table_is_the_table():
     once = Adam(steps=1).run(ExactObjective(TABLE), start, new_trace(), generator())
     twice = Adam(steps=1).run(ExactObjective(TABLE), once, new_trace(), generator())
     torch.testing.assert_close(space.encode(found), space.encode(twice))
+
+
+def test_a_third_of_the_rows_leaves_few_steps_for_all(monkeypatch):
+    x = points(600, 2)
+    objective = ExactObjective(TrainingTable(x, draw_targets(kernels.RBF(1.0), x, 0.1), ZeroMean(), 2**30))
+    start = Model(kernels.RBF([6.0, 0.2], 9.0).bind(2), ZeroMean(), torch.tensor(1.0, dtype=torch.float64))
+
+    def run():
+        trace = new_trace()
+        found = SubsetFirst(600, tolerance=1e-5).run(objective, start, trace, generator(0))
+        return objective.evaluate(found).value, [step.stage for step in trace.history]
+
+    value, stages = run()
+    assert sorted(set(stages)) == ["likelihood, 200 rows", "likelihood, 600 rows"]
+    assert stages == sorted(stages)
+    monkeypatch.setattr(SubsetFirst, "_counts", staticmethod(lambda rows: (rows,)))
+    directly, steps = run()
+    assert value == pytest.approx(directly, abs=600 * 1e-4)
+    assert stages.count("likelihood, 600 rows") < len(steps) / 2
