@@ -10,7 +10,7 @@ from torch import Tensor
 from gigagp import GPRegressor, inference, solvers
 from gigagp.kernels import RBF, Categorical, Constant, Linear, Matern, Periodic, White
 from gigagp.operators import KernelMatrix
-from gigagp.products import LowRankWeights, PanelTiles, select
+from gigagp.products import LowRankWeights, PanelTiles, product_entries, select
 from helpers import autograd_gradient, close, generator, reference_block, reference_matrix, relative_error, tolerance
 
 ENTITIES, TIMES = 50, 16
@@ -141,6 +141,12 @@ def test_scattered_rows_are_no_panel():
     X = torch.randn(800, 3, generator=generator(12), dtype=torch.float64)
     kernel = KERNELS["product"].bind(3)
     assert not isinstance(select(kernel, X.device, X.dtype, rows=X), PanelTiles)
+
+
+def test_the_work_of_a_product_is_that_of_both_factors():
+    X, kernel = cells("at random"), KERNELS["product"].bind(3)
+    assert product_entries(kernel, X) == ENTITIES * TIMES * (ENTITIES + TIMES)
+    assert product_entries(Matern(1.5).bind(3), X) == len(X) ** 2
 
 
 def test_zeros_of_both_signs_are_one_time():

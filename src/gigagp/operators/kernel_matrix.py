@@ -132,11 +132,6 @@ class KernelMatrix(SymmetricMatrix):
         # outlive the step that it served.
         return self if self._smooth is None else RoundedMatrix(self, self._smooth)
 
-    @property
-    def product_work(self) -> float:
-        """Work of a product as a share of that with all n * n entries, which panels need not compute."""
-        return self._engine.cells(self.X).operations / self.n**2 if isinstance(self._engine, PanelTiles) else 1.0
-
     def describe(self) -> str:
         """Return one line that describes how products are computed."""
         how = "stored" if self.storage == "dense" else "computed tile by tile"

@@ -5,7 +5,7 @@ from gigagp.products.engine import Engine, LowRankWeights, Weights
 from gigagp.products.measured_tiles import MeasuredTiles
 from gigagp.products.native_tiles import NativeTiles
 from gigagp.products.panel import PanelTiles
-from gigagp.products.selection import select
+from gigagp.products.selection import product_entries, select
 from gigagp.products.torch_tiles import TorchTiles
 from gigagp.products.triton_tiles import TritonTiles
 
@@ -20,5 +20,6 @@ __all__ = [
     "Weights",
     "cross_covariance",
     "cross_product",
+    "product_entries",
     "select",
 ]

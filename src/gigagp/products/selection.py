@@ -38,6 +38,12 @@ def select(
     return engine if alone or current_run().processes is None else SharedTiles(engine)
 
 
+def product_entries(kernel: Kernel, X: Tensor) -> float:
+    """Return the multiplications with each column in a product with the rows X: n * n, or fewer for a panel."""
+    panel = panel_of(kernel, X, TorchTiles())
+    return float(len(X)) ** 2 if panel is None else float(panel.cells(X).operations)
+
+
 def _select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype) -> Engine:
     if torch.device(device).type == "cpu" and NativeTiles.supports(kernel):
         return NativeTiles()

@@ -159,7 +159,7 @@ class AutomaticObjective(TableObjective):
         neighbours = self._find_neighbours(model)
         if neighbours is None:
             return None
-        nominal, free = solves_seconds(self.table, MANY_PRODUCTS), self._budget == math.inf
+        nominal, free = solves_seconds(self.table, MANY_PRODUCTS, model.kernel), self._budget == math.inf
         likely = nominal <= FREE if free else products_slowness() * nominal <= _LIKELY * self._seconds_left()
         self._guide = guide_of(neighbours, model) if likely else neighbours
         return self._guide
@@ -291,7 +291,7 @@ class AutomaticObjective(TableObjective):
         Where a time budget has no room for the fewest, a trial would only take time from learning.
         """
         solving = self._solving
-        least = solves_seconds(self.table, FEWEST_PRODUCTS)
+        least = solves_seconds(self.table, FEWEST_PRODUCTS, model.kernel)
         if self._budget < math.inf and products_slowness() * least > self._seconds_left():
             return expected_products(self.table)
         choice = solving.try_preconditioners(model)

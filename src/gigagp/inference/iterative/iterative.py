@@ -142,7 +142,7 @@ class Iterative(Inference):
     def forecast(self, subject: Subject) -> Forecast:
         """Return the time of two to three solves with some twenty columns, whose products a trial has counted."""
         n = subject.table.n_rows
-        seconds = solves_seconds(subject.table, subject.products)
+        seconds = solves_seconds(subject.table, subject.products, subject.model.kernel)
         stored = min(float(n) ** 2 * subject.table.X.element_size(), subject.table.budget / 2)
         return subject.with_nll(seconds, stored + 8 * _SOLVE_NUMBERS * n, subject.exact_nll)
 

@@ -7,9 +7,9 @@ from functools import cache
 import torch
 
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.kernels import Matern
+from gigagp.kernels import Kernel, Matern
 from gigagp.neighbours.neighbourhood import FEW_INPUTS
-from gigagp.products import select
+from gigagp.products import product_entries, select
 from gigagp.runtime.machine import entries_seconds, fastest
 
 #: Products of a solve where no trial has been made: with few inputs, and with many.
@@ -48,11 +48,12 @@ def expected_products(table: TrainingTable) -> float:
     return _FEW_PRODUCTS if table.n_inputs <= FEW_INPUTS else MANY_PRODUCTS
 
 
-def products_seconds(table: TrainingTable, products: float) -> float:
-    """Return the seconds of this many products with the kernel matrix."""
-    return products * entries_seconds(float(table.n_rows) ** 2, table.n_inputs)
+def products_seconds(table: TrainingTable, products: float, kernel: Kernel | None = None) -> float:
+    """Return the seconds of this many products with the kernel matrix; None: of a kernel that makes rows no panel."""
+    entries = float(table.n_rows) ** 2 if kernel is None else product_entries(kernel, table.X)
+    return products * entries_seconds(entries, table.n_inputs)
 
 
-def solves_seconds(table: TrainingTable, products: float) -> float:
+def solves_seconds(table: TrainingTable, products: float, kernel: Kernel) -> float:
     """Return the seconds of the solves of a guided fit, each of this many products with the kernel matrix."""
-    return _SOLVES * products_seconds(table, products)
+    return _SOLVES * products_seconds(table, products, kernel)

@@ -13,6 +13,7 @@ from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS, FEW_NEIGHBOURS, NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.operators.base import SymmetricMatrix
+from gigagp.products import product_entries
 from gigagp.runtime.machine import slowness
 from gigagp.settings.fields import Words
 from gigagp.solvers.preconditioners.base import Choice, Parts, Preconditioner, PreconditionerRecipe, budget_of
@@ -126,7 +127,8 @@ def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) 
 
 def _candidates(matrix: KernelMatrix, neighbours: Vecchia, two_level: TwoLevel, budget: int) -> list[Candidate]:
     """Return the recipes that a trial compares: neighbours, and two levels of the automatic size and of half of it."""
-    n, product = matrix.n, matrix.product_work / (_MIXED if matrix.fast is not matrix else 1.0)
+    n, product = matrix.n, 1.0 / (_MIXED if matrix.fast is not matrix else 1.0)
+    product *= product_entries(matrix.kernel, matrix.X) / float(n) ** 2
 
     def costs(kind: int, size: int, power: int) -> tuple[float, float]:
         return _SETUP[kind] * size**power / n / product, _APPLICATION[kind] * size / n / product
