@@ -241,21 +241,20 @@ class _Job(ABC):
         if begun.is_spoiled or self.arguments.optimizer is None:
             return
         with _afterwards(fitted.history):
-            rows, is_learned = begun.rows, isinstance(self.arguments.optimizer, Auto) and not fitted.history.interrupted
-            if self.watches and poor_fits.warn_of_far_targets(rows, fitted.posterior):
-                is_learned = False
-            has_rule = isinstance(estimator.kernel, str)
-            warned = (
-                is_learned
-                and self.learns_noise
-                and warn_of_structured_noise(begun.objective.table, fitted.posterior, has_rule=has_rule)
-            )
-            if self.watches and is_learned and not warned:  # errors that are alike can be large, too
-                poor_fits.warn_of_rows_outside_bars(rows, fitted.posterior)
+            rows, posterior = begun.rows, fitted.posterior
             is_sum = likelihood.has_noise and estimator.target_transform == "none"
             has_variance = likelihood.has_noise and not likelihood.is_scale_mixture
             learns_noise = has_variance and np.ndim(estimator.noise_variance) == 0
-            poor_fits.warn_of_flat_fit(rows, fitted.posterior, is_sum=is_sum, learns_noise=learns_noise)
+            is_spoiled = self.watches and poor_fits.warn_of_far_targets(rows, posterior)
+            is_spoiled |= poor_fits.warn_of_flat_fit(rows, posterior, is_sum=is_sum, learns_noise=learns_noise)
+            # What follows is less sure, or a consequence.
+            if is_spoiled or fitted.history.interrupted or not isinstance(self.arguments.optimizer, Auto):
+                return
+            has_rule = isinstance(estimator.kernel, str)
+            if self.learns_noise and warn_of_structured_noise(begun.objective.table, posterior, has_rule=has_rule):
+                return
+            if self.watches:
+                poor_fits.warn_of_rows_outside_bars(rows, posterior)
 
     @property
     def watches(self) -> bool:

@@ -52,10 +52,12 @@ _WIDER, _NEGLIGIBLE = 1.2, 1e-3
 #: Number of equal weights that those of draws must be worth, and as a share of their number; a power makes them more
 #: equal where they are not.
 _LEAST_WORTH, _WORTH_SHARE = 8.0, 0.25
-#: Bounds on the width of half an axis, relative to that of Laplace's approximation.
-_WIDTHS = (0.4, 2.0)
-#: Steps to the mode, the gain in nats that ends them, and the largest change of a coordinate in one.
-_STEPS, _GAIN, _CHANGE = 20, 1e-3, 0.7
+#: Bounds on the width of half an axis, relative to that of Laplace's approximation; and the number of axes, the least
+#: known ones, whose widths are looked for. Along the others beliefs are nearly normal.
+_WIDTHS, _SKEWED = (0.4, 2.0), 12
+#: Steps to the mode, the gain in nats that ends them (weights make up for it), and the largest change of a coordinate in
+#: one.
+_STEPS, _GAIN, _CHANGE = 20, 0.03, 0.7
 #: Nats that learning may have missed the mode by without a warning.
 _MISSED = 5.0
 #: Rows up to which all unit vectors are the probes of the information, which is then exact; and probes beyond.
@@ -202,7 +204,7 @@ class _Beliefs:
         root, best = self._root(n * mode.information), self.log_density(mode.vector)
         widths = torch.ones(2, len(root), dtype=torch.float64)
         for side, sign in enumerate((-1.0, 1.0)):
-            for k in range(len(root)):
+            for k in range(min(_SKEWED, len(root))):
                 fall = best - self.log_density(self.space.box.clip(mode.vector + sign * root[:, k]))
                 widths[side, k] = min(max(math.sqrt(0.5 / max(fall, 1e-3)), _WIDTHS[0]), _WIDTHS[1])
         return self._within(mode.vector, root, _WIDER * widths, count)

@@ -154,30 +154,31 @@ def _evenly(n: int, count: int) -> slice:
     return slice(None, None, -(-n // count))
 
 
-def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, learns_noise: bool) -> None:
-    """Warn if a fit is flat and the targets are not.
+def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, learns_noise: bool) -> bool:
+    """Warn if a fit is flat and the targets are not; return whether that is so.
 
     ``is_sum`` says whether targets are the function plus noise, and not signs, counts or transformed; ``learns_noise``,
     whether that noise has a variance, which was learned. If not, only the function's own correlations are compared.
     """
     if looked_at.n_rows <= _NEAREST + 1:
-        return
+        return False
     table = looked_at.table(_evenly(looked_at.n_rows, _AMONG))
     points = table.X.to(posterior.dtype)
     rows = torch.arange(table.n_rows, device=table.X.device)[_evenly(table.n_rows, _ROWS)]
     fitted = _fitted_correlations(posterior, points, rows, with_noise=is_sum and learns_noise)
     if float(fitted.median()) >= _FLAT:  # an observed correlation is at most one
-        return
+        return False
     values, trend = table.Y.double(), posterior.trend(points).double()
     if is_sum:
         values = values - trend
     elif bool((trend != trend[0]).any()):  # the mean may explain the targets
-        return
+        return False
     rows = rows[fitted < _FLAT]
     observed = _observed_correlation(table.X.double(), values, rows)
     # Rows that are each other's nearest count twice, so that the correlation of noise has a variance of up to 2 / n.
     least = max(_ALIKE, _STANDARD_ERRORS * (2 / len(rows)) ** 0.5)
-    if observed > least and float(fitted.median()) < _FLAT * observed:
+    is_flat = observed > least and float(fitted.median()) < _FLAT * observed
+    if is_flat:
         msg = (
             "The fit explains the targets as noise: its kernel relates most rows to no other row. "
             "But nearby rows have similar targets: their correlation with the mean of the nearest "
@@ -185,6 +186,7 @@ def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, lea
             f"other lengthscales{' and less noise' if learns_noise else ''}."
         )
         warn(msg, FitWarning)
+    return is_flat
 
 
 @torch.no_grad()
