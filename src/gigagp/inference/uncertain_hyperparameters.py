@@ -55,8 +55,8 @@ _LEAST_WORTH, _WORTH_SHARE = 8.0, 0.25
 #: Bounds on the width of half an axis, relative to that of Laplace's approximation; and the number of axes, the least
 #: known ones, whose widths are looked for. Along the others beliefs are nearly normal.
 _WIDTHS, _SKEWED = (0.4, 2.0), 12
-#: Steps to the mode, the gain in nats that ends them (weights make up for it), and the largest change of a coordinate in
-#: one.
+#: Steps to the mode, the gain in nats that ends them, for which weights make up, and the largest change of a coordinate
+#: in one.
 _STEPS, _GAIN, _CHANGE = 20, 0.03, 0.7
 #: Nats that learning may have missed the mode by without a warning.
 _MISSED = 5.0
