@@ -156,6 +156,29 @@ def test_many_rows_have_draws_of_equal_weight_about_the_learned_hyperparameters(
     assert wider.mean() > s.mean()
 
 
+def test_kernels_of_an_average_share_the_draws(monkeypatch):
+    """Each keeps its weight, and one of little weight its learned hyperparameters."""
+    X, y = rows(40, 0.3, 0)
+    gp = GPRegressor("average").fit(X, y)
+    average = gp.posterior_
+    least = float(average.weights.sort().values[:2].mean())  # so that the lightest has no draws
+    monkeypatch.setattr(uncertain, "_LEAST_SHARE", least)
+    mixture = gp._predictor("laplace").posterior
+
+    def names(posterior):
+        return tuple(posterior.model.parameters())
+
+    pairs = list(zip(average.weights.tolist(), average.components, strict=True))
+    for weight, one in pairs:
+        like = [k for k, other in enumerate(mixture.components) if names(other) == names(one)]
+        alike = [w for w, other in pairs if names(other) == names(one)]
+        assert float(mixture.weights[like].sum()) == pytest.approx(sum(alike), rel=1e-9)
+        if len(alike) == 1:
+            assert (mixture.components[like[0]] is one) == (weight < least)
+            assert len(like) <= max(8, round(32 * weight))
+    assert len(mixture.components) < 64
+
+
 def dense_information(gp: GPRegressor) -> torch.Tensor:
     """Return the information and the prior's precision by automatic differentiation of the covariance matrix."""
     posterior = gp.posterior_

@@ -100,16 +100,17 @@ def laplace_mixture(
         posteriors = [near(vector) for vector in vectors]
     else:
         vectors, squares = beliefs.draws(count)
-        logs, factors = [], []
+        logs: list[float] = []
+        factorised: list[RowsPosterior | None] = []
         for vector in vectors:
             logs.append(beliefs.log_density(vector))
-            # The factor of the likelihood is that of the posterior.
-            exact = beliefs.likelihood is objective and logs[-1] > -math.inf
-            factors.append(near(vector) if exact else None)
+            # An exact objective has the factor of the posterior, until the next draw.
+            has_factor = isinstance(objective, ExactObjective) and logs[-1] > -math.inf
+            factorised.append(near(vector) if has_factor else None)
         weights = _tempered(torch.tensor(logs, dtype=torch.float64) + 0.5 * squares)
         kept = (weights > _NEGLIGIBLE * weights.mean()).nonzero()[:, 0].tolist()
         weights = weights[kept]
-        posteriors = [factors[k] or near(vectors[k]) for k in kept]
+        posteriors = [factorised[k] or near(vectors[k]) for k in kept]
     sound = [one for one in posteriors if one is not None]
     return MixturePosterior(sound, weights) if len(sound) == len(posteriors) else None
 
