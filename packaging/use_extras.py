@@ -65,7 +65,7 @@ def botorch(_folder: Path) -> None:
 
 
 def geo(folder: Path) -> None:
-    """Write a map of a GeoDataFrame as GeoTIFF, and read it again."""
+    """Write maps of a GeoDataFrame, in Python as a GeoTIFF that is read again, and on the command line."""
     import geopandas
     import rioxarray
 
@@ -80,6 +80,10 @@ def geo(folder: Path) -> None:
     with rioxarray.open_rasterio(folder / "height.tif") as written:
         assert written.rio.crs.to_epsg() == 4326
         np.testing.assert_allclose(written.values[0], maps["mean"].values, rtol=1e-6)
+    stations.to_file(folder / "stations.gpkg")
+    command = ("krige", "stations.gpkg", "--value", "height", "--cell", "0.2", "--out", "map.nc", "--no-picture")
+    run("-m", "gigagp", *command, cwd=folder)
+    assert (folder / "map.nc").stat().st_size > 1000
 
 
 def bench(folder: Path) -> None:

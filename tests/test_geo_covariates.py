@@ -167,6 +167,8 @@ def test_rasters_around_the_earth_are_of_the_same_longitudes():
     ("act", "words"),
     [
         (lambda m, X: m.predict(resolution=10.0), "needs their rasters, as covariates"),
+        (lambda m, X: m.predict(raster()), "and not a raster"),
+        (lambda m, X: m.predict(raster().to_dataset(name="h")), "and not a raster"),
         (lambda m, X: m.predict(X), "must have the columns x and y, and the covariates h; got 2 columns"),
         (lambda m, X: m.predict(table(X, X[:, 0])), "no column 'h'"),
         (lambda m, X: m.predict({**table(X, X[:, 0]), "h": [1.0]}), "one value for each of 60 places; got 1"),

@@ -12,6 +12,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from gigagp import GPRegressor, geo, kernels
 from gigagp.errors import InvalidInputError
+from gigagp.runtime.progress import Meter
 from kriging_cases import fixed_model, matern, ordinary_kriging, table, uneven
 
 UTM = "EPSG:32633"
@@ -61,12 +62,45 @@ def test_a_map_has_the_values_of_points_at_its_cells():
     assert np.allclose(std**2 - model.predict(places, return_std=True)[1] ** 2, 0.05)
 
 
-def test_many_points_are_predicted_in_blocks(monkeypatch):
+class Recorder(Meter):
+    """How far the phases have come."""
+
+    def __init__(self):
+        self.done = []
+
+    def start(self, total, title):
+        pass
+
+    def step(self, **fields):
+        pass
+
+    def close(self):
+        pass
+
+    def phase(self, title, total=None, **details):
+        self.done.append((title, total))
+
+    def reached(self, done, **fields):
+        self.done.append(done)
+
+
+def test_many_cells_are_predicted_in_blocks_and_say_how_far_they_are(monkeypatch):
+    pytest.importorskip("xarray")
     X, y = rows()
-    model = geo.Kriging(fixed_model()).fit(X, y)
-    whole = model.predict(POINTS, return_std=True)
-    monkeypatch.setattr("gigagp.geo.kriging._BLOCK", 3)
-    assert np.allclose(model.predict(POINTS, return_std=True), whole, rtol=1e-12, atol=0)
+    model = geo.Kriging(fixed_model(verbose=Recorder())).fit(X, y)
+    meter = model.gp.verbose  # a clone has a copy
+    x, down = np.linspace(0, 100, 5), np.linspace(0, 50, 4)
+    whole = model.predict(x=x, y=down)
+    meter.done.clear()
+    taken = []
+    monkeypatch.setattr("gigagp.geo.kriging._BLOCK", 6)
+    predict = GPRegressor.predict
+    monkeypatch.setattr(GPRegressor, "predict", lambda gp, X, **o: taken.append(len(X)) or predict(gp, X, **o))
+    blocks = model.predict(x=x, y=down)
+    assert taken == [6, 6, 6, 2]
+    assert meter.done == [("predicting", 20), 6, 12, 18, 20]
+    for name in ("mean", "std"):
+        assert np.allclose(blocks[name], whole[name], rtol=1e-10, atol=0)
 
 
 def test_a_table_gets_a_table_of_its_kind():
@@ -186,8 +220,9 @@ def test_searches_and_pipelines_take_it():
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (lambda X, y: geo.Kriging().fit(X[:, :1], y), "must have two columns, x and y; got shape (60, 1)"),
+        (lambda X, y: geo.Kriging().fit(X[:, :1], y), "np.c_[x, y] makes them; got shape (60, 1)"),
         (lambda X, y: geo.Kriging().fit(np.c_[X, y], y), "must have the columns x and y; got 3 columns"),
+        (lambda X, y: geo.Kriging().fit(X[:, 0], y), "np.c_[x, y] makes them; got shape (60,)"),
         (lambda X, y: geo.Kriging().fit(X, y[:9]), "same number of rows"),
         (lambda X, y: geo.Kriging().fit(X, np.c_[y, y]), "one measurement for each place"),
         (lambda X, y: geo.Kriging().fit(X[:0], y[:0]), "must have rows; got none"),

@@ -98,7 +98,7 @@ def test_tools_of_scikit_learn_take_the_folds():
     [
         (lambda X, y: list(geo.BlockKFold(block_size=-1.0).split(X)), "block_size of BlockKFold must be a positive"),
         (lambda X, y: list(geo.BlockKFold(block_size=1e4).split(X)), "10000.0 makes 1"),
-        (lambda X, y: list(geo.BlockKFold().split(X[:, :1])), "two columns, x and y"),
+        (lambda X, y: list(geo.BlockKFold().split(X[:, :1])), "np.c_[x, y] makes them"),
         (lambda X, y: geo.Kriging(fixed_model()).fit(X, y).cross_validate([(np.arange(9), [10])]), "each row out once"),
     ],
 )

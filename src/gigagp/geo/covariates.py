@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.geo.places import Places, columns, is_table
+from gigagp.geo.places import Places, array_of_places, columns, is_table
 from gigagp.geo.rasters import axes_of, require_overlap, require_same_system
-from gigagp.tables.intake import inputs
+
+#: How far beyond the outer edge of a raster a place may lie, in cells: edges follow from centres, which are rounded.
+_ROUNDING = 1e-6
 
 
 def beside(table: Any, names: Sequence[str], n_rows: int) -> np.ndarray:
@@ -22,7 +24,7 @@ def beside(table: Any, names: Sequence[str], n_rows: int) -> np.ndarray:
             msg = f"The covariates of Kriging must have one value for each of {n_rows} places; got {len(found)}."
             raise InvalidInputError(msg)
         return found
-    found = inputs(table, "The array of places of Kriging")[:, 2:]
+    found = array_of_places(table)[:, 2:]
     if found.shape[1] != len(names):
         wanted = f"x and y, and the covariates {', '.join(names)}" if names else "x and y"
         msg = f"An array of places of Kriging must have the columns {wanted}; got {found.shape[1] + 2} columns."
@@ -116,11 +118,11 @@ def _edges(axis: np.ndarray, name: str) -> np.ndarray:
     if len(axis) < 2 or (np.diff(axis) <= 0).any():
         raise InvalidInputError(f"{name} of Kriging must have two or more different centres along x and along y.")
     middles = (axis[1:] + axis[:-1]) / 2
-    return np.concatenate([[2 * axis[0] - middles[0]], middles, [2 * axis[-1] - middles[-1]]])
+    reach = (axis[[1, -1]] - axis[[0, -2]]) * (0.5 + _ROUNDING)
+    return np.concatenate([[axis[0] - reach[0]], middles, [axis[-1] + reach[1]]])
 
 
 def _cell(edges: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the numbers of the cells in which values lie, with the upper edge of the last one; -1 for none."""
+    """Return the numbers of the cells in which values lie; -1 for none."""
     found = np.searchsorted(edges, values, side="right") - 1
-    found = np.where(values == edges[-1], len(edges) - 2, found)
     return np.where(found > len(edges) - 2, -1, found)

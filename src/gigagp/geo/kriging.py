@@ -141,7 +141,7 @@ class Kriging(RegressorMixin, BaseEstimator):
         gp = self._model(places, len(names)).fit(X, values)
         self.gp, self.places, self.values = gp, places, values
         self.target = str(target if is_named else getattr(target, "name", None) or "the target")
-        self._inputs, self._answers_tables = X, is_named or not is_table(frame)
+        self._inputs, self._names, self._answers_tables = X, names, is_named or not is_table(frame)
         return self
 
     def _covariates(self) -> list[str]:
@@ -220,7 +220,6 @@ class Kriging(RegressorMixin, BaseEstimator):
             missing.
         """
         check_is_fitted(self)
-        names = self._covariates()
         grid = {"resolution": resolution, "bounds": bounds, "template": template, "x": x, "y": y}
         if points is not None:
             for name, value in grid.items():
@@ -230,7 +229,7 @@ class Kriging(RegressorMixin, BaseEstimator):
             return self._at(points, layers, return_std, include_noise)
         layers = self._layers(covariates)
         if layers and resolution is None and template is None and x is None and y is None:
-            grid["template"] = covariates[names[0]] if isinstance(covariates, Mapping) else covariates
+            grid["template"] = covariates[self._names[0]] if isinstance(covariates, Mapping) else covariates
         raster = Raster.of(self.places, **grid)
         needed("xarray", "A map")
         self.places.require_not_swapped(raster.corners())
@@ -243,28 +242,25 @@ class Kriging(RegressorMixin, BaseEstimator):
         missing = int(np.isnan(mean).sum())
         if missing == raster.n_cells:
             raise InvalidInputError(
-                f"No cell of the map of Kriging has a value of {' and '.join(names)} in its raster."
+                f"No cell of the map of Kriging has a value of {' and '.join(self._names)} in its raster."
             )
         if missing:
-            warn(
-                f"{missing:,} of {raster.n_cells:,} cells have no value of {' or '.join(names)}, and none in the map.",
-                GigaGPWarning,
-            )
+            what = f"{missing:,} of {raster.n_cells:,} cells"
+            warn(f"{what} have no value of {' or '.join(self._names)}, and none in the map.", GigaGPWarning)
         return raster.dataset({"mean": mean, "std": std}, self._attributes("at the centres of cells"))
 
     def _layers(self, covariates: Any) -> list[Layer]:
         """Return the rasters of the covariates of a map."""
-        names = self._covariates()
-        if names and covariates is None:
-            msg = f"A map of Kriging with the covariates {', '.join(names)} needs their rasters, as covariates."
-            raise InvalidInputError(msg)
-        return [] if covariates is None else layers_of(covariates, names, self.places)
+        if self._names and covariates is None:
+            names = ", ".join(self._names)
+            raise InvalidInputError(f"A map of Kriging with the covariates {names} needs their rasters, as covariates.")
+        return [] if covariates is None else layers_of(covariates, self._names, self.places)
 
     def _at(self, points: Any, layers: Sequence[Layer] | None, return_std: bool | None, include_noise: bool) -> Any:
         """Return what is predicted at points."""
         where = self.places.moved(points)
         self.places.require_not_swapped(where)
-        X = _inputs(self.places, where, points, self._covariates(), layers)
+        X = _inputs(self.places, where, points, self._names, layers)
         wants_table = return_std is None and self._answers_tables and is_table(points)
         options = {"include_noise": include_noise, "return_std": wants_table or bool(return_std)}
         found = self._predicted(len(X), X.__getitem__, job="prediction", **options)
@@ -409,7 +405,7 @@ class Kriging(RegressorMixin, BaseEstimator):
             max_distance=max_distance,
             estimator=estimator,
             metric="haversine" if self.places.is_geographic else "euclidean",
-            kernel=_each_leaf(gp.kernel_, _on_places) if self._inputs.shape[1] > 2 else gp.kernel_,
+            kernel=_each_leaf(gp.kernel_, _on_places) if self._names else gp.kernel_,
             noise_variance=float(noise),
             max_rows=max_rows,
             random_state=random_state,
@@ -476,7 +472,7 @@ class Kriging(RegressorMixin, BaseEstimator):
         with meter_for(self.gp.verbose, job="cross-validation") as meter:
             meter.phase("folds", len(folds), unit="fold", then=0.0)
             for train, test in folds:
-                gp = self._model(self.places, self._inputs.shape[1] - 2).fit(self._inputs[train], self.values[train])
+                gp = self._model(self.places, len(self._names)).fit(self._inputs[train], self.values[train])
                 parts.append(predicted(gp, self._inputs[test], self.values[test]))
                 meter.step()
         found = joined(parts, tested)
@@ -528,7 +524,7 @@ class Kriging(RegressorMixin, BaseEstimator):
     def __repr__(self) -> str:
         """Return the state in words."""
         if not hasattr(self, "gp"):
-            return f"Kriging({'' if self.regressor is None else repr(self.regressor)})"
+            return super().__repr__()
         where = "" if self.places.crs is None else f" in {system_name(self.places.crs)}"
         return f"Kriging of {self.target!r} at {len(self.values):,} places{where}: {self.gp.kernel_!r}"
 

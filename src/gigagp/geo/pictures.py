@@ -14,6 +14,8 @@ from gigagp.storage.figures import SPREADS, VALUES, check_plot, new_figure, save
 
 #: Most places that a map shows with the colour of their value; more are small dots.
 _COLOURED = 400
+#: Most cells along a side of a picture; of more, every second, third, ... is drawn.
+_CELLS = 1500
 
 
 def placed_figure(path: str | os.PathLike[str] | None, width: float, height: float) -> Any:
@@ -29,7 +31,8 @@ def draw_maps(maps: Any, places: Places, values: np.ndarray, label: str, path: s
     with style():
         for number, (name, colours) in enumerate((("mean", VALUES), ("std", SPREADS)), 1):
             ax = figure.add_subplot(1, 2, number)
-            array = maps[name]
+            every = -(-max(maps[name].shape) // _CELLS)
+            array = maps[name][::every, ::every]
             low, high = colour_limits(array.values[np.isfinite(array.values)])
             y, x = (array[one].values for one in array.dims)
             mesh = ax.pcolormesh(

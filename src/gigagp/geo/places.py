@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.tables.intake import frame_names, inputs, numbers
+from gigagp.tables.intake import frame_names, numbers
 
 #: Names of the columns of coordinates that are known, and whether they are longitudes and latitudes in degrees.
 _KNOWN = (
@@ -64,6 +64,11 @@ class Places:
             msg = f"x and y of Kriging must both name a column, or both be None; got {x!r} and {y!r}."
             raise InvalidInputError(msg)
         system = None if crs is None else needed("pyproj", "A coordinate reference system").CRS.from_user_input(crs)
+        if hasattr(table, "dims") and hasattr(table, "coords"):
+            msg = (
+                "The places of Kriging must be a table or an array, and not a raster. It may be the template of a map."
+            )
+            raise InvalidInputError(msg)
         named, names = False, None
         if x is None and hasattr(table, "geometry"):
             if system is not None and table.crs is not None and system != table.crs:
@@ -77,10 +82,7 @@ class Places:
                 system = needed("pyproj", "A coordinate reference system").CRS.from_user_input(_DEGREES)
             X = columns(table, names)
         else:
-            X = inputs(table, "The array of places of Kriging", min_rows=0)[:, :2]
-            if X.shape[1] < 2:
-                msg = f"An array of places of Kriging must have two columns, x and y; got shape {np.shape(table)}."
-                raise InvalidInputError(msg)
+            X = array_of_places(table)[:, :2]
         if not len(X):
             raise InvalidInputError("The places of Kriging must have rows; got none.")
         return cls(X, system, _is_geographic(system, named=named), names)
@@ -173,6 +175,17 @@ class Places:
     def dims(self) -> tuple[str, str]:
         """Names of the dimensions of a map, from north to south and from west to east."""
         return ("latitude", "longitude") if self.is_geographic else ("y", "x")
+
+
+def array_of_places(values: Any) -> np.ndarray:
+    """Return an array of float64 whose columns are x, y and, it may be, covariates."""
+    found = numbers(values, "The array of places of Kriging")
+    if found.ndim != 2 or found.shape[1] < 2:
+        raise InvalidInputError(
+            f"An array of places of Kriging must have a row for each place and columns for x and y, as np.c_[x, y] "
+            f"makes them; got shape {found.shape}."
+        )
+    return found
 
 
 def is_table(values: Any) -> bool:
