@@ -180,6 +180,11 @@ def test_rasters_around_the_earth_are_of_the_same_longitudes():
         (lambda m, X: m.predict(template=raster(y=Y + 1000), covariates=raster()), "template of Kriging must overlap"),
         (lambda m, X: m.predict(covariates=raster(np.full((37, 42), np.nan))), "No cell of the map"),
         (lambda m, X: m.predict(covariates=raster().expand_dims(time=[1, 2])), "one value in each cell"),
+        (
+            lambda m, X: m.predict(covariates=raster().assign_attrs(scale_factor=0.1)),
+            "(0.1, 0.0), that were not applied",
+        ),
+        (lambda m, X: m.predict(covariates=raster().isel(y=[3])), "two or more different centres"),
         (lambda m, X: m.predict(covariates=raster().rename(x="u")), "must have coordinates y and x"),
         (lambda m, X: m.predict(covariates=raster().isel(x=[3, 3])), "two or more different centres"),
         (lambda m, X: m.predict(X + 500, covariates=raster()), "no value at 60 of 60 places; the first is row 0"),

@@ -189,7 +189,7 @@ def _read_rasters(paths: list[Path]) -> dict[str, Any]:
             if checked_path(path).suffix.lower() in _NETCDF:
                 read = xarray.load_dataset(path, engine="scipy", decode_coords="all")
             else:
-                read = rioxarray.open_rasterio(path, masked=True)
+                read = rioxarray.open_rasterio(path, mask_and_scale=True)
         except (OSError, RuntimeError, ValueError) as error:
             if isinstance(error, InvalidInputError):
                 raise

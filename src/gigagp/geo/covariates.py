@@ -49,25 +49,27 @@ class Layer:
         if not hasattr(array, "dims"):
             got = type(array).__name__
             raise InvalidInputError(f"The raster of {name} of Kriging must be an xarray.DataArray; got {got}.")
-        found = array.squeeze(drop=True)
-        dims, axes = axes_of(found, f"The raster of {name}")
-        require_same_system(places, array, f"The raster of {name}")
+        label = f"The raster of {name}"
+        dims, axes = axes_of(array, label)
+        require_same_system(places, array, label)
+        found = array.squeeze([one for one in array.dims if one not in dims and array.sizes[one] == 1], drop=True)
         if set(found.dims) != set(dims):
             raise InvalidInputError(
-                f"The raster of {name} of Kriging must have one value in each cell; its dimensions are "
+                f"{label} of Kriging must have one value in each cell; its dimensions are "
                 f"{', '.join(map(str, found.dims))}. Take one band."
             )
-        require_overlap(places, *axes, f"The raster of {name}")
-        values = found.transpose(*dims).values
-        edges = []
-        for place, axis in enumerate(axes):
-            order = np.argsort(axis)
-            values = values.take(order, place) if (np.diff(axis) < 0).any() else values
-            edges.append(_edges(axis[order], f"The raster of {name}"))
+        packing = array.attrs.get("scale_factor", 1.0), array.attrs.get("add_offset", 0.0)
+        if packing != (1.0, 0.0):
+            msg = f"{label} of Kriging has a scale and an offset, {packing}, that were not applied."
+            raise InvalidInputError(f"{msg} Open it with rioxarray.open_rasterio(path, mask_and_scale=True).")
+        orders = [np.argsort(axis) for axis in axes]
+        y_edges, x_edges = (_edges(axis[order], label) for axis, order in zip(axes, orders, strict=True))
+        require_overlap(places, y_edges, x_edges, label)
+        values = found.transpose(*dims).values[np.ix_(*orders)]
         nodata = array.rio.nodata if hasattr(array, "rio") else None
         if nodata is not None and values.dtype.kind == "f":
             nodata = float(values.dtype.type(nodata))
-        return cls(name, values, edges[0], edges[1], nodata, places.is_geographic)
+        return cls(name, values, y_edges, x_edges, nodata, places.is_geographic)
 
     def at(self, points: np.ndarray) -> np.ndarray:
         """Return the values of the cells in which points (..., 2) lie; NaN where there is no cell or no value."""

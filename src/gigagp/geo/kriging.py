@@ -232,7 +232,7 @@ class Kriging(RegressorMixin, BaseEstimator):
             grid["template"] = covariates[self._names[0]] if isinstance(covariates, Mapping) else covariates
         raster = Raster.of(self.places, **grid)
         needed("xarray", "A map")
-        self.places.require_not_swapped(raster.corners())
+        self.places.require_plausible_points(raster.corners())
         mean, std = self._predicted(
             raster.n_cells,
             lambda cells: _at_cells(self.places, raster.points(cells), layers),
@@ -259,7 +259,7 @@ class Kriging(RegressorMixin, BaseEstimator):
     def _at(self, points: Any, layers: Sequence[Layer] | None, return_std: bool | None, include_noise: bool) -> Any:
         """Return what is predicted at points."""
         where = self.places.moved(points)
-        self.places.require_not_swapped(where)
+        self.places.require_plausible_points(where)
         X = _inputs(self.places, where, points, self._names, layers)
         wants_table = return_std is None and self._answers_tables and is_table(points)
         options = {"include_noise": include_noise, "return_std": wants_table or bool(return_std)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.tables.intake import frame_names, numbers
 
 #: Names of the columns of coordinates that are known, and whether they are longitudes and latitudes in degrees.
@@ -65,12 +65,10 @@ class Places:
             raise InvalidInputError(msg)
         system = None if crs is None else needed("pyproj", "A coordinate reference system").CRS.from_user_input(crs)
         if hasattr(table, "dims") and hasattr(table, "coords"):
-            msg = (
-                "The places of Kriging must be a table or an array, and not a raster. It may be the template of a map."
-            )
+            msg = "The places of Kriging must be a table or an array, and not a raster. A map may have it as template."
             raise InvalidInputError(msg)
         named, names = False, None
-        if x is None and hasattr(table, "geometry"):
+        if x is None and hasattr(table, "geometry") and hasattr(table, "crs"):
             if system is not None and table.crs is not None and system != table.crs:
                 own = system_name(table.crs)
                 msg = f"crs of Kriging must be that of the GeoDataFrame, {own}; got {crs}. Use frame.to_crs."
@@ -88,33 +86,29 @@ class Places:
         return cls(X, system, _is_geographic(system, named=named), names)
 
     def require_plausible(self) -> None:
-        """Refuse rows that cannot be where they say: y before x, or degrees under the name of a system in metres.
+        """Refuse rows whose x and y are swapped, and warn of degrees under the name of a system in metres.
 
-        The numbers alone tell only where no row is within the area in which the system is used.
+        The numbers show it only where no row is within the area in which the system is used.
         """
-        box = _area(self.crs)
-        if box is None or _within(self.X, box).any():
-            return
-        extent = f"x from {box[0]:.7g} to {box[2]:.7g} and y from {box[1]:.7g} to {box[3]:.7g}"
-        where = f"the area of {system_name(self.crs)}, {extent}"
-        if _within(self.X[:, ::-1], box).all():
-            msg = f"All rows of Kriging are outside of {where}, and inside if x and y are swapped."
-            raise InvalidInputError(f"{msg} Give x (longitude, easting) first, and then y.")
-        if not self.is_geographic and _within(self.X, (-180, -90, 360, 90)).all():
-            msg = f"All rows of Kriging are outside of {where}, and could be longitudes and latitudes in degrees."
-            raise InvalidInputError(f'{msg} Say so with crs="EPSG:4326", and then move them with to_crs.')
+        swapped, in_degrees = _doubts(self.X, self.crs)
+        if swapped:
+            raise InvalidInputError(swapped)
+        if in_degrees:
+            warn(in_degrees, GigaGPWarning)
 
-    def require_not_swapped(self, points: np.ndarray) -> None:
-        """Refuse points (m, 2) in degrees that are all beyond the rows, and all among them with x and y swapped."""
-        if not self.is_geographic:
-            return
-        low, high = self.X.min(0) - 1.0, self.X.max(0) + 1.0
-        box = (*low, *high)
-        if not _within(points, box).any() and _within(points[:, ::-1], box).all():
-            raise InvalidInputError(
-                f"All points of Kriging, such as ({points[0, 0]:.7g}, {points[0, 1]:.7g}), are far from the rows, and "
-                "among them if x and y are swapped. Longitude comes first, and then latitude."
-            )
+    def require_plausible_points(self, points: np.ndarray) -> None:
+        """Refuse points (m, 2) to predict that are swapped or in degrees, while the rows are where they should be."""
+        if self.is_geographic:
+            box = (*(self.X.min(0) - 1.0), *(self.X.max(0) + 1.0))
+            if not _within(points, box).any() and _within(points[:, ::-1], box).all():
+                raise InvalidInputError(
+                    f"All points of Kriging, such as ({points[0, 0]:.7g}, {points[0, 1]:.7g}), are far from the rows, "
+                    "and among them if x and y are swapped. Longitude comes first, and then latitude."
+                )
+        elif (box := _area(self.crs)) is not None and _within(self.X, box).any():
+            for doubt in _doubts(points, self.crs):
+                if doubt:
+                    raise InvalidInputError(doubt)
 
     def moved(self, table: Any) -> np.ndarray:
         """Return the places of other points, (m, 2), in the reference system of these rows.
@@ -122,8 +116,10 @@ class Places:
         A table has the columns of these rows, or known names. What says nothing about its system is in that of the
         rows.
         """
-        has_names = self.names is not None and is_table(table) and set(self.names) <= set(column_names(table))
-        found = Places.of(table, *self.names, self.crs) if has_names and self.names else Places.of(table)
+        if self.names is not None and is_table(table) and set(self.names) <= set(column_names(table)):
+            found = Places.of(table, *self.names, self.crs)
+        else:
+            found = Places.of(table)
         if self.crs is None and found.is_geographic != self.is_geographic:
             msg = "The points of Kriging are in degrees, and the rows in a plane that is not known. Give Kriging a crs."
             raise InvalidInputError(msg)
@@ -182,7 +178,7 @@ def array_of_places(values: Any) -> np.ndarray:
     found = numbers(values, "The array of places of Kriging")
     if found.ndim != 2 or found.shape[1] < 2:
         raise InvalidInputError(
-            f"An array of places of Kriging must have a row for each place and columns for x and y, as np.c_[x, y] "
+            "An array of places of Kriging must have a row for each place and columns for x and y, as np.c_[x, y] "
             f"makes them; got shape {found.shape}."
         )
     return found
@@ -270,6 +266,24 @@ def _area(crs: Any) -> tuple[float, float, float, float] | None:
     turn = needed("pyproj", "A coordinate reference system").Transformer.from_crs(crs.geodetic_crs, crs, always_xy=True)
     box = turn.transform_bounds(*area.bounds)
     return box if np.isfinite(box).all() else None
+
+
+def _doubts(X: np.ndarray, crs: Any) -> tuple[str, str]:
+    """Return sentences on places (n, 2) out of the area of their system: x and y are swapped; these are degrees."""
+    box = _area(crs)
+    if box is None or _within(X, box).any():
+        return "", ""
+    extent = f"x from {box[0]:.7g} to {box[2]:.7g} and y from {box[1]:.7g} to {box[3]:.7g}"
+    start = f"All places of Kriging are outside of the area of {system_name(crs)}, {extent}, and"
+    swapped = in_degrees = ""
+    if _within(X[:, ::-1], box).all():
+        swapped = f"{start} inside if x and y are swapped. Give x (longitude, easting) first, and then y."
+    if not crs.is_geographic and _within(X, (-180, -90, 360, 90)).all():
+        in_degrees = (
+            f"{start} could be longitudes and latitudes in degrees. If they are, say so with "
+            'crs="EPSG:4326", and move them with to_crs.'
+        )
+    return swapped, in_degrees
 
 
 def _of_points(geometry: Any) -> np.ndarray:
