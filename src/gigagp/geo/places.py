@@ -99,8 +99,8 @@ class Places:
     def require_plausible_points(self, points: np.ndarray) -> None:
         """Refuse points (m, 2) to predict that are swapped or in degrees, while the rows are where they should be."""
         if self.is_geographic:
-            box = (*(self.X.min(0) - 1.0), *(self.X.max(0) + 1.0))
-            if not _within(points, box).any() and _within(points[:, ::-1], box).all():
+            near = (*(self.X.min(0) - 1.0), *(self.X.max(0) + 1.0))
+            if not _within(points, near).any() and _within(points[:, ::-1], near).all():
                 raise InvalidInputError(
                     f"All points of Kriging, such as ({points[0, 0]:.7g}, {points[0, 1]:.7g}), are far from the rows, "
                     "and among them if x and y are swapped. Longitude comes first, and then latitude."
@@ -252,8 +252,8 @@ def _known_names(table: Any) -> tuple[tuple[Any, Any], bool]:
 
 def _within(points: np.ndarray, box: Sequence[float]) -> np.ndarray:
     """Return whether points (n, 2) are within the box (west, south, east, north)."""
-    inside: np.ndarray = ((points >= box[:2]) & (points <= box[2:])).all(1)
-    return inside
+    inside = (points >= np.asarray(box[:2])) & (points <= np.asarray(box[2:]))
+    return np.all(inside, axis=1)
 
 
 def _area(crs: Any) -> tuple[float, float, float, float] | None:
