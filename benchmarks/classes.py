@@ -178,7 +178,7 @@ def main() -> None:
         return
     cells = [
         (
-            {"table": table, "method": method},
+            {"table": table, "method": method, "share": options.share},
             ["--data", str(options.data), "--share", str(options.share), "--child", table, method],
         )
         for table in options.tables

@@ -200,7 +200,8 @@ def best_latent(
     """Return the highest bound over the mean's coefficients and the Gaussian distributions of the latent values.
 
     K is the prior covariance of the latent values (n, n), and ``basis`` the mean's (n, p), both float64. ``start`` is
-    the result at a model nearby. A gain of ``tolerance`` nats an observation ends the search.
+    the result at a model nearby, or on some of the rows; it must be better than the prior. A gain of ``tolerance`` nats
+    an observation ends the search.
     """
 
     def at(
@@ -236,10 +237,17 @@ def best_latent(
             factor if share == 1 else None,
         )
 
-    start = start or Sites.of_likelihood(likelihood, targets, noise)
-    curvature = start.bend.mean(1)
-    alpha, coefficients, factor = newton_target(K, basis, start, curvature)
-    here = at(alpha, coefficients, curvature, torch.zeros_like(curvature), factor)
+    def under(sites: Sites) -> LatentPoint:
+        curvature = sites.bend.mean(1)
+        alpha, coefficients, factor = newton_target(K, basis, sites, curvature)
+        return at(alpha, coefficients, curvature, torch.zeros_like(curvature), factor)
+
+    nothing = Sites.of_likelihood(likelihood, targets, noise)
+    here = under(nothing if start is None else start)
+    if start is not None:
+        prior = expected_fit(likelihood, targets, torch.zeros_like(targets), K.diagonal(), noise, nodes)
+        if not here.value >= prior.value:  # counts can be far above what was expected of them
+            here = under(nothing)
     return climb(here, steps_from, tolerance * targets.numel())[0]
 
 
@@ -336,7 +344,7 @@ class _BentSystem(LinearOperator):
     """
 
     def __init__(self, K: Tensor, bend: Tensor, root: Tensor, factor: Tensor) -> None:
-        self._K, self._bend, self._root, self._factor = K, bend, root[:, None], factor
+        self._K, self._bend, self._root, self._factor = K, bend, root, factor
         self.n, self.dtype, self.device = 2 * len(K), K.dtype, K.device
 
     @property
@@ -357,7 +365,7 @@ class _BentSystem(LinearOperator):
     def precondition(self, vectors: Tensor) -> Tensor:
         """Return the solutions for the W that ``root`` and ``factor`` are of."""
         v, known = vectors.split(self.dimension)
-        return self.pair(v - bent_solve(self._factor, self._root[:, 0], known))
+        return self.pair(v - bent_solve(self._factor, self._root, known))
 
 
 def curved_solve(K: Tensor, curvature: Tensor, right: Tensor) -> Tensor:

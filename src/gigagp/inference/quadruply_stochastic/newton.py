@@ -113,12 +113,13 @@ class WeightSearch:
         )
 
     def _at_sites(self, sites: Sites) -> Point:
-        """Return the point at the best distribution under sites."""
+        """Return the point at the best distribution under sites, or one that knows nothing if that is better."""
         (m, t), p = (self.Phi.shape[1], self.targets.shape[1]), self.mean_basis.shape[1]
         zero = self._at(self.Phi.new_zeros(m, t), self.Phi.new_zeros(p, t), sites.bend.mean(1))
         # The log-likelihood of sites has the slope ``pull`` where all latent values are zero.
         mean, trend, _ = self._step(zero._replace(fit=zero.fit._replace(slope=sites.pull)), sites.bend)
-        return self._at(mean, trend, zero.curvature, zero)
+        found = self._at(mean, trend, zero.curvature, zero)
+        return found if found.value >= zero.value else self._at(*self.start(None))
 
     def _at(self, mean: Tensor, trend: Tensor, curvature: Tensor, known: Point | None = None) -> Point:
         """Return the point at a mean, trend and curvature; the root of a known point serves the same curvature."""
