@@ -19,7 +19,7 @@ from gigagp.estimators.saving.fitted_state import fitted_to_state
 from gigagp.estimators.saving.restored_state import restored_classes
 from gigagp.kernels import RBF, Kernel
 from gigagp.kernels.stationary import rows_check
-from gigagp.model.likelihoods import Logistic, Probit, resolve_likelihood
+from gigagp.model.likelihoods import Logistic, Probit
 from gigagp.model.means import Mean
 from gigagp.model.model import HyperparameterUnits
 from gigagp.regression import GPRegressor, OptimizerChoice
@@ -261,7 +261,7 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         """Return the averaged probabilities of each class and of the rest, each to full relative precision."""
         X = self._inputs(X)  # first, because it raises `NotFittedError` before `latent_` is accessed
         mean, std = (torch.from_numpy(part) for part in self.latent_.predict_latent(X, return_std=True))
-        likelihood = resolve_likelihood(self.likelihood)
+        likelihood = self.latent_.likelihood_
         assert isinstance(likelihood, Logistic | Probit)
         own, rest = (likelihood.mean_probability(side, std).clamp_min(_LEAST).numpy() for side in (mean, -mean))
         return own, rest

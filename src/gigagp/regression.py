@@ -34,7 +34,7 @@ from gigagp.inference.contract.posterior import Posterior
 from gigagp.kernels import Kernel
 from gigagp.kernels.stationary import rows_check
 from gigagp.model.estimate import Estimate
-from gigagp.model.likelihoods import Likelihood, StudentT, resolve_likelihood
+from gigagp.model.likelihoods import Likelihood, StudentT
 from gigagp.model.means import Mean, MeanLike
 from gigagp.model.model import HyperparameterUnits
 from gigagp.model.scaling import Scaling
@@ -499,7 +499,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         """Likelihood of the fit; Student-t noise has the learned degrees of freedom, if they were learned."""
         check_is_fitted(self, "posterior_")
         student = self.posterior_.model.student
-        return resolve_likelihood(self.likelihood) if student is None else StudentT(student.df)
+        return self._likelihood if student is None else StudentT(student.df)
 
     @each_output
     def noise_weights_(self) -> np.ndarray:
@@ -1050,6 +1050,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     def _take(self, fitted: Fitted, *, one_target: bool) -> None:
         """Set the attributes from the result of a fit."""
         self._models = ()
+        self._keep_arguments(fitted.likelihood)
         self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
         plan = None if fitted.plan is None else fitted.plan.in_units(fitted.scaling.typical_y_scale)
         if plan is not None and not isinstance(fitted.transform, NoTransform):
@@ -1059,14 +1060,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         self.likelihood_note_ = fitted.note
         self._adopt(fitted.posterior, fitted.scaling, fitted.history)
 
+    def _keep_arguments(self, likelihood: Likelihood) -> None:
+        """Keep the arguments of this fit: its answers and its file do not depend on those that are set afterwards."""
+        names = {*GPRegressor._get_param_names(), *self._get_param_names()}  # a subclass may have others
+        self._arguments, self._likelihood = {name: getattr(self, name) for name in names}, likelihood
+
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:
         """Set the attributes from a posterior, and from the history of the standardized problem."""
-        model = posterior.model
+        model, own = posterior.model, self._arguments["hyperparameter_units"] == "own"
         if history is not None:
-            own = self.hyperparameter_units == "own"
             self.history_ = history.multiplied(model.unit_factors(scaling.units())) if own else history
         self.posterior_, self.scaling_ = posterior, scaling
-        read = model.in_own_units(scaling.units()) if self.hyperparameter_units == "own" else model
+        read = model.in_own_units(scaling.units()) if own else model
         self.kernel_ = read.kernel
         self.noise_variance_ = read.noise_variance.cpu().numpy() if read.noise_is_known else float(read.noise_variance)
         if read.student is not None:

@@ -14,7 +14,7 @@ from gigagp.botorch.moments import ConditionedMoments, FittedMoments, Moments, N
 from gigagp.botorch.posterior import GigaPosterior
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.joint_posterior import JointPosterior, points_of
-from gigagp.model.likelihoods import Gaussian, resolve_likelihood
+from gigagp.model.likelihoods import Gaussian
 from gigagp.regression import GPRegressor
 
 
@@ -148,9 +148,9 @@ class GigaModel(Model, FantasizeMixin):
             not combine linearly; or if the noise is neither known nor given.
         """
         posteriors = [one.posterior_ for one in self.regressor.estimators_]
-        likelihood = resolve_likelihood(self.regressor.likelihood)
-        if not isinstance(likelihood, Gaussian) or any(getattr(one, "augment", False) for one in posteriors):
-            what = "augment=True" if isinstance(likelihood, Gaussian) else f"likelihood={self.regressor.likelihood!r}"
+        other = [one.likelihood_ for one in self.regressor.estimators_ if not isinstance(one.likelihood_, Gaussian)]
+        if other or any(getattr(one, "augment", False) for one in posteriors):
+            what = f"likelihood={other[0].name!r}" if other else "augment=True"
             msg = f"condition_on_observations of GigaModel does not support {what}: fit again with the observations."
             raise InvalidInputError(msg)
         X = points_of(X, posteriors[0].n_inputs)
@@ -192,13 +192,12 @@ class GigaModel(Model, FantasizeMixin):
 
     def _noise(self, X: Tensor) -> Tensor:
         """Return the noise variances of measurements at points, shape (..., q, m)."""
-        if not resolve_likelihood(self.regressor.likelihood).has_noise:
-            raise InvalidInputError(
-                f"observation_noise of GigaModel must be False: {self.regressor.likelihood} targets have no noise "
-                "variance."
-            )
         found = []
         for fit in self.regressor.estimators_:
+            if not fit.likelihood_.has_noise:
+                kind = fit.likelihood_.name
+                msg = f"observation_noise of GigaModel must be False: {kind} targets have no noise variance."
+                raise InvalidInputError(msg)
             flat = fit.scaling_.points(X.detach().double().reshape(-1, X.shape[-1]))
             noise = fit.posterior_.noise_at(flat.to(fit.posterior_.coefficients)).double().reshape(X.shape[:-1])
             found.append(noise[..., None] * torch.from_numpy(fit.scaling_.y_scale).to(noise).square())

@@ -61,6 +61,9 @@ class GaussianProcess(BaseEstimator):
     def set_params(self, **params: Any) -> Self:
         """Set arguments by name, among them those of the kernel and of settings; see `get_params`.
 
+        They are for the next fit, also that of ``condition_on(..., refit=True)``. The answers of an earlier fit and the
+        file that `save` writes of it stay as they are.
+
         Parameters
         ----------
         **params

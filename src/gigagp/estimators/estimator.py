@@ -61,6 +61,8 @@ class FittedEstimator(Estimator, Protocol):
     encoder_: TableEncoder
     feature_names_in_: Any
     _one_target: bool
+    _arguments: dict[str, Any]
+    _likelihood: Likelihood
     _models: tuple[Any, ...]
 
     @property
@@ -70,6 +72,8 @@ class FittedEstimator(Estimator, Protocol):
     @property
     def likelihood_(self) -> Likelihood:
         """The likelihood that ran."""
+
+    def _keep_arguments(self, likelihood: Likelihood) -> None: ...
 
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None: ...
 

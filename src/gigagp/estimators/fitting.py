@@ -79,6 +79,7 @@ class Fitted(NamedTuple):
     history: History
     inference: Inference  # the one that ran
     optimizer: Any  # the one that ran
+    likelihood: Likelihood  # the one that was given or chosen
     plan: Plan | None = None  # the forecast where ``inference="auto"`` had a choice
     transform: TargetTransform = NoTransform()
     choice: KernelChoice | None = None  # the kernels that were tried, if none was given
@@ -233,7 +234,7 @@ class _Job(ABC):
         if isinstance(begun.objective, AutomaticObjective):
             inference, plan = begun.objective.inference, begun.objective.plan
         ended = posterior, begun.scaling, trace.history, inference
-        return Fitted(*ended, arguments.optimizer, plan, begun.transform, begun.choice)
+        return Fitted(*ended, arguments.optimizer, arguments.likelihood, plan, begun.transform, begun.choice)
 
     def check(self, begun: _Begun, fitted: Fitted) -> None:
         """Warn of few targets that spoil a fit, structure in the noise, and learning that ends in noise."""
@@ -352,7 +353,7 @@ class _Held(_Job):
             objective, begun.model, self.inference, learn, deadline, self.checkpoint
         )
         ended = mixture, begun.scaling, history, self.inference
-        return Fitted(*ended, arguments.optimizer, None, begun.transform, choice, self.note)
+        return Fitted(*ended, arguments.optimizer, arguments.likelihood, None, begun.transform, choice, self.note)
 
 
 @dataclass(frozen=True)

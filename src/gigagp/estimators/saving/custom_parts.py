@@ -31,11 +31,12 @@ def checked_again(estimator: FittedEstimator, header: Mapping[str, Any]) -> dict
     Parts that differ from the original ones are refused.
     """
     model, d = estimator.posterior_.model, len(estimator.scaling_.x_centre)
-    likelihood = resolve_likelihood(estimator.likelihood)
+    arguments = estimator._arguments
+    likelihood = resolve_likelihood(arguments["likelihood"])
     apart = ("mean", NOISE, "likelihood", "optimizer")
-    plain = [value for name, value in estimator.get_params(deep=False).items() if name not in apart]
+    plain = [arguments[name] for name in estimator.get_params(deep=False) if name not in apart]
     plain += [estimator.inference_, estimator.solver_]
-    plain += [kept_optimizer(one) for one in (estimator.optimizer, estimator.optimizer_)]
+    plain += [kept_optimizer(one) for one in (arguments["optimizer"], estimator.optimizer_)]
     if not is_default(likelihood):
         plain.append(likelihood)
     parts: list[Item] = [*foreign_classes(model.kernel), *means.foreign_parts(model.mean)]

@@ -14,7 +14,7 @@ from gigagp.estimators.saving.configuration import kept_optimizer, to_plain
 from gigagp.estimators.saving.custom_parts import checked_again
 from gigagp.kernels.serialization import describe
 from gigagp.model import means
-from gigagp.model.likelihoods import is_default, resolve_likelihood
+from gigagp.model.likelihoods import AUTO, is_default, resolve_likelihood
 from gigagp.model.model import NOISE
 from gigagp.tables.encoding import fitted_encoder
 
@@ -27,28 +27,26 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
 
     A part that could not be restored is refused, such as a lambda or a class whose description does not reproduce it.
     """
-    posterior = estimator.posterior_
+    posterior, arguments = estimator.posterior_, estimator._arguments
     tensors, posterior_header = posterior.state()
     for name in SCALES:
         tensors[f"scaling.{name}"] = torch.from_numpy(np.ascontiguousarray(getattr(estimator.scaling_, name)))
     tensors[NOISE] = posterior.model.noise_variance.double().cpu()
     settings = {
-        name: to_plain(kept_optimizer(value) if name == "optimizer" else value)
-        for name, value in estimator.get_params(deep=False).items()
+        name: to_plain(kept_optimizer(arguments[name]) if name == "optimizer" else arguments[name])
+        for name in estimator.get_params(deep=False)
         if name not in ("mean", NOISE, "random_state", "verbose", "likelihood")
     }
-    likelihood = resolve_likelihood(estimator.likelihood)
+    likelihood = resolve_likelihood(arguments["likelihood"])
     settings["likelihood"] = likelihood.name if is_default(likelihood) else to_plain(likelihood)
-    if isinstance(estimator.likelihood, str):  # "auto" too
-        settings["likelihood"] = estimator.likelihood
-    if estimator.target_transform != "auto":  # set_params may have changed it after the fit
-        settings["target_transform"] = estimator.target_transform_.kind
+    if isinstance(arguments["likelihood"], str):  # "auto" too
+        settings["likelihood"] = arguments["likelihood"]
     # A generator has no seed, and a meter is not plain data. The noise variance is the constructor's argument.
     for name in ("random_state", "verbose"):
-        if (given := getattr(estimator, name)) is None or isinstance(given, int | str):
+        if (given := arguments[name]) is None or isinstance(given, int | str):
             settings[name] = given
-    if estimator.noise_variance is None or np.ndim(estimator.noise_variance) == 0:
-        settings[NOISE] = None if estimator.noise_variance is None else float(estimator.noise_variance)
+    if (noise := arguments[NOISE]) is None or np.ndim(noise) == 0:
+        settings[NOISE] = None if noise is None else float(noise)
     header = {
         "settings": settings,
         "mean": means.describe(posterior.model.mean),
@@ -65,6 +63,8 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
         "one_target": estimator._one_target,
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
     }
+    if arguments["likelihood"] == AUTO:
+        header["likelihood"] = estimator._likelihood.name
     if (student := posterior.model.student) is not None:
         header["student"] = {"df": student.df, "squared_scale": student.squared_scale}
     if estimator.likelihood_note_:

@@ -81,6 +81,7 @@ _HEADER = record(
     {
         "interrupted": one_of("", "learning", "last solve", "time budget"),
         "gap": optional(listing(number(), 2)),
+        "likelihood": one_of("gaussian", "student-t"),
         "student": record({"df": number(positive=True), "squared_scale": number(positive=True)}),
         "likelihood_note": text,
     },
@@ -120,7 +121,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
         model,
         resolve_budget(estimator.memory_budget, device),
         from_plain(header["solver"], custom, d),
-        resolve_likelihood(estimator.likelihood),
+        resolve_likelihood(header.get("likelihood", estimator.likelihood)),
         t,
     )
     may_transform = isinstance(saved.likelihood, Gaussian) and not model.noise_is_known
@@ -132,6 +133,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     own = custom.classes(Inference)  # type: ignore[type-abstract]  # only used in comparisons
     posterior = restore_posterior(header["posterior"], moved, saved, own)
     _check_answer(posterior)
+    estimator._keep_arguments(saved.likelihood)
     estimator._adopt(posterior, scaling)
     return estimator
 

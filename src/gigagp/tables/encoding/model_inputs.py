@@ -25,9 +25,10 @@ def model_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1, open
     if encoder is None and not (reset and estimator.encode == "auto"):
         return intake.estimator_inputs(estimator, X, reset=reset, min_rows=min_rows)
     intake.check_features(estimator, X, reset=reset, min_rows=min_rows)
+    budget = estimator.memory_budget if reset else estimator._arguments["memory_budget"]
     if encoder is None:
-        encoder = estimator.encoder_ = TableEncoder.fit(X, memory_budget=estimator.memory_budget)
-    return encoder.transform(X, memory_budget=estimator.memory_budget, opens=opens)
+        encoder = estimator.encoder_ = TableEncoder.fit(X, memory_budget=budget)
+    return encoder.transform(X, memory_budget=budget, opens=opens)
 
 
 def fitted_encoder(estimator: Any) -> TableEncoder | None:
