@@ -15,8 +15,9 @@ from stress.drawn.small import draw_places, draw_size, draw_values, points_aroun
 from stress.oracle.answers import check_against_dense
 from stress.outcome import RIGHT, Wrong
 
-#: Step of rules for expectations, in standard deviations.
-_STEP = 0.006
+#: Step of rules for expectations, in standard deviations, and their end: most of the variance of exp(s z) comes from
+#: 2 s of them above the mean.
+_STEP, _END = 0.02, 45.0
 #: Error of the package's quadrature as a share of a standard deviation: splines have kinks in their second derivatives.
 _QUADRATURE = 0.02
 
@@ -135,18 +136,18 @@ def _check_answers(gp: Any, transform: Any, new: np.ndarray, y: np.ndarray, draw
     f, std = gp.predict_latent(new, return_std=True)
     white = gp.predict(new, return_std=True, include_noise=True)[1]
     noise = _noise(gp, new)
-    nodes = _STEP * np.arange(-2000, 2001)
-    weights = special.softmax(-0.5 * nodes**2)
+    nodes = np.arange(-_END, _END + _STEP / 2, _STEP)
+    roots = np.sqrt(special.softmax(-0.5 * nodes**2))  # a weight may be below float64 where a target is huge
     with np.errstate(over="ignore", invalid="ignore"):
         whole = np.sqrt(std**2 + noise)
         targets = transform.inverse(f[:, None] + whole[:, None] * nodes)
-        centre = targets @ weights
-        spread = np.sqrt(np.square(targets - centre[:, None]) @ weights)
-        few = nodes[::25]
-        inner = special.softmax(-0.5 * few**2)
+        centre = (targets * roots) @ roots
+        spread = np.sqrt(np.square((targets - centre[:, None]) * roots).sum(1))
+        few = nodes[::7]
+        inner = np.sqrt(special.softmax(-0.5 * few**2))
         places = f[:, None, None] + std[:, None, None] * few[:, None] + np.sqrt(noise)[:, None, None] * few
-        of_function = transform.inverse(places) @ inner
-        of_mean = np.sqrt(np.square(of_function - centre[:, None]) @ inner)
+        of_function = (transform.inverse(places) * inner) @ inner
+        of_mean = np.sqrt(np.square((of_function - centre[:, None]) * inner).sum(1))
     mean, found = gp.predict(new, return_std=True)
     known = np.isfinite(spread) & np.isfinite(of_mean) & (whole < 6 * gp.scaling_.y_scale[0])
     if transform.kind == "log":

@@ -110,6 +110,60 @@ def test_the_quadrature_gives_the_closed_forms_of_a_logarithm():
         assert np.allclose(one, other, rtol=1e-8)
 
 
+STEP = 0.1
+NODES = STEP * np.arange(-420, 421)
+ROOTS = np.sqrt(STEP / np.sqrt(2 * np.pi)) * np.exp(-(NODES**2) / 4)  # twice as a factor: once would leave float64
+
+
+def by_fine_rule(transform, mean, variance, noise):
+    """Return the moments of h(f) and of a measurement by sums over 841 values of f and as many of the noise."""
+    measured = transform.inverse(mean + np.sqrt(variance + noise) * NODES)
+    inner = transform.inverse(mean + np.sqrt(variance) * NODES[:, None] + np.sqrt(noise) * NODES)
+    h = (inner * ROOTS) @ ROOTS
+    centre = (measured * ROOTS) @ ROOTS
+    return centre, *(np.square((one - centre) * ROOTS).sum() for one in (h, measured))
+
+
+@pytest.mark.parametrize("power", [0.0, 1e-6, 0.5, 1.0, 1.6, 2.0])
+@pytest.mark.parametrize("size", [0.3, 2.0, 6.0])
+def test_moments_of_heavy_tails_are_those_of_a_fine_rule(power, size):
+    """With a power of 0 or 2 most of a variance comes from 2 s deviations from the mean, for a deviation of s."""
+    transform = YeoJohnson(power=power, centre=0.5, scale=3.0)
+    for mean, share in ((0.5, 0.9), (-4.0, 0.5), (10.0, 0.1)):
+        whole = (3.0 * size) ** 2
+        given = mean, share * whole, (1 - share) * whole
+        expected = by_fine_rule(transform, *given)
+        found = [one[0] for one in moments(transform, *(np.array([one]) for one in given))]
+        assert abs(found[0] - expected[0]) < 1e-4 * np.sqrt(expected[2])
+        assert np.allclose(found[1:], expected[1:], rtol=2e-4)
+    if size == 6.0 and power in (0.0, 2.0):  # the control: nodes where most of the probability is
+        places, weights = np.polynomial.hermite_e.hermegauss(32)
+        weights /= weights.sum()
+        values = transform.inverse(mean + np.sqrt(whole) * places)
+        assert np.square(values - values @ weights) @ weights < 0.5 * expected[2]
+
+
+def test_variances_beyond_float64_are_not_numbers():
+    given = np.array([0.0, 0.0]), np.array([4.0, 900.0]), np.array([0.1, 0.1])
+    mean, of_mean, whole = moments(YeoJohnson(power=0.0), *given)
+    assert np.isfinite([mean[0], of_mean[0], whole[0]]).all()
+    assert not np.isfinite([mean[1], of_mean[1], whole[1]]).any()
+
+
+@pytest.mark.parametrize("size", [0.5, 5.0])
+def test_covariances_of_heavy_tails_are_those_of_a_fine_rule(size):
+    transform = YeoJohnson(power=0.0)
+    mean, noise = np.array([0.3, -1.0]), np.array([0.1, 0.4])
+    covariance = size * np.array([[1.0, 0.7], [0.7, 2.0]])
+    found = covariance_of(transform, mean, covariance, noise)
+    root = np.linalg.cholesky(covariance)
+    first = function_values(transform, mean[0] + root[0, 0] * NODES, np.full(len(NODES), noise[0]))
+    both = mean[1] + root[1, 0] * NODES[:, None] + root[1, 1] * NODES
+    second = (function_values(transform, both, np.full(both.shape, noise[1])) * ROOTS) @ ROOTS
+    expected = ((first - (first * ROOTS) @ ROOTS) * ROOTS) @ ((second - (second * ROOTS) @ ROOTS) * ROOTS)
+    assert np.isclose(found[0, 1], expected, rtol=1e-5)
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("transform", [Log(), YeoJohnson(power=0.2), SPLINE])
 def test_covariances_are_those_of_many_draws(transform):

@@ -7,32 +7,106 @@ h(f) plus the noise that remains when f is known. Without a transform h is the i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
 
-from gigagp.model.likelihoods.base import hermite, hermite_polynomials
 from gigagp.model.target_transform import Log, TargetTransform
 
-#: Nodes of the quadrature over f + e, and over f and over e where both are integrated.
-_NODES, _NODES_OF_EACH = 64, 32
+#: Distance of the nodes of the trapezoidal rule for a first and for a second moment, in standard deviations.
+_STEPS = {1: 1 / 3, 2: 1 / 6}
+#: Distances from the mean at which a rule may end, in standard deviations: where an inverse grows as fast as exp(s z),
+#: most of a variance comes from 2 s of them above the mean.
+_REACHES = np.arange(9.0, 46.0, 6.0)
+#: Logarithm of the share of the integrand's maximum that may lie at the end of a rule.
+_SHARE = -25.0
 #: Rows that are integrated at once.
 _ROWS = 2048
 
 _quiet = np.errstate(over="ignore", invalid="ignore")  # callers refuse numbers that are not finite
 
 
+class _Rule(NamedTuple):
+    """Nodes for expectations under a standard normal distribution, and functions orthonormal in sums over them."""
+
+    places: np.ndarray  # (k,)
+    roots: np.ndarray  # roots of the weights, (k,), with which huge values of small weight stay within float64
+    polynomials: np.ndarray  # normalised Hermite polynomials 1, 2, ..., times the roots, (count, k)
+
+
+@lru_cache
+def _rule(reach: float, step: float) -> _Rule:
+    places = np.arange(-reach, reach + step / 2, step)
+    roots = np.sqrt(step / np.sqrt(2 * np.pi)) * np.exp(-(places**2) / 4)
+    tilt = (reach - _REACHES[0]) / 2  # the coefficients of exp(s z) are largest at s^2, with a spread of s
+    found = [np.zeros_like(roots), roots]
+    for k in range(min(32 + int(tilt**2 + 8 * tilt), 350)):  # beyond 350, squares are too fast for the nodes
+        found.append((places * found[-1] - np.sqrt(k) * found[-2]) / np.sqrt(k + 1))
+    return _Rule(places, roots, np.stack(found[2:]))
+
+
+class _Part(NamedTuple):
+    """Rows that have one rule."""
+
+    rows: np.ndarray  # (m,)
+    rule: _Rule
+    median: np.ndarray  # (m,)
+    values: np.ndarray  # of measurements at the nodes, less the median, times the roots of the weights, (m, k)
+
+    def mean(self) -> np.ndarray:
+        """Return the mean of a measurement, (m,)."""
+        return self.median + self.values @ self.rule.roots
+
+    def coefficients(self) -> np.ndarray:
+        """Return those of a measurement in normalised Hermite polynomials, without the constant, (m, count + 1).
+
+        The last one stands for all further ones, so that the squares add up to the variance.
+        """
+        centred = self.values - (self.values @ self.rule.roots)[:, None] * self.rule.roots
+        found = centred @ self.rule.polynomials.T
+        rest = np.square(centred).sum(1) - np.square(found).sum(1)
+        return np.column_stack([found, np.sqrt(np.maximum(rest, 0.0))])
+
+
+def _parts(transform: TargetTransform, mean: np.ndarray, whole: np.ndarray, moment: int) -> Iterator[_Part]:
+    """Iterate over rows whose transformed measurement has a mean and a variance, (m,), for a moment, 1 or 2.
+
+    Rows whose moment leaves the range of float64 are left out.
+    """
+    ends = np.concatenate([[-1.0, 1.0], -_REACHES, _REACHES])
+    for first in range(0, len(mean), _ROWS):
+        centre = mean[first : first + _ROWS, None]
+        width = np.sqrt(whole[first : first + _ROWS, None])
+        # Differences from the median, so that a small variance does not vanish beside a large mean
+        median = transform.inverse(centre)
+        sizes = np.abs(transform.inverse(centre + width * ends) - median)
+        unit = sizes[:, :2].max(1, keepdims=True)
+        logs = moment * np.log1p(sizes / np.where(unit > 0, unit, 1.0)) - ends**2 / 2
+        logs -= np.where(np.isfinite(logs), logs, 0.0).max(1, keepdims=True)
+        goes_on = ~(logs < _SHARE)[:, 2:].reshape(len(logs), 2, -1).all(1)
+        number = np.where(goes_on, np.arange(1, 1 + len(_REACHES)), 0).max(1)
+        for one in np.unique(number[number < len(_REACHES)]):
+            some, rule = np.flatnonzero(number == one), _rule(float(_REACHES[one]), _STEPS[moment])
+            values = (transform.inverse(centre[some] + width[some] * rule.places) - median[some]) * rule.roots
+            yield _Part(first + some, rule, median[some, 0], values)
+
+
 @_quiet
+def mean_of(transform: TargetTransform, mean: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Return the mean of a measurement whose transform has this mean and variance, each of shape (m,)."""
+    if isinstance(transform, Log):
+        return np.exp(mean + 0.5 * whole)
+    found = np.full(len(mean), np.inf)
+    for part in _parts(transform, mean, whole, 1):
+        found[part.rows] = part.mean()
+    return found
+
+
 def function_values(transform: TargetTransform, f: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return ``h(f) = E[g^-1(f + e)]`` for noise of variance ``noise``, which broadcasts with f."""
-    if isinstance(transform, Log):
-        return np.exp(f + 0.5 * noise)
-    places, weights = (one.numpy() for one in hermite(_NODES_OF_EACH))
-    spread = np.broadcast_to(np.sqrt(noise), f.shape).reshape(-1)
-    flat, found = f.reshape(-1), np.empty(f.size)
-    step = _ROWS * _NODES_OF_EACH
-    for first in range(0, f.size, step):
-        part = slice(first, first + step)
-        found[part] = transform.inverse(flat[part, None] + spread[part, None] * places) @ weights
-    return found.reshape(f.shape)
+    return mean_of(transform, f.reshape(-1), np.broadcast_to(noise, f.shape).reshape(-1)).reshape(f.shape)
 
 
 @_quiet
@@ -47,38 +121,17 @@ def moments(
     if isinstance(transform, Log):
         centre = np.exp(mean + 0.5 * whole)
         return centre, centre**2 * np.expm1(variance), centre**2 * np.expm1(whole)
-    places, weights = (one.numpy() for one in hermite(_NODES))
-    # Differences from the median, so that a small variance does not vanish beside a large mean
-    median = transform.inverse(mean)
-    nodes = transform.inverse(mean[:, None] + np.sqrt(whole)[:, None] * places) - median[:, None]
-    shift = nodes @ weights
-    total = np.square(nodes - shift[:, None]) @ weights
-    latent = np.square(_hermite_coefficients(transform, mean, variance, noise)).sum(1)
-    return median + shift, latent, np.maximum(total, latent)
-
-
-@_quiet
-def mean_of(transform: TargetTransform, mean: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return the mean of a measurement whose transform has this mean and variance, each of shape (m,)."""
-    return moments(transform, mean, np.zeros_like(whole), whole)[0]
-
-
-def _hermite_coefficients(
-    transform: TargetTransform, mean: np.ndarray, variance: np.ndarray, noise: np.ndarray
-) -> np.ndarray:
-    """Return the coefficients of h(f) in normalised Hermite polynomials of the standardized f, without the constant.
-
-    Their squares add up to the variance by quadrature, because Gauss's rule keeps the polynomials orthonormal.
-    """
-    places, weights = (one.numpy() for one in hermite(_NODES_OF_EACH))
-    weighted = (hermite_polynomials(_NODES_OF_EACH).numpy() * weights).T
-    found = []
-    for first in range(0, len(mean), _ROWS):
-        part = slice(first, first + _ROWS)
-        f = mean[part, None] + np.sqrt(variance[part])[:, None] * places
-        values = function_values(transform, f, noise[part, None])
-        found.append((values - values.mean(1, keepdims=True)) @ weighted)
-    return np.concatenate(found) if found else np.empty((0, _NODES_OF_EACH - 1))
+    share = variance / np.where(whole > 0, whole, 1.0)
+    centre, latent, total = np.full((3, len(mean)), np.inf)
+    for part in _parts(transform, mean, whole, 2):
+        # h(f) has the coefficients of a measurement, times powers of the correlation of the two.
+        squares = np.square(part.coefficients())
+        centre[part.rows] = part.mean()
+        total[part.rows] = squares.sum(1)
+        latent[part.rows] = (squares * share[part.rows, None] ** np.arange(1, 1 + squares.shape[1])).sum(1)
+    left = np.isinf(total)
+    centre[left] = mean_of(transform, mean[left], whole[left])
+    return centre, latent, total
 
 
 @_quiet
@@ -87,19 +140,23 @@ def covariance_of(
 ) -> np.ndarray:
     """Return the covariance (m, m) of h(f) at m points; its diagonal is the variance from `moments`.
 
-    By Mehler's formula, two functions of normal variables with correlation r have the covariance ``sum_k a_k b_k r^k``
+    By Mehler's formula, functions of two normal variables with correlation r have the covariance ``sum_k a_k b_k r^k``
     for their coefficients in normalised Hermite polynomials.
     """
-    variance = np.diag(covariance).copy()
+    whole = np.diag(covariance) + noise
     if isinstance(transform, Log):
-        centre = np.exp(mean + 0.5 * (variance + noise))
+        centre = np.exp(mean + 0.5 * whole)
         return centre[:, None] * centre * np.expm1(covariance)
-    root = np.sqrt(variance)
-    root[root == 0] = 1.0
+    parts = list(_parts(transform, mean, whole, 2))
+    count = 1 + max((len(part.rule.polynomials) for part in parts), default=0)
+    coefficients = np.full((len(mean), count), np.nan)
+    for part in parts:
+        found = part.coefficients()
+        coefficients[part.rows] = np.pad(found, ((0, 0), (0, count - found.shape[1])))
+    root = np.sqrt(np.where(whole > 0, whole, 1.0))
     correlation = np.clip(covariance / root[:, None] / root, -1.0, 1.0)
-    np.fill_diagonal(correlation, 1.0)
     power, found = np.ones_like(correlation), np.zeros_like(correlation)
-    for column in _hermite_coefficients(transform, mean, variance, noise).T:
+    for column in coefficients.T:
         power *= correlation
         found += column[:, None] * column * power
     return found
