@@ -370,3 +370,15 @@ def test_known_noise_of_each_row_under_laplace_noise():
     exact = dense.laplace_approximation(covariance, X.numpy(), Y.numpy(), NEW.numpy(), noise.numpy(), "laplace")
     np.testing.assert_allclose(found.mean(NEW).numpy(), exact.mean, atol=1e-4)
     np.testing.assert_allclose(found.mean_and_variance(NEW)[1].numpy(), exact.variance, rtol=1e-6)
+
+
+def test_the_mode_under_targets_far_from_all_latent_values():
+    """The log density is then linear, so that the mode is ``K sign(y) / b``, and its values lose what a step gains."""
+    X = np.random.default_rng(3).uniform(0, 5, (13, 1))
+    sides = np.where(np.arange(13) % 3 == 1, -1.0, 1.0)
+    kernel = kernels.Matern(nu=1.5, lengthscale=[2.0], variance=4.7)
+    gp = GPRegressor(kernel, inference.Vecchia(12), None, likelihood="laplace", mean="zero", noise_variance=1.0)
+    gp.set_params(standardize=False).fit(X, sides * np.linspace(1e5, 1e6, 13))
+    rows = torch.from_numpy(X)
+    expected = gp.kernel_.block(rows, rows).numpy() @ sides / np.sqrt(0.5)
+    assert np.allclose(gp.predict_latent(X), expected, atol=1e-6 * np.sqrt(4.7))

@@ -134,17 +134,25 @@ class ModeSearch:
         return self._climb(self._start(known), tolerance * self.targets.numel(), _STEPS)
 
     def _climb(self, here: _Place, left: float, steps: int) -> Mode:
-        """Return where steps lead, the last of which promises less than ``left`` nats if there are enough."""
+        """Return where steps lead, the last of which promises less than ``left`` nats if there are enough.
+
+        Where what a step gains is lost in the rounding of the objective, which is large for targets far from all latent
+        values, steps go on as long as each promises less than the last one.
+        """
         promised = torch.inf
         for _ in range(steps):
+            before = promised
             step, by_trend, promised = self._newton(here, self._curvature(here))
             if promised < left:  # the last step, which gains less than the objective's rounding
-                here = self._at(here.z + step, here.coefficients + by_trend, here.f + self.space.colour(step))
+                here = self._moved(here, step, by_trend)
                 break
+            rounding = 1e-13 * float(here.value.abs().sum())
             there = self._search(here, step, by_trend)
-            gain, here = float((there.value - here.value).sum()), there
-            if gain <= 1e-13 * float(here.value.abs().sum()):
-                break
+            if float((there.value - here.value).sum()) <= rounding:
+                there = self._moved(here, step, by_trend)
+                if not (promised < before and float((there.value - here.value).sum()) >= -rounding):
+                    break
+            here = there
         return Mode(here.z, here.coefficients, here.f, self._curvature(here), float(here.value.sum()), promised)
 
     def _by_falling_noise(self) -> tuple[Tensor, Tensor] | None:
@@ -170,6 +178,9 @@ class ModeSearch:
         fit = self.likelihood.smooth_log_density(self.targets, self._latent(f, coefficients), self.noise[:, None])
         value = fit.sum(0) - 0.5 * z.square().sum(0)
         return _Place(z, coefficients, f, torch.where(torch.isfinite(value), value, -torch.inf))
+
+    def _moved(self, here: _Place, step: Tensor, by_trend: Tensor) -> _Place:
+        return self._at(here.z + step, here.coefficients + by_trend, here.f + self.space.colour(step))
 
     def _start(self, known: tuple[Tensor, Tensor] | None) -> _Place:
         """Return the better of the prior's mean and a start: a mode nearby, or one step from modes of single rows."""
