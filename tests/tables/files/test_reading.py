@@ -12,6 +12,7 @@ import pytest
 
 from gigagp.errors import InvalidInputError
 from gigagp.tables.files import read_columns, read_table
+from gigagp.tables.files.streaming import column_names, stream_file
 
 VALUES = np.array([[1.0, 10.0, 0.25], [2.0, 20.0, -1.5], [3.0, 30.0, 1e-9]])
 NAMES = ("a", "b", "y")
@@ -226,3 +227,15 @@ def test_reading_an_object_array_runs_no_code(tmp_path):
     np.save(tmp_path / "t.npy", np.array([Mischief()]), allow_pickle=True)
     with pytest.raises(InvalidInputError):
         read_table(tmp_path / "t.npy")
+
+
+@pytest.mark.parametrize("content", [b",a,b\n0,1,2\n7,3,4\n", b'"","a","b"\n"one",1,2\n"two",3,4\n'])
+def test_a_first_column_without_a_name_is_the_index_of_pandas_or_r(content, tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+    table = read_table(path)
+    assert table.names == ("a", "b")
+    assert np.array_equal(table.values, [[1.0, 2.0], [3.0, 4.0]])
+    assert column_names(path) == ["a", "b"]
+    (part,) = stream_file(path, ["b", "a"], 10)
+    assert np.array_equal(part.values, [[2.0, 1.0], [4.0, 3.0]])

@@ -15,6 +15,7 @@ import pyarrow.csv
 
 from gigagp.errors import InvalidInputError
 from gigagp.tables.cells import is_number
+from gigagp.tables.files.table import index_named
 
 #: Separators that are recognised. The one that occurs most often in the first line is taken.
 _SEPARATORS = ",;\t|"
@@ -81,7 +82,7 @@ def dialect(path: Path, header: bool | None = None, style: CsvStyle = PLAIN) -> 
     first, second, separator, blank = _first_rows(path, text, style)
     if header is None:
         header = _looks_like_header(first, second, style)
-    names = first if header else [f"column{place + 1}" for place in range(len(first))]
+    names = index_named(first) if header else [f"column{place + 1}" for place in range(len(first))]
     return Dialect(names, header, separator, bool(second), blank, style.decimal, content)
 
 
@@ -113,7 +114,7 @@ def read_delimited(path: Path, header: bool | None = None, style: CsvStyle = PLA
         raise _not_text(path)
     if not header:
         return table.rename_columns([f"column{place + 1}" for place in range(len(names))])
-    return table.rename_columns([name.strip() for name in names])
+    return table.rename_columns(index_named([name.strip() for name in names]))
 
 
 def block_size(path: Path, written: Dialect) -> int:

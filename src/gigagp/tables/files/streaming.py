@@ -44,7 +44,7 @@ def column_names(path: str | os.PathLike[str], header: bool | None = None) -> li
         if ending in PARQUET:
             names = without_index(pyarrow.parquet.read_schema(file).names)
         elif ending in DELIMITED:
-            names = dialect(file, header).names
+            names = without_index(dialect(file, header).names)
         elif ending == ".npy":
             names = from_array(_mapped(file)[:0], "column", file).column_names
         else:

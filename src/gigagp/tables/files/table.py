@@ -105,6 +105,14 @@ def without_index(names: Sequence[str]) -> list[str]:
     return [name for name in names if not _UNNAMED_INDEX.fullmatch(name)]
 
 
+def index_named(names: Sequence[str]) -> list[str]:
+    """Return the names of a header, with that of a first column that has none as `without_index` knows it.
+
+    pandas and R write the numbers or names of rows there.
+    """
+    return ["__index_level_0__", *names[1:]] if len(names) > 1 and not names[0] else list(names)
+
+
 def listed(labels: Sequence[Any], most: int = 12) -> str:
     """Return labels in one line; if there are more than ``most``, only the first ones and their number."""
     first = ", ".join(map(str, labels[:most]))
