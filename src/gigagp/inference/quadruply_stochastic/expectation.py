@@ -21,7 +21,7 @@ _SAME = 1 + 1e-6
 #: Halvings of a step, and those with Newton's curvature where there is another one to try.
 _HALVINGS, _FIRST_HALVINGS = 8, 3
 #: Most steps of a search.
-_STEPS = 50
+_STEPS = 100
 
 
 class ExpectedFit(NamedTuple):
@@ -71,21 +71,22 @@ Step = tuple[Callable[[float], Place], list[float], float]
 def climb(here: Place, steps_from: Callable[[Place], Iterator[Step[Place]]], least: float) -> tuple[Place, float]:
     """Return the place where steps gain less than ``least``, and the gain that the last step promised.
 
-    The search goes to the first place that gains ``least``. Without such a place it goes to the highest that gains at
-    all, of which each step has one.
+    Where the whole first step, which is Newton's, gains ``least``, the search goes there. Otherwise it goes to the
+    highest of the places that gain at all, of which each step has one: a small share of Newton's step gains next to
+    nothing where another step gains much, and hundreds of such shares do not reach what that step does.
     """
     promised = 0.0
     for _ in range(_STEPS):
         start, found = here, None
-        for at, shares, promised in steps_from(start):
+        for number, (at, shares, promised) in enumerate(steps_from(start)):
             if found is not None and promised < least:
                 break
-            for share in shares if found is None else shares[:1]:
+            for share in shares:
                 there = at(share)
                 if there.value >= start.value:
                     found = there if found is None or there.value > found.value else found
                     break
-            if found is not None and found.value - start.value >= least:
+            if number == 0 and found is not None and share == shares[0] and found.value - start.value >= least:
                 break
         if found is None:
             break
