@@ -141,9 +141,9 @@ class PanelTiles:
         for factors in self._factors(kernel):
             K_T = self.engine.dense(factors.times, cells.times, budget=budget)
             passed = torch.einsum("tu,aus->ats", K_T, right).reshape(n_entities, -1)
-            by_entities: Weights = LowRankWeights(left.reshape(n_entities, -1), passed)
-            if n_entities**2 * left.element_size() <= budget // 4:
-                by_entities = weights_of(by_entities.left @ by_entities.right.T)
+            outer = left.reshape(n_entities, -1)
+            is_small = n_entities**2 * left.element_size() <= budget // 4
+            by_entities = weights_of(outer @ passed.T) if is_small else LowRankWeights(outer, passed)
             passed = self._times(
                 factors.entities, cells.entities, cells.entities, right.reshape(n_entities, -1), budget
             )
