@@ -86,6 +86,17 @@ def geo(folder: Path) -> None:
     assert (folder / "map.nc").stat().st_size > 1000
 
 
+def optuna(_folder: Path) -> None:
+    """Run a study of Optuna with the sampler."""
+    import optuna
+
+    from gigagp.search.optuna import GigaSampler
+
+    study = optuna.create_study(sampler=GigaSampler())
+    study.optimize(lambda trial: (trial.suggest_float("x", 0.0, 1.0) - 0.3) ** 2, n_trials=15)
+    assert study.best_value < 1e-3
+
+
 def bench(folder: Path) -> None:
     """Import every benchmark, and run the one that compares kernel products with those of other libraries."""
     scripts = CHECKOUT / "benchmarks"
@@ -117,7 +128,7 @@ def test(_folder: Path) -> None:
     assert [line for line in skipped if "Ray is not installed" not in line] == [], found.stdout
 
 
-USES: dict[str, Callable[[Path], None]] = {one.__name__: one for one in (plot, botorch, geo, bench, docs, test)}
+USES: dict[str, Callable[[Path], None]] = {one.__name__: one for one in (plot, botorch, geo, optuna, bench, docs, test)}
 
 
 def main() -> int:

@@ -56,6 +56,8 @@ RUNS = {
     "real_tables": "--tables made --settings default 'auto, laplace' --json OUT/rows.json",
     "regret": "curves --functions Branin --seeds 1 --observations 12 --json OUT/rows.json",
     "search": "--json OUT/rows.json",
+    "search_regret": "run --functions Branin 'Training (mixed)' --methods gigagp 'Optuna TPE' --seeds 1 --trials 14"
+    " --json OUT/rows.json",
     "small_fits": "--most 30 --runs 1 --json OUT/rows.json",
     "space_time_recovery": "--seeds 1 --json OUT/rows.json",
     "sparse_variational": "--rows 200 --inputs 3 --inducing 16 --batch 32 --repetitions 1 --json OUT/rows.json",

@@ -17,6 +17,7 @@ from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
 from gigagp.search import Search
 from gigagp.search.acquisition import log_expected_improvement, log_improvement, maximize
+from gigagp.search.space import Space
 
 BOX = [(-1.0, 3.0), (10.0, 20.0)]
 
@@ -80,10 +81,10 @@ def test_the_maximum_is_found():
     def hill(X):
         return -((X - torch.from_numpy(peak)) ** 2).sum(1)
 
-    spread = torch.quasirandom.SobolEngine(3, scramble=True, seed=0)
-    found = maximize(hill, spread, np.full((1, 3), 0.5), seed=0)
+    space, spread = Space([(0, 1)] * 3), torch.quasirandom.SobolEngine(3, scramble=True, seed=0)
+    found = maximize(hill, space, spread, np.full((1, 3), 0.5), 0, space.allows)
     np.testing.assert_allclose(found[0], peak, atol=1e-4)
-    edge = maximize(lambda X: X.sum(1), spread, np.full((1, 3), 0.5), seed=0)
+    edge = maximize(lambda X: X.sum(1), space, spread, np.full((1, 3), 0.5), 0, space.allows)
     np.testing.assert_allclose(edge[0], 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What the next point is chosen by, on the unit cube, and how it is maximized there."""
+"""What the next point is chosen by, and how it is maximized over a space."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gigagp.inference.contract.posterior import Posterior, SampleFunctions
 from gigagp.model.scaling import Scaling
+from gigagp.search.space import Space
 
 #: Values at points, (m, d) to (m,), differentiable.
 Acquisition = Callable[[Tensor], Tensor]
@@ -21,7 +22,11 @@ _STARTS, _EVALUATIONS, _SPREAD = 4, 12, 192
 #: Candidates around the best points, and their distances from them, in widths of the cube.
 _AROUND, _NEAR = 8, (0.1, 0.01, 0.001)
 #: Distance in the unit cube at which two starts count as one.
-_SAME = 1e-3
+_SAME_START = 1e-3
+#: Most points of a space that are all tried.
+_ALL = 1000
+#: Most turns of gradient steps and steps to neighbours, and bisections that lead to the border of what is allowed.
+_ROUNDS, _BISECTIONS = 10, 20
 #: Improvements in deviations below which other forms of `log_improvement` take over.
 _TAIL, _FAR_TAIL = -1.0, -1e3
 _LOG_ROOT_TAU, _ROOT_HALF_PI = 0.5 * math.log(2 * math.pi), math.sqrt(math.pi / 2)
@@ -80,39 +85,117 @@ def minus_sample(functions: SampleFunctions, posterior: Posterior, scaling: Scal
 
 
 def maximize(
-    acquisition: Acquisition, spread: torch.quasirandom.SobolEngine, best: np.ndarray, seed: int
+    acquisition: Acquisition,
+    space: Space,
+    spread: torch.quasirandom.SobolEngine,
+    best: np.ndarray,
+    seed: int,
+    allowed: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Return the best points that were found, (k, d), the best one first.
+    """Return the best rows of a space that were found, (k, width), the best one first; none if none is allowed.
 
-    Candidates are drawn from ``spread`` over the cube and gathered around the best rows (r, d). L-BFGS-B improves the
-    best of them, all starts in one problem, whose value is their sum.
+    A space of few points is searched in full. Otherwise candidates are drawn from ``spread`` and gathered around the
+    best rows (r, width), and the best of them are improved: real inputs by L-BFGS-B, all starts in one problem, whose
+    value is their sum, and integers and categories by steps to their neighbours, until neither helps.
+
+    Parameters
+    ----------
+    allowed : callable
+        Whether each of some rows (m, width) may be returned, shape (m,).
     """
-    d = best.shape[1]
     draw = np.random.default_rng(seed)
-    near = [best + width * draw.normal(size=(_AROUND, *best.shape)) for width in _NEAR]
-    around = np.concatenate([one.reshape(-1, d) for one in near]).clip(0.0, 1.0)
-    candidates = torch.cat([spread.draw(_SPREAD, dtype=torch.float64), torch.from_numpy(around)])
-    with torch.no_grad():
-        values = acquisition(candidates)
-    starts: list[Tensor] = []
-    for place in values.argsort(descending=True).tolist():
-        if all(float((candidates[place] - one).abs().max()) > _SAME for one in starts):
-            starts.append(candidates[place])
+
+    def values_of(rows: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            found: np.ndarray = acquisition(torch.from_numpy(rows)).nan_to_num(nan=-torch.inf).numpy()
+        return found
+
+    def ranked(rows: np.ndarray) -> np.ndarray:
+        return rows[values_of(rows).argsort(kind="stable")[::-1]] if len(rows) else rows
+
+    if space.n_points <= _ALL:
+        every = space.all_rows
+        return ranked(every[allowed(every)])
+    cube = spread.draw(_SPREAD, dtype=torch.float64).numpy()
+    candidates = np.concatenate([space.spread(cube), _around(space, best, draw)])
+    starts = np.zeros((0, space.width))
+    for row in ranked(candidates[allowed(candidates)]):
+        if not len(starts) or np.abs(starts - row).max(1).min() > _SAME_START:
+            starts = np.concatenate([starts, row[None]])
         if len(starts) == _STARTS:
             break
+    ends = starts
+    for _ in range(_ROUNDS if len(starts) else 0):
+        if space.is_real.any():
+            ends = _better(values_of, ends, _within(allowed, ends, _climbed(acquisition, space, ends)))
+        before = ends
+        ends = _stepped(values_of, space, ends, allowed, draw)
+        if np.array_equal(before, ends):
+            break
+    return ranked(np.concatenate([ends, starts]))
+
+
+def _around(space: Space, rows: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """Return rows at several distances around some."""
+    shares = space.shares(rows)
+    near = [shares + width * draw.normal(size=(_AROUND, *shares.shape)) for width in _NEAR]
+    return space.spread(np.concatenate([one.reshape(-1, shares.shape[1]) for one in near]).clip(0.0, 1.0))
+
+
+def _climbed(acquisition: Acquisition, space: Space, starts: np.ndarray) -> np.ndarray:
+    """Return where L-BFGS-B takes the real inputs of some rows."""
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        X = torch.from_numpy(flat).reshape(-1, d).requires_grad_()
+        X = torch.from_numpy(flat).reshape(starts.shape).requires_grad_()
         total = -acquisition(X).sum()
         (slope,) = torch.autograd.grad(total, X)
         return total.item(), slope.numpy().ravel()
 
-    first = torch.stack(starts)
+    lower, upper = np.where(space.is_real, 0.0, starts).ravel(), np.where(space.is_real, 1.0, starts).ravel()
     found = minimize(
-        loss, first.numpy().ravel(), jac=True, method="L-BFGS-B", bounds=[(0.0, 1.0)] * first.numel(),
+        loss, starts.ravel(), jac=True, method="L-BFGS-B", bounds=list(zip(lower, upper, strict=True)),
         options={"maxfun": _EVALUATIONS},
     )  # fmt: skip
-    ends = torch.cat([torch.from_numpy(found.x).reshape(-1, d), first])
-    with torch.no_grad():
-        values = acquisition(ends)
-    return ends[values.nan_to_num(nan=-torch.inf).argsort(descending=True)].numpy()
+    ends: np.ndarray = found.x.reshape(starts.shape)
+    return ends
+
+
+def _within(allowed: Callable[[np.ndarray], np.ndarray], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return the ends, or the last allowed points on the way to them from starts that are allowed."""
+    if allowed(ends).all():
+        return ends
+    low, high = np.zeros((len(starts), 1)), np.ones((len(starts), 1))
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        inside = allowed(starts + middle * (ends - starts))[:, None]
+        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+    return np.where(allowed(ends)[:, None], ends, starts + low * (ends - starts))
+
+
+def _better(values_of: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return np.where((values_of(others) > values_of(rows))[:, None], others, rows)
+
+
+def _stepped(
+    values_of: Callable[[np.ndarray], np.ndarray],
+    space: Space,
+    rows: np.ndarray,
+    allowed: Callable[[np.ndarray], np.ndarray],
+    draw: np.random.Generator,
+) -> np.ndarray:
+    """Return the best neighbour of each row, or the row itself where it is better."""
+    if space.is_real.all() and not space.constrained:
+        return rows
+    sets = [space.neighbours(row) for row in rows]
+    if space.constrained:  # gradients do not lead along the border
+        sets = [np.concatenate([one, _around(space, row[None], draw)]) for one, row in zip(sets, rows, strict=True)]
+    others = np.concatenate(sets)
+    owners = np.repeat(np.arange(len(rows)), [len(one) for one in sets])
+    possible = allowed(others)
+    others, owners = others[possible], owners[possible]
+    found = rows.copy()
+    values = values_of(rows)
+    for other, owner, value in zip(others, owners, values_of(others) if len(others) else (), strict=True):
+        if value > values[owner]:
+            found[owner], values[owner] = other, value
+    return found

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from os import PathLike
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import torch
+from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 from sklearn.base import clone
 
@@ -18,8 +22,11 @@ from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.kernels import Kernel, Matern
 from gigagp.model.likelihoods import Gaussian, resolve_likelihood
 from gigagp.regression import GPRegressor
+from gigagp.search import record
 from gigagp.search.acquisition import log_expected_improvement, maximize, minus_sample
-from gigagp.settings.fields import Count, checks_arguments
+from gigagp.search.progress import draw_progress
+from gigagp.search.space import SAME, Space
+from gigagp.settings.fields import Count, Positive, checks_arguments
 from gigagp.settings.random import RandomState, generator_from
 from gigagp.tables import intake
 
@@ -30,8 +37,12 @@ _GROWTH, _SURPRISE, _ANEW = 0.1, 4.0, 2.0
 _BEST_ROWS = 2
 #: Told and failed points around a failed one that say whether it failed by chance or because of where it is.
 _AROUND_FAILED = 4
-#: Distance in widths of the box within which a told point is one that was asked for, and an asked one is new.
-_SAME = 1e-9
+#: Most points of the Sobol sequence that are passed over because they are known or not feasible, and most points of a
+#: space without real inputs that are looked at one by one.
+_PASSED = 4096
+#: Suggestions that must all promise little before a search is done, and what is little by default: shares of the
+#: standard deviations of the told values and of the noise.
+_PATIENCE, _LITTLE, _LITTLE_NOISE = 3, 1e-3, 0.1
 
 
 class Best(NamedTuple):
@@ -39,26 +50,29 @@ class Best(NamedTuple):
 
     Attributes
     ----------
-    x : ndarray of shape (d,)
+    x : ndarray of shape (d,), or dict
     y : float
     """
 
-    x: np.ndarray
+    x: Any
     y: float
 
 
 class Search:
-    """Bayesian optimization of a function of real inputs in a box, one `ask` and one `tell` after the other.
+    """Bayesian optimization of a function of numbers and categories, one `ask` and one `tell` after the other.
 
     When to use: for functions so expensive that half a second to choose the next point is nothing: experiments,
-    simulations, trainings of models. It needs no further package; for several objectives, constraints or other
-    acquisition functions, `gigagp.botorch` makes a fit a model of BoTorch.
+    simulations, trainings of models. It needs no further package; for several objectives, constraints that are
+    measured, or other acquisition functions, `gigagp.botorch` makes a fit a model of BoTorch, and
+    `gigagp.search.optuna` has a sampler for Optuna.
 
     Parameters
     ----------
-    bounds : array-like of shape (d, 2)
-        Lower and upper bound of each input, which is a real number. There are no integers and no categories: for a
-        whole number round what `ask` returns, evaluate there and tell the rounded point.
+    bounds : mapping of str to tuple or list, or array-like of shape (d, 2)
+        What each input may be. In a dictionary a pair of integers such as ``(1, 8)`` is an integer, any other pair of
+        numbers a real number, ``(1e-5, 1e-1, "log")`` has a log scale, and a list such as ``["a", "b"]`` or
+        ``[False, True]`` has categories. Points are then dictionaries. An array has lower and upper bound of each
+        input, which is a real number, and points are arrays of shape (d,).
     maximize : bool, default False
         Whether large values are sought.
     acquisition : {"logei", "thompson"}, default "logei"
@@ -66,21 +80,30 @@ class Search:
         sample of the posterior function, which suits large batches.
     regressor : GPRegressor, optional
         Its arguments are those of the model. None: ``GPRegressor(kernels.Matern(2.5))``. Inputs are told to it in
-        widths of the box.
+        widths of the box. Its kernel is that of the numbers; a `Categorical` kernel for each category multiplies it.
     n_initial : int, optional
         Number of points of a scrambled Sobol sequence that are asked for first. None: ``2 (d + 1)``.
+    feasible : callable, optional
+        A cheap function of a point that returns whether it may be asked for, such as
+        ``lambda x: x["layers"] * x["width"] < 4096``.
+    file : path, optional
+        A JSON file that is written at every `ask` and `tell`. If it exists, the search goes on from there, with the
+        points first that were asked for and never told. One process at a time may use it.
     random_state : int or generator, default 0
-        Source of all random numbers.
+        Source of all random numbers; a search that goes on from a file has that of the file.
 
     Attributes
     ----------
     gp : GPRegressor or None
         Model of the values (of minus the values, with ``maximize=True``) on the unit cube; None until one was needed.
+        An integer is a number in it, and a category has a column of zeros and ones for each value.
 
     Raises
     ------
     InvalidInputError
-        If an argument is invalid.
+        If an argument is invalid, or ``file`` has a search over other bounds.
+    ModelFileError
+        If ``file`` is damaged, or no file of a search.
 
     Notes
     -----
@@ -91,15 +114,22 @@ class Search:
     predicted one towards the worst so far by the share of failures among the four points nearest to them: a failure by
     chance hides no optimum, and a region where all trials fail is left.
 
+    The model sees integers and categories as they are evaluated, so that the acquisition function is that of the
+    points that exist (Garrido-Merchán and Hernández-Lobato 2020, arXiv:1805.03463). Up to a thousand points are all
+    tried; otherwise gradient steps in the real inputs and steps to neighbouring integers and categories alternate.
+
+    No point is asked for a second time before values at equal points have differed, which shows that there is noise, or
+    all feasible points are known.
+
     Examples
     --------
     >>> from gigagp.search import Search
-    >>> search = Search([(0, 1), (-5, 5)])
+    >>> search = Search({"width": (0.0, 1.0), "layers": (1, 8), "kind": ["a", "b"]})
     >>> for _ in range(20):
     ...     (x,) = search.ask()
-    ...     search.tell(x, (x[0] - 0.3) ** 2 + x[1] ** 2)
-    >>> bool(search.best.y < 0.01)
-    True
+    ...     search.tell(x, (x["width"] - 0.3) ** 2 + (x["layers"] - 3) ** 2 + (x["kind"] == "a"))
+    >>> search.best.x["layers"], search.best.x["kind"], bool(search.best.y < 0.01)
+    (3, 'b', True)
     """
 
     @checks_arguments
@@ -111,19 +141,32 @@ class Search:
         acquisition: Literal["logei", "thompson"] = "logei",
         regressor: Any = None,
         n_initial: Count | None = None,
+        feasible: Any = None,
+        file: str | PathLike[str] | None = None,
         random_state: RandomState = 0,
     ) -> None:
-        self._lower, self._upper = _checked_bounds(bounds)
-        self.maximize, self.acquisition = maximize, acquisition
-        self.n_inputs = d = len(self._lower)
+        self.space = Space(bounds, feasible)
+        self.maximize, self.acquisition, self.file = maximize, acquisition, file
+        self.n_inputs = d = len(self.space.inputs)
         self.n_initial = 2 * (d + 1) if n_initial is None else n_initial
-        self._regressor = GPRegressor(Matern(nu=2.5)) if regressor is None else _checked_regressor(regressor)
-        self._generator = generator_from(random_state)
-        self._first = torch.quasirandom.SobolEngine(d, scramble=True, seed=self._seed())
-        self._spread = torch.quasirandom.SobolEngine(d, scramble=True, seed=self._seed())
-        self._asked = 0
-        self._told, self._pending, self._failed = (np.zeros((0, d)) for _ in range(3))  # in widths of the box
+        regressor = GPRegressor(Matern(nu=2.5)) if regressor is None else _checked_regressor(regressor)
+        self._regressor = clone(regressor).set_params(kernel=self.space.kernel(regressor.kernel))
+        self._entropy = int(torch.randint(2**31, (), generator=generator_from(random_state)))
+        self._seeds = self._asked = first_drawn = spread_drawn = 0
+        self._told = self._failed = self._pending = self._left = self.space.no_rows
         self._y = np.zeros(0)
+        found = None if file is None else record.read(file, self.space, maximize)
+        if found is not None:
+            self._told, self._y, self._failed = found["told"], np.array(found["values"], dtype=float), found["failed"]
+            self._left = found["pending"]  # of a process that has ended
+            self._entropy, self._seeds, self._asked = found["entropy"], found["seeds"], found["asked"]
+            first_drawn, spread_drawn = found["first_drawn"], found["spread_drawn"]
+            self._y = -self._y if maximize else self._y
+        self._first, self._spread = (
+            torch.quasirandom.SobolEngine(d, scramble=True, seed=self._seed(which)).fast_forward(drawn)
+            for which, drawn in ((0, first_drawn), (1, spread_drawn))
+        )
+        self._gains: list[float] = []
         self._n_learned = self._n_anew = 0
         self.gp: GPRegressor | None = None
         self._lock = threading.Lock()
@@ -131,8 +174,8 @@ class Search:
     # Asking and telling -----------------------------------------------------------------------------------------------
 
     @checks_arguments
-    def ask(self, n: Count = 1) -> np.ndarray:
-        """Return points to evaluate next, shape (n, d).
+    def ask(self, n: Count = 1) -> Any:
+        """Return points to evaluate next: an array of shape (n, d), or a list of n dictionaries.
 
         They are pending until they are told, so that a further `ask` returns other points. Before two values are told,
         all points are those of the Sobol sequence. Several threads may ask and tell; one at a time is served.
@@ -140,23 +183,36 @@ class Search:
         Parameters
         ----------
         n : int, default 1
+
+        Raises
+        ------
+        InvalidInputError
+            If ``feasible`` allows no point that was found, or does not return True or False.
         """
-        points = np.zeros((0, self.n_inputs))
+        rows = self.space.no_rows
         with self._lock:
-            while len(points) < n:
-                by_model = self._asked >= self.n_initial and len(self._y) > 1
-                one = self._suggest(points) if by_model else self._sobol()
-                self._asked += 1
-                points = np.concatenate([points, one[None]])
-            self._pending = np.concatenate([self._pending, points])
-        return self._own(points)
+            while len(rows) < n:
+                rows = np.concatenate([rows, self._next(rows)[None]])
+            self._pending = np.concatenate([self._pending, rows])
+            self._save()
+        return self.space.points(rows)
+
+    def _next(self, chosen: np.ndarray) -> np.ndarray:
+        """Return the next row, after those that were chosen for the same batch."""
+        if len(self._left):
+            row, self._left = self._left[0], self._left[1:]
+            return row
+        by_model = self._asked >= self.n_initial and len(self._y) > 1
+        row = self._suggest(chosen) if by_model else self._sobol(chosen)
+        self._asked += 1
+        return row
 
     def tell(self, x: Any, y: Any) -> None:
-        """Report values, of points that were asked for or of any others in the box.
+        """Report values, of points that were asked for or of any others within the bounds.
 
         Parameters
         ----------
-        x : array-like of shape (d,) or (k, d)
+        x : array-like of shape (d,) or (k, d), or a dictionary or a list of k of them
             Points.
         y : float or array-like of shape (k,)
             Values. A trial that failed has none: report it by `tell_failed`.
@@ -164,12 +220,12 @@ class Search:
         Raises
         ------
         InvalidInputError
-            If a value is not finite, a point is not in the box, or their numbers differ; nothing is taken then.
+            If a value is not finite, a point is not within the bounds, or their numbers differ; nothing is taken then.
         """
-        points = self._checked_points(x, "tell")
+        rows = self.space.rows(x, "x of Search.tell")
         values = intake.numbers(y, "y of Search.tell", finite=False).reshape(-1)
-        if len(values) != len(points):
-            msg = f"y of Search.tell must have a value for each of {len(points)} point(s); got {len(values)}."
+        if len(values) != len(rows):
+            msg = f"y of Search.tell must have a value for each of {len(rows)} point(s); got {len(values)}."
             raise InvalidInputError(msg)
         if not np.isfinite(values).all():
             raise InvalidInputError(
@@ -178,33 +234,59 @@ class Search:
             )
         values = -values if self.maximize else values
         with self._lock:
-            self._settle(points)
-            self._told, self._y = np.concatenate([self._told, points]), np.concatenate([self._y, values])
+            self._settle(rows)
+            self._told, self._y = np.concatenate([self._told, rows]), np.concatenate([self._y, values])
+            self._save()
 
     def tell_failed(self, x: Any) -> None:
         """Report that evaluations failed; later points keep away from there.
 
         Parameters
         ----------
-        x : array-like of shape (d,) or (k, d)
+        x : array-like of shape (d,) or (k, d), or a dictionary or a list of k of them
             Points.
 
         Raises
         ------
         InvalidInputError
-            If a point is not in the box.
+            If a point is not within the bounds.
         """
-        points = self._checked_points(x, "tell_failed")
+        rows = self.space.rows(x, "x of Search.tell_failed")
         with self._lock:
-            self._settle(points)
-            self._failed = np.concatenate([self._failed, points])
+            self._settle(rows)
+            self._failed = np.concatenate([self._failed, rows])
+            self._save()
+
+    @checks_arguments
+    def is_done(self, tolerance: Positive | None = None) -> bool:
+        """Return whether further evaluations promise little, which is a rule to stop a loop by.
+
+        It is true if the last three suggestions of the model were all expected to improve the best value by less than
+        ``tolerance``, or if every feasible point of a space without real inputs is known and no noise was seen. The
+        model may be wrong: see `docs/botorch.md` on local optima.
+
+        Parameters
+        ----------
+        tolerance : float, optional
+            In units of the values. None: a thousandth of the standard deviation of the told values, or a tenth of that
+            of the noise if it is larger.
+        """
+        with self._lock:
+            if self._exhausted():
+                return True
+            if len(self._gains) < _PATIENCE or self.gp is None:
+                return False
+            if tolerance is None:
+                noise = math.sqrt(float(np.max(self.gp.noise_variance_)))
+                tolerance = max(_LITTLE * float(self._y.std()), _LITTLE_NOISE * noise)
+            return max(self._gains[-_PATIENCE:]) < tolerance
 
     # What is known ----------------------------------------------------------------------------------------------------
 
     @property
-    def X(self) -> np.ndarray:
-        """Points that were told with their values, shape (n, d)."""
-        return self._own(self._told)
+    def X(self) -> Any:
+        """Points that were told with their values: an array of shape (n, d), or a list of dictionaries."""
+        return self.space.points(self._told)
 
     @property
     def y(self) -> np.ndarray:
@@ -212,14 +294,14 @@ class Search:
         return -self._y if self.maximize else self._y.copy()
 
     @property
-    def pending(self) -> np.ndarray:
-        """Points that were asked for and not told yet, shape (k, d)."""
-        return self._own(self._pending)
+    def pending(self) -> Any:
+        """Points that were asked for and not told yet: an array of shape (k, d), or a list of dictionaries."""
+        return self.space.points(self._pending)
 
     @property
-    def failed(self) -> np.ndarray:
-        """Points whose evaluation failed, shape (m, d)."""
-        return self._own(self._failed)
+    def failed(self) -> Any:
+        """Points whose evaluation failed: an array of shape (m, d), or a list of dictionaries."""
+        return self.space.points(self._failed)
 
     @property
     def best(self) -> Best:
@@ -233,7 +315,30 @@ class Search:
         if not len(self._y):
             raise InvalidInputError("Search has no best value yet. Report a value with tell first.")
         place = int(self._y.argmin())
-        return Best(self.X[place], float(self.y[place]))
+        return Best(self.space.points(self._told[place : place + 1])[0], float(self.y[place]))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the told values in their order, and the best one so far.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            None: those of a new figure.
+
+        Returns
+        -------
+        matplotlib axes
+
+        Raises
+        ------
+        InvalidInputError
+            If nothing was told, or matplotlib is not installed.
+        """
+        _ = self.best  # refuses a search without values
+        return draw_progress(self.y, maximize=self.maximize, n_initial=self.n_initial, ax=ax)
+
+    def __repr__(self) -> str:
+        return f"Search over {'; '.join(self.space.describe())}; {len(self._y)} values told"
 
     # The model --------------------------------------------------------------------------------------------------------
 
@@ -272,7 +377,7 @@ class Search:
         return self.gp
 
     def _suggest(self, chosen: np.ndarray) -> np.ndarray:
-        """Return the next point of the unit cube, after those that were chosen for the same batch."""
+        """Return the next row, after those that were chosen for the same batch."""
         gp = self._fit()
         waiting = np.concatenate([self._pending, chosen])
         rows = np.concatenate([waiting, self._failed])
@@ -284,20 +389,76 @@ class Search:
             with suppress(NotPositiveDefiniteError):  # the kernel matrix has no factor then
                 gp = gp.condition_on(rows, lies)
         posterior, scaling = gp.posterior_, gp.scaling_
-        if self.acquisition == "logei":
-            best = float(scaling.targets(at_rows.min(keepdims=True)[:, None])[0, 0])
-            found = maximize(
-                log_expected_improvement(posterior, scaling, best), self._spread, self._told[order], self._seed()
-            )
-        else:
-            functions = posterior.sample_functions(1, self._generator)
-            sample = minus_sample(functions, posterior, scaling, 0)
-            found = maximize(sample, self._spread, self._told[order], self._seed())
-        known = np.concatenate([self._told, rows])
-        for point in found:
-            if np.abs(known - point).max(1).min() > _SAME:
-                return point
-        return self._sobol()
+        best = float(scaling.targets(at_rows.min(keepdims=True)[:, None])[0, 0])
+        improvement = log_expected_improvement(posterior, scaling, best)
+        sought = improvement
+        if self.acquisition == "thompson":
+            functions = posterior.sample_functions(1, generator_from(self._seed()))
+            sought = minus_sample(functions, posterior, scaling, 0)
+        is_open = self._open(self._known(chosen, repeats=self._repeats_differ()))
+        found = maximize(sought, self.space, self._spread, self._told[order], self._seed(), is_open)
+        row = found[0] if len(found) else self._sobol(chosen)
+        with torch.no_grad():
+            gain = math.exp(float(improvement(torch.from_numpy(row[None])))) * float(scaling.y_scale[0])
+        self._gains = [*self._gains, gain][-_PATIENCE:]
+        return row
+
+    # Which points are open --------------------------------------------------------------------------------------------
+
+    def _known(self, chosen: np.ndarray, *, repeats: bool) -> np.ndarray:
+        """Return the rows that are not asked for; with ``repeats`` those that were told may be."""
+        told = self.space.no_rows if repeats else self._told
+        return np.concatenate([told, self._pending, self._left, chosen, self._failed])
+
+    def _open(self, known: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function of rows (m, width): whether each is feasible and none of the known ones, shape (m,)."""
+        tree = cKDTree(known)
+
+        def is_open(rows: np.ndarray) -> np.ndarray:
+            found: np.ndarray = tree.query(rows, p=np.inf, distance_upper_bound=2 * SAME)[0] > SAME
+            found[found] = self.space.allows(rows[found])
+            return found
+
+        return is_open
+
+    def _repeats_differ(self) -> bool:
+        """Whether values at equal points have differed."""
+        _, which, counts = np.unique(self._told.round(9), axis=0, return_inverse=True, return_counts=True)
+        if not (counts > 1).any():
+            return False
+        low, high = np.full(len(counts), np.inf), np.full(len(counts), -np.inf)
+        np.minimum.at(low, which.ravel(), self._y)
+        np.maximum.at(high, which.ravel(), self._y)
+        return bool((high > low).any())
+
+    def _exhausted(self) -> bool:
+        """Whether every feasible point was told or has failed, without noise."""
+        if self.space.n_points > len(self._told) + len(self._failed) and not self.space.constrained:
+            return False
+        if self.space.n_points > _PASSED or self._repeats_differ():
+            return False
+        known = np.concatenate([self._told, self._failed])
+        return not self._open(known)(self.space.all_rows).any()
+
+    def _sobol(self, chosen: np.ndarray) -> np.ndarray:
+        """Return the next row of the Sobol sequence that is new; without any, one that is known."""
+        is_open, rows = self._open(self._known(chosen, repeats=False)), self.space.no_rows
+        while len(rows) < _PASSED:
+            row = self.space.spread(self._first.draw(1, dtype=torch.float64).numpy())
+            if is_open(row)[0]:
+                return row[0]
+            rows = np.concatenate([rows, row])
+            if self.space.n_points <= _PASSED:
+                rows = self.space.all_rows
+                break
+        for possible in (is_open(rows), self.space.allows(rows)):
+            if possible.any():
+                found: np.ndarray = np.random.default_rng(self._seed()).choice(rows[possible])
+                return found
+        raise InvalidInputError(
+            f"feasible of Search allows none of {len(rows):,} points spread over the bounds. Give bounds that enclose "
+            "the feasible points more tightly."
+        )
 
     def _values_of_failed(self, believed: np.ndarray) -> np.ndarray:
         """Return values for the failed points, between those that are believed and the worst that was told."""
@@ -316,51 +477,32 @@ class Search:
 
     # Helpers ----------------------------------------------------------------------------------------------------------
 
-    def _seed(self) -> int:
-        return int(torch.randint(2**31, (), generator=self._generator))
+    def _seed(self, which: int | None = None) -> int:
+        """Return the seed with a number; None: the next one, which a file can count."""
+        if which is None:
+            self._seeds += 1
+            which = self._seeds + 1
+        return int(np.random.SeedSequence([self._entropy, which]).generate_state(1)[0])
 
-    def _sobol(self) -> np.ndarray:
-        found: np.ndarray = self._first.draw(1, dtype=torch.float64)[0].numpy()
-        return found
+    def _settle(self, rows: np.ndarray) -> None:
+        """Remove rows from the pending ones."""
+        for row in rows:
+            for name in ("_pending", "_left"):
+                waiting = getattr(self, name)
+                same = np.flatnonzero(np.abs(waiting - row).max(1) <= SAME)
+                setattr(self, name, np.delete(waiting, same[:1], 0))
 
-    def _own(self, points: np.ndarray) -> np.ndarray:
-        """Return points of the unit cube in the units of the bounds, and not beyond them by rounding."""
-        found: np.ndarray = (self._lower + points * (self._upper - self._lower)).clip(self._lower, self._upper)
-        return found
-
-    def _checked_points(self, x: Any, method: str) -> np.ndarray:
-        """Return points in widths of the box."""
-        name = f"x of Search.{method}"
-        points = intake.numbers(x, name)
-        points = points[None] if points.ndim == 1 else points
-        if points.ndim != 2 or points.shape[1] != self.n_inputs:
-            msg = f"{name} must have shape ({self.n_inputs},) or (k, {self.n_inputs}); got {np.shape(x)}."
-            raise InvalidInputError(msg)
-        unit = (points - self._lower) / (self._upper - self._lower)
-        outside = ~((unit >= -_SAME) & (unit <= 1 + _SAME)).all(1)
-        if outside.any():
-            raise InvalidInputError(f"{name} must lie within the bounds; got {points[outside][0].tolist()}.")
-        return unit.clip(0.0, 1.0)
-
-    def _settle(self, points: np.ndarray) -> None:
-        """Remove points from the pending ones."""
-        for point in points:
-            same = np.flatnonzero(np.abs(self._pending - point).max(1) <= _SAME)
-            self._pending = np.delete(self._pending, same[:1], 0)
-
-
-def _checked_bounds(bounds: Any) -> tuple[np.ndarray, np.ndarray]:
-    found = intake.numbers(bounds, "bounds of Search")
-    if found.ndim != 2 or found.shape[1] != 2 or not len(found):
-        msg = f"bounds of Search must be pairs (lower, upper), one for each input; got shape {found.shape}."
-        raise InvalidInputError(msg)
-    lower, upper = found.T
-    with np.errstate(over="ignore"):
-        wrong = np.flatnonzero(~(lower < upper) | ~np.isfinite(upper - lower))
-    if len(wrong):
-        msg = f"bounds of Search must have lower < upper; got {found[wrong[0]].tolist()} for input {wrong[0]}."
-        raise InvalidInputError(msg)
-    return lower, upper
+    def _save(self) -> None:
+        """Write the file, if there is one."""
+        if self.file is None:
+            return
+        waiting = np.concatenate([self._left, self._pending])
+        rows = {"told": self._told, "failed": self._failed, "pending": waiting}
+        drawn = {"first_drawn": self._first.num_generated, "spread_drawn": self._spread.num_generated}
+        numbers = {"entropy": self._entropy, "seeds": self._seeds, "asked": self._asked, **drawn}
+        record.write(
+            self.file, self.space, maximize=self.maximize, values=self.y.tolist(), **rows, **numbers
+        )  # fmt: skip
 
 
 def _checked_regressor(regressor: Any) -> GPRegressor:
