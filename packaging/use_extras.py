@@ -86,6 +86,14 @@ def geo(folder: Path) -> None:
     assert (folder / "map.nc").stat().st_size > 1000
 
 
+def onnx(folder: Path) -> None:
+    """Write a model as an ONNX graph, which is evaluated on the way."""
+    from gigagp.onnx import export
+
+    export(made_fit(2), folder / "model.onnx")
+    assert (folder / "model.onnx").stat().st_size > 5000
+
+
 def optuna(_folder: Path) -> None:
     """Run a study of Optuna with the sampler."""
     import optuna
@@ -128,7 +136,9 @@ def test(_folder: Path) -> None:
     assert [line for line in skipped if "Ray is not installed" not in line] == [], found.stdout
 
 
-USES: dict[str, Callable[[Path], None]] = {one.__name__: one for one in (plot, botorch, geo, optuna, bench, docs, test)}
+USES: dict[str, Callable[[Path], None]] = {
+    one.__name__: one for one in (plot, botorch, geo, onnx, optuna, bench, docs, test)
+}
 
 
 def main() -> int:

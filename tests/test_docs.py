@@ -18,7 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name != "changelog.md"]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 #: Pages of integrations, with the packages that they need, and the extra that installs these.
-OPTIONAL = {"botorch": (["botorch"], "botorch"), "maps": (["geopandas", "rioxarray", "xarray"], "geo")}
+OPTIONAL = {
+    "botorch": (["botorch"], "botorch"),
+    "maps": (["geopandas", "rioxarray", "xarray"], "geo"),
+    "deployment": (["onnx", "onnxruntime"], "onnx"),
+}
 FENCE = re.compile(r"^```(\w*)(.*)$")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 

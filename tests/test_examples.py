@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
 import shutil
 import subprocess
+import threading
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from gigagp import GPRegressor
 from gigagp.commands.app import app
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -56,6 +62,40 @@ def test_the_map_of_the_command_line(tmp_path, monkeypatch):
     command = (EXAMPLES / "krige.sh").read_text(encoding="utf-8").splitlines()[-1]
     found = CliRunner().invoke(app, shlex.split(command)[1:], catch_exceptions=False)
     assert found.output.splitlines()[-1].startswith("Wrote mean and std of 20 x 15 cells to map.tif, and map.png")
+
+
+def test_a_graph_predicts_as_the_model(tmp_path, monkeypatch, capsys):
+    for package in ("onnx", "onnxruntime"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "onnx_model.py"))
+    assert float(capsys.readouterr().out.split()[-1]) < 1e-6
+
+
+def test_the_service_answers_rows_and_refuses_others(tmp_path):
+    X = np.linspace(0, 1, 20)[:, None]
+    gp = GPRegressor().fit(X, np.sin(5 * X[:, 0]))
+    handler = runpy.run_path(str(EXAMPLES / "http_service.py"))["Handler"]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.model = gp
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        with urlopen(Request(url, b"[[0.3], [0.7]]"), timeout=60) as answer:
+            found = json.load(answer)
+        mean, std = gp.predict([[0.3], [0.7]], return_std=True)
+        assert found == {"mean": mean.tolist(), "std": std.tolist()}
+        for wrong in (b"[[1, 2]]", b"no JSON"):
+            with pytest.raises(HTTPError) as error:
+                urlopen(Request(url, wrong), timeout=60)
+            with error.value:
+                assert error.value.code == 400
+                assert json.load(error.value)["error"]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_the_launcher_of_slurm_is_a_script():

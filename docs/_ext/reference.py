@@ -36,7 +36,7 @@ GROUPS = {
         "gigagp.planning",
         "gigagp.presets",
     ],
-    "Search and integrations": ["gigagp.search", "gigagp.search.optuna", "gigagp.botorch", "gigagp.geo"],
+    "Search and integrations": ["gigagp.search", "gigagp.search.optuna", "gigagp.botorch", "gigagp.geo", "gigagp.onnx"],
     "Errors and warnings": ["gigagp.errors"],
 }
 COMMANDS = ("fit", "predict", "evaluate", "plan", "compare", "plot", "report", "krige", "diagnose", "demo")

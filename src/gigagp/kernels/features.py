@@ -50,8 +50,20 @@ def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *
 
 def features(kernel: Kernel, X: Tensor, draw: FeatureDraw) -> Tensor:
     """Return the features of a bound kernel; see `Kernel.features`."""
-    columns = [_columns(term, X, drawn, draw.n_features // 2) for term, drawn in _drawn_terms(kernel, draw)]
+    columns = [_columns(*wave) for wave in waves(kernel, X, draw)]
     return torch.cat(columns, dim=1) if columns else X.new_zeros(X.shape[0], 0)
+
+
+def waves(kernel: Kernel, X: Tensor, draw: FeatureDraw) -> list[tuple[Tensor, Tensor | None]]:
+    """Return for each term amplitudes, shape (n, m) or (1, m), and phases, shape (n, m).
+
+    The features are amplitudes times sines and cosines of the phases, or the amplitudes where there are no phases.
+    """
+    m = draw.n_features // 2
+    return [
+        (_exact_features(term, X), None) if _is_exact(term) else _wave(term, X, drawn, m)
+        for term, drawn in _drawn_terms(kernel, draw)
+    ]
 
 
 def feature_product(kernel: Kernel, X: Tensor, draw: FeatureDraw, weights: Tensor) -> Tensor:
@@ -61,8 +73,7 @@ def feature_product(kernel: Kernel, X: Tensor, draw: FeatureDraw, weights: Tenso
     the angle q of (a, b).
     """
     total, start, m = X.new_zeros(X.shape[0], weights.shape[1]), 0, draw.n_features // 2
-    for term, drawn in _drawn_terms(kernel, draw):
-        amplitude, phase = (_exact_features(term, X), None) if _is_exact(term) else _wave(term, X, drawn, m)
+    for amplitude, phase in waves(kernel, X, draw):
         if phase is None:
             width = amplitude.shape[1]
             total = total + amplitude @ weights[start : start + width]
@@ -98,7 +109,7 @@ def nested_columns(kernel: Kernel, draw: FeatureDraw, n_frequencies: int) -> tup
             width = _exact_features(term, row).shape[1]
             chosen, factor = torch.arange(width), 1.0
         else:  # sines, then cosines; a product of linear kernels has one column for each frequency
-            width = _columns(term, row, drawn, total).shape[1]
+            width = _columns(*_wave(term, row, drawn, total)).shape[1]
             chosen = torch.cat([torch.arange(n_frequencies) + offset for offset in range(0, width, total)])
             factor = math.sqrt(total / n_frequencies)
         columns.append(start + chosen)
@@ -139,11 +150,8 @@ def _wave(
     return amplitude, phase
 
 
-def _columns(term: tuple[Leaf, ...], X: Tensor, drawn: tuple[dict[str, Tensor], ...], n_frequencies: int) -> Tensor:
+def _columns(amplitude: Tensor, phase: Tensor | None) -> Tensor:
     """Return the features of a term."""
-    if _is_exact(term):
-        return _exact_features(term, X)
-    amplitude, phase = _wave(term, X, drawn, n_frequencies)
     if phase is None:  # a product of linear kernels has no waves, so the sine half would be zero
         return amplitude
     return torch.cat([amplitude * torch.sin(phase), amplitude * torch.cos(phase)], dim=1)

@@ -160,10 +160,11 @@ class QuadruplyStochasticPosterior(Posterior):
         if self.threshold is None or not isinstance(self.basis, RadialBasis):
             msg = "relevance_vectors are those of inference.RelevanceVectorMachine; this fit has none."
             raise InvalidInputError(msg)
-        return self.basis.points[self._kept()]
+        return self.basis.points[self.kept]
 
-    def _kept(self) -> Tensor:
-        """Return the functions that count: all, or those with a precision below the threshold.
+    @property
+    def kept(self) -> Tensor:
+        """The functions that count: all, or those with a precision below the threshold.
 
         The function of the lowest precision always counts: without any, the posterior would be the trend alone, with no
         variance.
@@ -198,7 +199,7 @@ class QuadruplyStochasticPosterior(Posterior):
 
     def _blocks(self, X: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Iterate over blocks of rows and functions: all functions for some rows, then for the next rows."""
-        kept = self._kept()
+        kept = self.kept
         entries = min(_CPU_ENTRIES if X.device.type == "cpu" else _GPU_ENTRIES, max(self.budget // 64, 1))
         height = max(1, min(X.shape[0], entries // 128))
         width = max(1, entries // height)
@@ -273,7 +274,7 @@ class QuadruplyStochasticPosterior(Posterior):
             return self.covariance_of.covariance(X).to(X)
         found = X.new_zeros(n, n, dtype=torch.float64)
         dense = X.new_zeros(n, k, dtype=torch.float64)
-        for index in self._kept().split(max(1, _CPU_ENTRIES // max(n, 1))):
+        for index in self.kept.split(max(1, _CPU_ENTRIES // max(n, 1))):
             scales, root = self.weights.diagonal_scales(index), self.weights.root_rows(index).double()
 
             def part(X: Tensor, index: Tensor = index, scales: Tensor = scales, root: Tensor = root) -> Tensor:

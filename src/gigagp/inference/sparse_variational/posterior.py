@@ -136,7 +136,7 @@ class SparsePosterior(GrowingPosterior):
         self._trend = trend
         self._value, self.method, self._n_rows, self._sums = value, method, n_rows, sums
         #: weights of ``K(x, Z)`` in the mean, and the same with the mean's basis functions in place of the targets
-        self.weights, self._basis_weights = points.unwhiten(mean), points.unwhiten(trend.whitened)
+        self.weights, self.basis_weights = points.unwhiten(mean), points.unwhiten(trend.whitened)
 
     @property
     def inducing_points(self) -> Tensor:
@@ -223,7 +223,7 @@ class SparsePosterior(GrowingPosterior):
         return cross_product(self.model.kernel, X.double(), self.inducing_points, vectors, budget=self.budget)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        return self.cross_product(X, self._basis_weights)
+        return self.cross_product(X, self.basis_weights)
 
     def _covariances(self, X: Tensor) -> Tensor:
         """Return ``K(X, Z)``, by tiles, or by autograd if the points require a gradient."""

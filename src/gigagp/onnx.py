@@ -1,0 +1,398 @@
+"""Fitted regressors as ONNX graphs of fixed size, for runtimes without Python or torch; the extra ``onnx`` installs it.
+
+::
+
+    from gigagp import onnx
+
+    onnx.export(gp, "model.onnx")  # X (n, d) to mean and std, as gp.predict(X, return_std=True)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.inference.contract.exact_posterior import ExactPosterior
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.quadruply_stochastic.bases import RadialBasis
+from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
+from gigagp.inference.random_features.posterior import FeaturePosterior
+from gigagp.inference.sparse_variational.posterior import SparsePosterior
+from gigagp.kernels import RBF, Categorical, Constant, Kernel, Linear, Matern, Product, RationalQuadratic, Sum, White
+from gigagp.kernels.composite import Composite
+from gigagp.kernels.features import waves
+from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.stationary import StationaryKernel
+from gigagp.model.likelihoods import Gaussian
+from gigagp.model.means import FixedMean
+from gigagp.model.target_transform import NoTransform
+from gigagp.products.dense import triangular_inverse
+from gigagp.regression import GPRegressor
+from gigagp.settings.fields import Count, checks_arguments
+from gigagp.storage.files import check_folder, replacing
+
+__all__ = ["export"]
+
+#: Version of the operators, which onnxruntime reads from 1.10 on.
+_OPSET = 15
+#: Points of each kind in the check: of the fit, between them, and this far around them in standard deviations.
+_CHECKED, _AROUND = 64, 1.5
+#: Largest errors of the graph, in predicted standard deviations of a measurement.
+_WORST = {"float64": 1e-6, "float32": 1e-2}
+#: Classes whose graph is known; a class derived from them has a covariance of its own.
+_STATIONARY: tuple[type[StationaryKernel], ...] = (RBF, Matern, RationalQuadratic, Categorical)
+
+
+@checks_arguments
+def export(
+    gp: Any,
+    path: str | os.PathLike[str],
+    *,
+    dtype: Literal["float64", "float32"] = "float64",
+    include_noise: bool = False,
+    max_rows: Count = 2000,
+) -> None:
+    """Write a fitted regressor as an ONNX graph that maps ``X`` (n, d) to ``mean`` and ``std``.
+
+    When to use: where predictions run in another language, in a browser or on a small device. The graph has a fixed
+    size: fits of `inference.Exact` up to ``max_rows`` rows, `inference.SparseVariational`, `inference.RandomFeatures`
+    and `inference.RelevanceVectorMachine`, with constant, linear, RBF, Matern, rational quadratic and categorical
+    kernels, and sums and products of them.
+
+    The graph is evaluated at points of the fit, between and around them before it is written, and compared with
+    `GPRegressor.predict`. Where rounding in float32 shows beside the error bars, nothing is written.
+
+    Parameters
+    ----------
+    gp : GPRegressor
+        Fitted.
+    path : path
+        File to write, atomically.
+    dtype : {"float64", "float32"}, default "float64"
+        Type of the inputs, the outputs and all numbers in between.
+    include_noise : bool, default False
+        Whether ``std`` is that of a measurement.
+    max_rows : int, default 2000
+        Most rows of an exact fit, whose graph has n^2 numbers.
+
+    Raises
+    ------
+    InvalidInputError
+        If the model has no graph of fixed size, the message says why; if the graph in this dtype is off by more than a
+        hundredth of a standard deviation of a measurement (a millionth in float64); or if onnx is not installed.
+    """
+    onnx = _require_onnx()
+    check_folder(path)
+    _check(gp, max_rows)
+    graph = _Graph(onnx, np.dtype(dtype))
+    predicted = _predictions(graph, gp, include_noise=include_noise)
+    flat = {"mean": gp.predict(gp.scaling_.x_centre[None]).ndim == 1, "std": gp.posterior_.n_targets == 1}
+    model = graph.model(gp.posterior_.n_inputs, predicted, flat)
+    _compare(onnx, gp, model, dtype, include_noise)
+    with replacing(path) as file:
+        file.write(model.SerializeToString())
+
+
+def _require_onnx() -> Any:
+    try:
+        import onnx
+        import onnx.reference
+    except ImportError as error:
+        raise InvalidInputError('export needs onnx. Install it with pip install "gigagp[onnx]".') from error
+    return onnx
+
+
+def _check(gp: Any, max_rows: int) -> None:
+    """Refuse what has no graph of fixed size."""
+    if not isinstance(gp, GPRegressor) or not hasattr(gp, "posterior_"):
+        raise InvalidInputError(f"gp of export must be a fitted GPRegressor; got {type(gp).__name__}. Call fit first.")
+    posterior = gp.posterior_
+    if isinstance(posterior, tuple):
+        _refuse("a fit of several targets with hyperparameters of their own", "Export each of gp.estimators_.")
+    if not isinstance(posterior, ExactPosterior | SparsePosterior | FeaturePosterior) and not _has_vectors(posterior):
+        _refuse(
+            f"a {posterior.kind} posterior", "Fit with inference.SparseVariational() or inference.RandomFeatures()."
+        )
+    if isinstance(posterior, ExactPosterior) and posterior.n_rows > max_rows:
+        remedy = "Fit with inference.SparseVariational(), or raise max_rows."
+        _refuse(f"exact inference on {posterior.n_rows:,} rows, more than max_rows={max_rows:,}", remedy)
+    if hasattr(gp, "encoder_"):
+        _refuse('a fit with encode="auto"', "Encode the columns yourself, and fit the numbers.")
+    if not isinstance(gp.likelihood_, Gaussian) or not isinstance(gp.target_transform_, NoTransform):
+        _refuse("a fit with another likelihood than the Gaussian one, or a target_transform", "Fit without them.")
+    if isinstance(posterior.model.mean, FixedMean):
+        _refuse("a mean function", "Subtract it from the targets before the fit.")
+    if posterior.model.noise_variance.numel() > 1:
+        _refuse("a noise variance for each row", "Fit with one noise variance.")
+
+
+def _has_vectors(posterior: Posterior) -> bool:
+    """Whether a posterior has relevance vectors, with a covariance of their weights."""
+    is_one = isinstance(posterior, QuadruplyStochasticPosterior) and isinstance(posterior.basis, RadialBasis)
+    return is_one and posterior.covariance_of is None and not posterior.augment and posterior.open_trend.rows is None
+
+
+def _refuse(what: str, remedy: str) -> NoReturn:
+    raise InvalidInputError(f"gp of export must have a graph of fixed size, which {what} has not. {remedy}")
+
+
+class _Graph:
+    """Nodes and constants of an ONNX graph in the making; values are known by their names."""
+
+    def __init__(self, onnx: Any, dtype: np.dtype) -> None:
+        self._onnx, self._dtype = onnx, dtype
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+
+    def constant(self, values: Any) -> str:
+        """Return the name of numbers, in the graph's dtype, or of integers as they are."""
+        array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+        array = array if array.dtype.kind == "i" else array.astype(self._dtype)
+        name = f"c{len(self._constants)}"
+        self._constants.append(self._onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def __call__(self, operator: str, *inputs: str | Tensor | np.ndarray | float, **attributes: Any) -> str:
+        """Add a node, and return the name of its result; numbers become constants."""
+        names = [one if isinstance(one, str) else self.constant(one) for one in inputs]
+        name = f"v{len(self._nodes)}"
+        self._nodes.append(self._onnx.helper.make_node(operator, names, [name], **attributes))
+        return name
+
+    def affine(self, function: Callable[[Tensor], Any], X: str, n_inputs: int, what: str) -> str:
+        """Return the values (n, k) of an affine function of rows, whose coefficients are read from its values."""
+        rows = torch.cat([torch.zeros(1, n_inputs), torch.eye(n_inputs)]).double()
+        values = function(rows).double()
+        values = values.expand(len(rows), -1)
+        offset, slope = values[:1], values[1:] - values[:1]
+        tried = torch.from_numpy(np.random.default_rng(0).normal(size=(5, n_inputs)))
+        error = (function(tried) - (offset + tried @ slope)).abs().max() if slope.numel() else torch.zeros(())
+        if float(error) > 1e-9 * (1 + float(values.abs().max()) if values.numel() else 1):
+            _refuse(what, "Fit with another kernel.")
+        return self("Add", self("MatMul", X, slope), offset)
+
+    def squares(self, values: str) -> str:
+        """Return the sums of squares of the rows, (n, 1)."""
+        return self("ReduceSum", self("Mul", values, values), np.array([1]), keepdims=1)
+
+    def model(self, n_inputs: int, outputs: dict[str, str], flat: dict[str, bool]) -> Any:
+        """Return the model of the graph from ``X`` (n, n_inputs) to named outputs (n, t), or (n,) if they are flat."""
+        helper, kind = self._onnx.helper, self._onnx.helper.np_dtype_to_tensor_dtype(self._dtype)
+        infos = []
+        for name, value in outputs.items():
+            last = np.array([1])
+            self._nodes.append(
+                helper.make_node("Squeeze", [value, self.constant(last)], [name])
+                if flat[name]
+                else helper.make_node("Identity", [value], [name])
+            )
+            infos.append(helper.make_tensor_value_info(name, kind, ["n"] if flat[name] else ["n", None]))
+        given = helper.make_tensor_value_info("X", kind, ["n", n_inputs])
+        graph = helper.make_graph(self._nodes, "gigagp", [given], infos, self._constants)
+        opset = [helper.make_opsetid("", _OPSET)]
+        model = helper.make_model(graph, producer_name="gigagp", opset_imports=opset, ir_version=8)
+        self._onnx.checker.check_model(model)
+        return model
+
+
+# Kernels --------------------------------------------------------------------------------------------------------------
+
+
+def _block(graph: _Graph, kernel: Kernel, X: str, Z: Tensor) -> str:
+    """Return the covariances (n, m) of rows with points (m, d)."""
+    d = Z.shape[1]
+    if isinstance(kernel, Composite):
+        return _folded(graph, _operator(kernel), [_block(graph, part, X, Z) for part in kernel.parts])
+    if type(kernel) in (White, Constant):
+        return graph("Mul", _ones(graph, X), kernel.block(Z[:1], Z))
+    if not isinstance(kernel, Leaf) or type(kernel) not in (Linear, *_STATIONARY):
+        _refuse_kernel(kernel)
+    what = f"a {type(kernel).__name__} kernel with this metric"
+    scaled = graph.affine(kernel.scale, X, d, what)
+    points = kernel.scale(Z)
+    if isinstance(kernel, Linear):
+        return graph("MatMul", scaled, points.T)
+    q = ""  # differences, not norms, so that float32 keeps short distances
+    for k in range(points.shape[1]):
+        column = graph("Gather", scaled, np.array([k]), axis=1)
+        apart = graph("Sub", column, points[:, k][None])
+        square = graph("Mul", apart, apart)
+        q = graph("Add", q, square) if q else square
+    return graph("Mul", _profile(graph, kernel, q), float(kernel.value("variance")))
+
+
+def _profile(graph: _Graph, kernel: Any, q: str) -> str:
+    """Return the correlation at squared distances."""
+    if isinstance(kernel, RBF):
+        return graph("Exp", graph("Mul", q, -0.5))
+    if isinstance(kernel, RationalQuadratic):
+        alpha = float(kernel.exponent())
+        return graph("Pow", graph("Add", graph("Mul", q, 1 / (2 * alpha)), 1.0), -alpha)
+    t = graph("Sqrt", graph("Mul", q, kernel.distance_factor))
+    decay = graph("Exp", graph("Neg", t))
+    if kernel.nu == 0.5:
+        return decay
+    factor = graph("Add", t, 1.0)
+    if kernel.nu == 2.5:
+        factor = graph("Add", factor, graph("Mul", graph("Mul", t, t), 1 / 3))
+    return graph("Mul", factor, decay)
+
+
+def _diagonal(graph: _Graph, kernel: Kernel, X: str, d: int) -> str:
+    """Return the prior variance of the latent function, (n, 1)."""
+    if isinstance(kernel, Composite):
+        return _folded(graph, _operator(kernel), [_diagonal(graph, part, X, d) for part in kernel.parts])
+    if isinstance(kernel, Linear):
+        return graph.squares(graph.affine(kernel.scale, X, d, "a Linear kernel"))
+    variance = float(kernel.diagonal(torch.zeros(1, d, dtype=torch.float64)))
+    return graph("Mul", _ones(graph, X), np.full((1, 1), variance))
+
+
+def _operator(kernel: Composite) -> str:
+    if type(kernel) not in (Sum, Product):
+        _refuse_kernel(kernel)
+    return "Add" if isinstance(kernel, Sum) else "Mul"
+
+
+def _refuse_kernel(kernel: Kernel) -> NoReturn:
+    known = "constants, Linear, RBF, Matern, RationalQuadratic, Categorical, and sums and products of them"
+    _refuse(f"the kernel {type(kernel).__name__}", f"Fit with {known}.")
+
+
+def _folded(graph: _Graph, operator: str, parts: list[str]) -> str:
+    found = parts[0]
+    for part in parts[1:]:
+        found = graph(operator, found, part)
+    return found
+
+
+def _ones(graph: _Graph, X: str) -> str:
+    """Return ones, (n, 1)."""
+    return graph("Add", graph("Mul", graph("Gather", X, np.array([0]), axis=1), 0.0), 1.0)
+
+
+def _features(graph: _Graph, posterior: FeaturePosterior, X: str) -> str:
+    """Return random features, (n, m)."""
+    kernel, draw, d = posterior.model.kernel, posterior.draw, posterior.n_inputs
+    columns = []
+
+    def part(term: int, which: int) -> Callable[[Tensor], Any]:
+        return lambda rows: waves(kernel, rows, draw)[term][which]
+
+    at_zero = waves(kernel, torch.zeros(1, d, dtype=torch.float64), draw)
+    for term, (_, angle) in enumerate(at_zero):
+        amplitude = graph.affine(part(term, 0), X, d, "a product of several linear kernels")
+        if angle is None:
+            columns.append(amplitude)
+            continue
+        phase = graph.affine(part(term, 1), X, d, "a kernel with this metric")
+        columns += [graph("Mul", amplitude, graph(wave, phase)) for wave in ("Sin", "Cos")]
+    return graph("Concat", *columns, axis=1)
+
+
+# Posteriors -----------------------------------------------------------------------------------------------------------
+
+
+class _Form(NamedTuple):
+    """A posterior in numbers h of each row: ``mean = h weights + trend``, and a variance of squares.
+
+    The variance is ``max(prior - |h minus|^2, 0) + |h plus|^2``, of those that there are.
+    """
+
+    h: str
+    weights: Tensor
+    basis_weights: Tensor
+    prior: str | None
+    minus: Tensor | None
+    plus: Tensor | None
+
+
+def _form(graph: _Graph, posterior: Posterior, X: str) -> _Form:
+    kernel = posterior.model.kernel
+    if isinstance(posterior, FeaturePosterior):
+        space = posterior.space
+        root = triangular_inverse(space.factor).T
+        return _Form(_features(graph, posterior, X), space.weights, space.basis_weights, None, None, root)
+    prior = _diagonal(graph, kernel, X, posterior.n_inputs)
+    if isinstance(posterior, SparsePosterior):
+        whiten = triangular_inverse(posterior.points.factor).T
+        h = _block(graph, kernel, X, posterior.inducing_points)
+        plus = whiten @ posterior.whitened_root
+        return _Form(h, posterior.weights, posterior.basis_weights, prior, whiten, plus)
+    if isinstance(posterior, QuadruplyStochasticPosterior):
+        kept, weights = posterior.kept, posterior.weights
+        h = _block(graph, kernel, X, posterior.relevance_vectors)
+        plus = torch.cat([weights.root_rows(kept), weights.diagonal_scales(kept).diag()], 1)
+        known = posterior.open_trend.solutions
+        known = known[kept] if len(known) else known.new_zeros(len(kept), known.shape[1])
+        return _Form(h, weights.mean[kept], known, None, None, plus)
+    assert isinstance(posterior, ExactPosterior)
+    wide = posterior.in_float64()
+    h = _block(graph, kernel, X, wide.X)
+    whiten = triangular_inverse(wide.factor).T
+    return _Form(h, wide.target_solutions, wide.basis_solutions, prior, whiten, None)
+
+
+def _predictions(graph: _Graph, gp: GPRegressor, *, include_noise: bool) -> dict[str, str]:
+    """Return mean (n, t) and standard deviation (n, t) in the targets' own units."""
+    posterior, scaling = gp.posterior_, gp.scaling_
+    d = posterior.n_inputs
+    X = graph("Mul", graph("Sub", "X", scaling.x_centre[None]), 1 / scaling.x_scale[None])
+    form = _form(graph, posterior, X)
+    mean = graph("MatMul", form.h, form.weights)
+    terms = []
+    if form.prior is not None and form.minus is not None:
+        left = graph("Sub", form.prior, graph.squares(graph("MatMul", form.h, form.minus)))
+        terms.append(graph("Max", left, 0.0))
+    if form.plus is not None:
+        terms.append(graph.squares(graph("MatMul", form.h, form.plus)))
+    if len(posterior.coefficients):
+        basis = graph.affine(posterior.model.mean.basis, X, d, "this mean")
+        mean = graph("Add", mean, graph("MatMul", basis, posterior.coefficients))
+        open_part = graph("Sub", basis, graph("MatMul", form.h, form.basis_weights))
+        terms.append(graph.squares(graph("MatMul", open_part, posterior.coefficient_root)))
+    if include_noise:
+        rows = torch.zeros(1, d, dtype=torch.float64)
+        if not _has_plain_noise(posterior.model.kernel):
+            _refuse("noise that depends on the inputs", "Export without include_noise.")
+        terms.append(graph("Mul", _ones(graph, X), np.full((1, 1), float(posterior.noise_at(rows)))))
+    std = graph("Sqrt", _folded(graph, "Add", terms))
+    return {
+        "mean": graph("Add", graph("Mul", mean, scaling.y_scale[None]), scaling.y_centre[None]),
+        "std": graph("Mul", std, scaling.y_scale[None]),
+    }
+
+
+def _has_plain_noise(kernel: Kernel) -> bool:
+    """Whether the white terms of a kernel are the same everywhere."""
+    whites = [term for term in kernel.terms() if any(leaf.is_white for leaf in term)]
+    return all(len([leaf for leaf in term if not isinstance(leaf, Constant)]) == 1 for term in whites)
+
+
+def _compare(onnx: Any, gp: GPRegressor, model: Any, dtype: str, include_noise: bool) -> None:
+    """Refuse a graph whose predictions are not those of the model."""
+    posterior, scaling = gp.posterior_, gp.scaling_
+    rows = posterior.places().double().cpu().numpy()
+    draw = np.random.default_rng(0)
+    rows = rows[draw.permutation(len(rows))[:_CHECKED]] if len(rows) else np.zeros((1, posterior.n_inputs))
+    others = rows[draw.integers(len(rows), size=_CHECKED)]
+    rows = np.concatenate([rows, 0.5 * (others + others[::-1]), others + _AROUND * draw.normal(size=others.shape)])
+    X = (rows * scaling.x_scale + scaling.x_centre).astype(dtype)
+    found = onnx.reference.ReferenceEvaluator(model).run(None, {"X": X})
+    wide = X.astype(np.float64)
+    mean, std = gp.predict(wide, return_std=True, include_noise=include_noise)
+    _, unit = gp.predict(wide, return_std=True, include_noise=True)
+    for name, got, right in (("mean", found[0], mean), ("std", found[1], std)):
+        off = float((np.abs(got - right) / unit).max())
+        if not off <= _WORST[dtype]:
+            remedy = 'Use dtype="float64".' if dtype == "float32" else "Please report this."
+            raise InvalidInputError(
+                f"{name} of the graph of export in {dtype} is off by {off:.2g} standard deviations of a measurement, "
+                f"more than {_WORST[dtype]:g}. {remedy}"
+            )

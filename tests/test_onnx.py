@@ -1,0 +1,150 @@
+"""`gigagp.onnx`: graphs answer in onnxruntime as the model does, in float64 and float32, or are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gigagp import GPRegressor, inference, kernels
+from gigagp.errors import InvalidInputError
+from gigagp.onnx import export
+
+onnxruntime = pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
+
+#: Settings here are given, and small: how well they suit the rows is not the question.
+pytestmark = pytest.mark.filterwarnings("ignore::gigagp.errors.FitWarning")
+
+#: A first kernel for each class, and the others in sums and products of it.
+KERNELS = {
+    "half": kernels.Matern(0.5, ard=False),
+    "sum": kernels.RBF(columns=[1, 2]) + kernels.Linear() + 0.5 + kernels.White(0.01),
+    "product": kernels.Matern(2.5, columns=[0, 1]) * kernels.RationalQuadratic(columns=[2]),
+    "rough": kernels.Matern(1.5),
+    "categories": kernels.Matern(1.5, columns=[0]) * kernels.Categorical(columns=[1, 2], fixed=["variance"]),
+}
+WAYS = {
+    "exact": inference.Exact(),
+    "sparse": inference.SparseVariational(15),
+    "features": inference.RandomFeatures(60),
+    "relevance": inference.RelevanceVectorMachine(),
+}
+
+
+def rows(n=120, seed=0):
+    """Uneven rows in their own units: a far offset, a clump, and repeated rows."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3)) * [1.0, 0.05, 300.0] + [0.0, 7.0, 2e4]
+    X[: n // 4] = X[0] + 0.02 * (X[: n // 4] - X[0])
+    X[n // 2 : n // 2 + 5] = X[n // 2]
+    return X, 50 + 10 * (np.sin(2 * X[:, 0]) + (X[:, 2] - 2e4) / 600) + rng.normal(size=n)
+
+
+def fitted(kernel, how, *, mean="constant", targets=1, **options):
+    X, y = rows()
+    y = y if targets == 1 else np.stack([y, 3 - y**2], 1)
+    gp = GPRegressor(kernel, how, mean=mean, optimizer=None, noise_variance=1.0, **options)
+    return gp.fit(X, y)
+
+
+def answers(path, X):
+    return onnxruntime.InferenceSession(path).run(["mean", "std"], {"X": X})
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("way", WAYS)
+def test_the_graph_answers_as_the_model(kernel, way, tmp_path):
+    gp = fitted(KERNELS[kernel], WAYS[way], mean="linear" if kernel == "rough" else "constant")
+    X = np.concatenate([rows(30, seed=1)[0], rows(10)[0], rows(3)[0] + 1e3])
+    for noise in (False, True):
+        export(gp, tmp_path / "model.onnx", include_noise=noise)
+        mean, std = answers(tmp_path / "model.onnx", X)
+        right, spread = gp.predict(X, return_std=True, include_noise=noise)
+        unit = gp.predict(X, return_std=True, include_noise=True)[1]
+        assert mean.dtype == std.dtype == np.float64
+        assert mean.shape == std.shape == (len(X),)
+        np.testing.assert_allclose((mean - right) / unit, 0.0, atol=1e-7)
+        np.testing.assert_allclose((std - spread) / unit, 0.0, atol=1e-7)
+    single = answers(tmp_path / "model.onnx", X[:1])
+    np.testing.assert_allclose(single[0], mean[:1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_float32_is_as_good_as_its_rounding(way, tmp_path):
+    gp = fitted(kernels.Matern(1.5, lengthscale=[1.0, 0.1, 500.0]), WAYS[way])
+    export(gp, tmp_path / "model.onnx", dtype="float32", include_noise=True)
+    X = rows(30, seed=1)[0].astype(np.float32)
+    mean, std = answers(tmp_path / "model.onnx", X)
+    right, spread = gp.predict(X.astype(np.float64), return_std=True, include_noise=True)
+    assert mean.dtype == std.dtype == np.float32
+    np.testing.assert_allclose((mean - right) / spread, 0.0, atol=1e-2)
+    np.testing.assert_allclose(std / spread, 1.0, atol=1e-2)
+
+
+def test_float32_is_refused_where_its_rounding_shows(tmp_path):
+    X = np.linspace(0, 1, 60)[:, None]
+    kernel = kernels.RBF(lengthscale=1.0)
+    gp = GPRegressor(kernel, inference.Exact(), noise_variance=1e-8, optimizer=None).fit(X, np.sin(6 * X[:, 0]))
+    with pytest.raises(
+        InvalidInputError, match=r"(mean|std) of the graph of export in float32 .* Use dtype=\"float64\""
+    ):
+        export(gp, tmp_path / "model.onnx", dtype="float32")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_several_targets_and_fits_in_float32(tmp_path):
+    gp = fitted(kernels.Matern(1.5), inference.Exact(), targets=2, outputs="shared")
+    export(gp, tmp_path / "model.onnx")
+    X = rows(20, seed=1)[0]
+    mean, std = answers(tmp_path / "model.onnx", X)
+    right, spread = gp.predict(X, return_std=True)
+    assert mean.shape == std.shape == (20, 2)
+    np.testing.assert_allclose(mean, right, rtol=1e-8)
+    np.testing.assert_allclose(std, spread, rtol=1e-6)
+    small = fitted(kernels.Matern(1.5), inference.SparseVariational(15), dtype="float32")
+    export(small, tmp_path / "model.onnx", dtype="float32", include_noise=True)
+
+
+def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
+    """The control of all comparisons: a profile that is off by a little."""
+    import gigagp.onnx as module
+
+    right = module._profile
+    monkeypatch.setattr(module, "_profile", lambda graph, kernel, q: right(graph, kernel, graph("Mul", q, 1.001)))
+    with pytest.raises(InvalidInputError, match="of the graph of export in float64 is off by"):
+        export(fitted(kernels.Matern(1.5), inference.Exact()), tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: "model", "must be a fitted GPRegressor; got str"),
+        (GPRegressor, "must be a fitted GPRegressor"),
+        (lambda: fitted(kernels.Matern(1.5), inference.Vecchia(10)), "a vecchia posterior has not"),
+        (lambda: fitted(kernels.Matern(1.5), inference.Exact(), mean=lambda X: X[:, 0]), "a mean function has not"),
+        (lambda: fitted(kernels.Matern(1.5), inference.Exact(), targets=2), "Export each of gp.estimators_"),
+        (lambda: fitted(kernels.Periodic(1.0), inference.Exact()), "the kernel Periodic has not"),
+        (lambda: fitted(kernels.Matern(metric="rotated", columns=[0, 1]), inference.Exact()), None),
+        (lambda: fitted(kernels.Matern(1.5), inference.Exact(), target_transform="log"), "or a target_transform"),
+        (lambda: fitted(kernels.Matern(1.5), inference.Exact(), likelihood="student-t"), "another likelihood"),
+    ],
+)
+def test_what_has_no_graph_is_refused(make, match, tmp_path):
+    model = make()
+    if match is None:  # a rotation is linear, and so it has a graph
+        export(model, tmp_path / "model.onnx")
+        return
+    with pytest.raises(InvalidInputError, match=match):
+        export(model, tmp_path / "model.onnx")
+
+
+def test_large_exact_fits_and_missing_folders_are_refused(tmp_path):
+    gp = fitted(kernels.Matern(1.5), inference.Exact())
+    with pytest.raises(InvalidInputError, match="exact inference on 120 rows, more than max_rows=100"):
+        export(gp, tmp_path / "model.onnx", max_rows=100)
+    with pytest.raises(InvalidInputError, match="does not exist"):
+        export(gp, tmp_path / "nowhere" / "model.onnx")
+    with pytest.raises(InvalidInputError, match="dtype of export"):
+        export(gp, tmp_path / "model.onnx", dtype="float16")
