@@ -145,17 +145,17 @@ class Search:
         file: str | PathLike[str] | None = None,
         random_state: RandomState = 0,
     ) -> None:
-        self.space = Space(bounds, feasible)
+        self._space = Space(bounds, feasible)
         self.maximize, self.acquisition, self.file = maximize, acquisition, file
-        self.n_inputs = d = len(self.space.inputs)
+        self.n_inputs = d = len(self._space.inputs)
         self.n_initial = 2 * (d + 1) if n_initial is None else n_initial
         regressor = GPRegressor(Matern(nu=2.5)) if regressor is None else _checked_regressor(regressor)
-        self._regressor = clone(regressor).set_params(kernel=self.space.kernel(regressor.kernel))
+        self._regressor = clone(regressor).set_params(kernel=self._space.kernel(regressor.kernel))
         self._entropy = int(torch.randint(2**31, (), generator=generator_from(random_state)))
         self._seeds = self._asked = first_drawn = spread_drawn = 0
-        self._told = self._failed = self._pending = self._left = self.space.no_rows
+        self._told = self._failed = self._pending = self._left = self._space.no_rows
         self._y = np.zeros(0)
-        found = None if file is None else record.read(file, self.space, maximize)
+        found = None if file is None else record.read(file, self._space, maximize)
         if found is not None:
             self._told, self._y, self._failed = found["told"], np.array(found["values"], dtype=float), found["failed"]
             self._left = found["pending"]  # of a process that has ended
@@ -189,19 +189,17 @@ class Search:
         InvalidInputError
             If ``feasible`` allows no point that was found, or does not return True or False.
         """
-        rows = self.space.no_rows
         with self._lock:
+            rows = self._left[:n]
             while len(rows) < n:
                 rows = np.concatenate([rows, self._next(rows)[None]])
+            self._left = self._left[n:]
             self._pending = np.concatenate([self._pending, rows])
             self._save()
-        return self.space.points(rows)
+        return self._space.points(rows)
 
     def _next(self, chosen: np.ndarray) -> np.ndarray:
         """Return the next row, after those that were chosen for the same batch."""
-        if len(self._left):
-            row, self._left = self._left[0], self._left[1:]
-            return row
         by_model = self._asked >= self.n_initial and len(self._y) > 1
         row = self._suggest(chosen) if by_model else self._sobol(chosen)
         self._asked += 1
@@ -222,7 +220,7 @@ class Search:
         InvalidInputError
             If a value is not finite, a point is not within the bounds, or their numbers differ; nothing is taken then.
         """
-        rows = self.space.rows(x, "x of Search.tell")
+        rows = self._space.rows(x, "x of Search.tell")
         values = intake.numbers(y, "y of Search.tell", finite=False).reshape(-1)
         if len(values) != len(rows):
             msg = f"y of Search.tell must have a value for each of {len(rows)} point(s); got {len(values)}."
@@ -251,7 +249,7 @@ class Search:
         InvalidInputError
             If a point is not within the bounds.
         """
-        rows = self.space.rows(x, "x of Search.tell_failed")
+        rows = self._space.rows(x, "x of Search.tell_failed")
         with self._lock:
             self._settle(rows)
             self._failed = np.concatenate([self._failed, rows])
@@ -286,7 +284,7 @@ class Search:
     @property
     def X(self) -> Any:
         """Points that were told with their values: an array of shape (n, d), or a list of dictionaries."""
-        return self.space.points(self._told)
+        return self._space.points(self._told)
 
     @property
     def y(self) -> np.ndarray:
@@ -296,12 +294,12 @@ class Search:
     @property
     def pending(self) -> Any:
         """Points that were asked for and not told yet: an array of shape (k, d), or a list of dictionaries."""
-        return self.space.points(self._pending)
+        return self._space.points(self._pending)
 
     @property
     def failed(self) -> Any:
         """Points whose evaluation failed: an array of shape (m, d), or a list of dictionaries."""
-        return self.space.points(self._failed)
+        return self._space.points(self._failed)
 
     @property
     def best(self) -> Best:
@@ -315,7 +313,7 @@ class Search:
         if not len(self._y):
             raise InvalidInputError("Search has no best value yet. Report a value with tell first.")
         place = int(self._y.argmin())
-        return Best(self.space.points(self._told[place : place + 1])[0], float(self.y[place]))
+        return Best(self._space.points(self._told[place : place + 1])[0], float(self.y[place]))
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the told values in their order, and the best one so far.
@@ -338,7 +336,7 @@ class Search:
         return draw_progress(self.y, maximize=self.maximize, n_initial=self.n_initial, ax=ax)
 
     def __repr__(self) -> str:
-        return f"Search over {'; '.join(self.space.describe())}; {len(self._y)} values told"
+        return f"Search over {'; '.join(self._space.describe())}; {len(self._y)} values told"
 
     # The model --------------------------------------------------------------------------------------------------------
 
@@ -396,7 +394,7 @@ class Search:
             functions = posterior.sample_functions(1, generator_from(self._seed()))
             sought = minus_sample(functions, posterior, scaling, 0)
         is_open = self._open(self._known(chosen, repeats=self._repeats_differ()))
-        found = maximize(sought, self.space, self._spread, self._told[order], self._seed(), is_open)
+        found = maximize(sought, self._space, self._spread, self._told[order], self._seed(), is_open)
         row = found[0] if len(found) else self._sobol(chosen)
         with torch.no_grad():
             gain = math.exp(float(improvement(torch.from_numpy(row[None])))) * float(scaling.y_scale[0])
@@ -407,7 +405,7 @@ class Search:
 
     def _known(self, chosen: np.ndarray, *, repeats: bool) -> np.ndarray:
         """Return the rows that are not asked for; with ``repeats`` those that were told may be."""
-        told = self.space.no_rows if repeats else self._told
+        told = self._space.no_rows if repeats else self._told
         return np.concatenate([told, self._pending, self._left, chosen, self._failed])
 
     def _open(self, known: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -416,7 +414,7 @@ class Search:
 
         def is_open(rows: np.ndarray) -> np.ndarray:
             found: np.ndarray = tree.query(rows, p=np.inf, distance_upper_bound=2 * SAME)[0] > SAME
-            found[found] = self.space.allows(rows[found])
+            found[found] = self._space.allows(rows[found])
             return found
 
         return is_open
@@ -433,25 +431,25 @@ class Search:
 
     def _exhausted(self) -> bool:
         """Whether every feasible point was told or has failed, without noise."""
-        if self.space.n_points > len(self._told) + len(self._failed) and not self.space.constrained:
+        if self._space.n_points > len(self._told) + len(self._failed) and not self._space.constrained:
             return False
-        if self.space.n_points > _PASSED or self._repeats_differ():
+        if self._space.n_points > _PASSED or self._repeats_differ():
             return False
         known = np.concatenate([self._told, self._failed])
-        return not self._open(known)(self.space.all_rows).any()
+        return not self._open(known)(self._space.all_rows).any()
 
     def _sobol(self, chosen: np.ndarray) -> np.ndarray:
         """Return the next row of the Sobol sequence that is new; without any, one that is known."""
-        is_open, rows = self._open(self._known(chosen, repeats=False)), self.space.no_rows
+        is_open, rows = self._open(self._known(chosen, repeats=False)), self._space.no_rows
         while len(rows) < _PASSED:
-            row = self.space.spread(self._first.draw(1, dtype=torch.float64).numpy())
+            row = self._space.spread(self._first.draw(1, dtype=torch.float64).numpy())
             if is_open(row)[0]:
                 return row[0]
             rows = np.concatenate([rows, row])
-            if self.space.n_points <= _PASSED:
-                rows = self.space.all_rows
+            if self._space.n_points <= _PASSED:
+                rows = self._space.all_rows
                 break
-        for possible in (is_open(rows), self.space.allows(rows)):
+        for possible in (is_open(rows), self._space.allows(rows)):
             if possible.any():
                 found: np.ndarray = np.random.default_rng(self._seed()).choice(rows[possible])
                 return found
@@ -497,12 +495,18 @@ class Search:
         if self.file is None:
             return
         waiting = np.concatenate([self._left, self._pending])
-        rows = {"told": self._told, "failed": self._failed, "pending": waiting}
-        drawn = {"first_drawn": self._first.num_generated, "spread_drawn": self._spread.num_generated}
-        numbers = {"entropy": self._entropy, "seeds": self._seeds, "asked": self._asked, **drawn}
         record.write(
-            self.file, self.space, maximize=self.maximize, values=self.y.tolist(), **rows, **numbers
-        )  # fmt: skip
+            self.file,
+            self._space,
+            {"told": self._told, "failed": self._failed, "pending": waiting},
+            maximize=self.maximize,
+            values=self.y.tolist(),
+            entropy=self._entropy,
+            seeds=self._seeds,
+            asked=self._asked,
+            first_drawn=self._first.num_generated,
+            spread_drawn=self._spread.num_generated,
+        )
 
 
 def _checked_regressor(regressor: Any) -> GPRegressor:

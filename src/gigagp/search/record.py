@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.search.space import Space
 from gigagp.settings.schema import anything, flag, listing, number, one_of, record, whole
@@ -58,11 +60,11 @@ def read(path: str | os.PathLike[str], space: Space, maximize: bool) -> dict[str
     return dict(data)
 
 
-def write(path: str | os.PathLike[str], space: Space, **parts: Any) -> None:
-    """Write what `read` returns, without the format and the bounds."""
-    data: dict[str, Any] = {"format": _FORMAT, "bounds": space.to_plain()} | parts
-    for part in ("told", "failed", "pending"):
-        points = space.points(parts[part])
+def write(path: str | os.PathLike[str], space: Space, rows: dict[str, np.ndarray], **numbers: Any) -> None:
+    """Write what `read` returns: the told, failed and pending rows, and the rest."""
+    data: dict[str, Any] = {"format": _FORMAT, "bounds": space.to_plain()} | numbers
+    for part, some in rows.items():
+        points = space.points(some)
         data[part] = points if isinstance(points, list) else points.tolist()
     with replacing(path) as file:
         file.write(json.dumps(data, indent=1, allow_nan=False).encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Input(ABC):
 
     @abstractmethod
     def columns_of(self, value: Any) -> list[float]:
-        """Return the columns of a value; a `ValueError` says what is allowed."""
+        """Return the columns of a value; raise `ValueError` for one that is not allowed."""
 
     @abstractmethod
     def value_of(self, columns: np.ndarray) -> Any:
@@ -81,10 +82,10 @@ class Range(Input):
 
     def columns_of(self, value: Any) -> list[float]:
         if isinstance(value, bool | np.bool_) or not isinstance(value, Real) or not math.isfinite(value):
-            raise ValueError(self.describe())
+            raise ValueError(value)
         place = self._place(float(value))
         if not -SAME <= place <= 1 + SAME:
-            raise ValueError(self.describe())
+            raise ValueError(value)
         return [min(max(place, 0.0), 1.0)]
 
     def value_of(self, columns: np.ndarray) -> Any:
@@ -129,7 +130,7 @@ class Integers(Range):
     def columns_of(self, value: Any) -> list[float]:
         place = super().columns_of(value)
         if value != round(value):
-            raise ValueError(self.describe())
+            raise ValueError(value)
         return place
 
     def value_of(self, columns: np.ndarray) -> Any:
@@ -189,7 +190,7 @@ class Choice(Input):
         given = _plain(value)
         found = [float(_same_value(given, one)) for one in self.values]
         if not any(found):
-            raise ValueError(self.describe())
+            raise ValueError(value)
         return found
 
     def value_of(self, columns: np.ndarray) -> Any:
@@ -346,8 +347,8 @@ class Space:
             for label, value, (one, part) in zip(self.names, point, self._parts, strict=True):
                 try:
                     row[part] = one.columns_of(value)
-                except ValueError as error:
-                    msg = f"{name} must have {error} for {label!r}; got {short(value)}."
+                except (ValueError, OverflowError):
+                    msg = f"{name} must have {one.describe()} for {label!r}; got {short(value)}."
                     raise InvalidInputError(msg) from None
         return found
 
@@ -421,13 +422,13 @@ def _named_input(name: Any, given: Any) -> Input:
         raise InvalidInputError(f"{where} be {allowed}; got {short(given)}.")
     lower, upper = ends
     whole = all(isinstance(one, Integral) for one in ends)
-    if not lower < upper or not math.isfinite(float(upper) - float(lower)):
-        raise InvalidInputError(f"{where} have lower < upper; got {short(given)}.")
+    if whole and max(abs(lower), abs(upper)) > _LARGEST:
+        raise InvalidInputError(f"{where} be integers up to 10^12; got {short(given)}. Give floats for a real input.")
+    if not lower < upper or not max(abs(lower), abs(upper)) <= sys.float_info.max / 2:
+        raise InvalidInputError(f"{where} have finite lower < upper; got {short(given)}.")
     log = len(given) == 3
     if log and lower <= 0:
         raise InvalidInputError(f'{where} be positive with "log"; got {short(given)}.')
-    if whole and max(abs(lower), abs(upper)) > _LARGEST:
-        raise InvalidInputError(f"{where} be integers up to 10^12; got {short(given)}. Give floats for a real input.")
     return (Integers if whole else Range)(float(lower), float(upper), log)
 
 
