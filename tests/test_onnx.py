@@ -28,6 +28,8 @@ WAYS = {
     "sparse": inference.SparseVariational(15),
     "features": inference.RandomFeatures(60),
     "relevance": inference.RelevanceVectorMachine(),
+    "quadruply": inference.QuadruplyStochastic(n_basis=60),
+    "columns": inference.QuadruplyStochastic(n_basis=60, n_columns=20),
 }
 
 
@@ -51,7 +53,7 @@ def answers(path, X):
     return onnxruntime.InferenceSession(path).run(["mean", "std"], {"X": X})
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(14)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_graph_answers_as_the_model(kernel, way, tmp_path):
@@ -106,12 +108,24 @@ def test_several_targets_and_fits_in_float32(tmp_path):
     export(small, tmp_path / "model.onnx", dtype="float32", include_noise=True)
 
 
+def test_names_of_columns_are_of_the_model_alone(tmp_path):
+    frames = pytest.importorskip("pandas")
+    X, y = rows()
+    gp = GPRegressor(kernels.Matern(1.5), inference.Exact(), optimizer=None).fit(
+        frames.DataFrame(X, columns=["a", "b", "c"]), y
+    )
+    export(gp, tmp_path / "model.onnx")
+    assert list(gp.feature_names_in_) == ["a", "b", "c"]
+    right = gp.predict(frames.DataFrame(X[:5], columns=["a", "b", "c"]))
+    np.testing.assert_allclose(answers(tmp_path / "model.onnx", X[:5])[0], right, rtol=1e-8)
+
+
 def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
     """The control of all comparisons: a profile that is off by a little."""
     import gigagp.onnx as module
 
     right = module._profile
-    monkeypatch.setattr(module, "_profile", lambda graph, kernel, q: right(graph, kernel, graph("Mul", q, 1.001)))
+    monkeypatch.setattr(module, "_profile", lambda graph, kernel, q: right(graph, kernel, graph("Mul", q, 1.1)))
     with pytest.raises(InvalidInputError, match="of the graph of export in float64 is off by"):
         export(fitted(kernels.Matern(1.5), inference.Exact()), tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
@@ -142,7 +156,7 @@ def test_what_has_no_graph_is_refused(make, match, tmp_path):
 
 def test_large_exact_fits_and_missing_folders_are_refused(tmp_path):
     gp = fitted(kernels.Matern(1.5), inference.Exact())
-    with pytest.raises(InvalidInputError, match="exact inference on 120 rows, more than max_rows=100"):
+    with pytest.raises(InvalidInputError, match="a factor of 120 rows, more than max_rows=100, has not"):
         export(gp, tmp_path / "model.onnx", max_rows=100)
     with pytest.raises(InvalidInputError, match="does not exist"):
         export(gp, tmp_path / "nowhere" / "model.onnx")

@@ -52,6 +52,10 @@ class RowsCovariance:
     def _parts(self, X: Tensor) -> tuple[Tensor, ...]:
         return X.split(max(1, _ENTRIES // len(self.X)))
 
+    def whitening(self) -> Tensor:
+        """Return the matrix W, shape (r, r), whose ``k(x, X) W`` has the squares that lower the prior variance."""
+        return self._root[:, None] * triangular_inverse(self._factor).T
+
     def variance(self, X: Tensor) -> Tensor:
         """Return the variances at points, shape (n,), float64."""
         taken = torch.cat(

@@ -71,20 +71,33 @@ class FourierBasis(Basis):
     def _terms(self) -> list[tuple[Leaf, ...]]:
         return self.kernel.correlated_terms()
 
+    @property
+    def n_terms(self) -> int:
+        """Number of terms of the kernel, which take the columns in turn."""
+        return len(self._terms)
+
     def columns(self, X: Tensor, index: Tensor) -> Tensor:
-        terms = self._terms
-        if len(terms) == 1:
+        if self.n_terms == 1:
             return self._term_columns(X, 0, index)
         found = X.new_zeros(X.shape[0], len(index))
-        for place in range(len(terms)):
-            chosen = (index % len(terms) == place).nonzero()[:, 0]
+        for place in range(self.n_terms):
+            chosen = (index % self.n_terms == place).nonzero()[:, 0]
             if len(chosen):
-                part = self._term_columns(X, place, torch.div(index[chosen], len(terms), rounding_mode="floor"))
+                part = self._term_columns(X, place, torch.div(index[chosen], self.n_terms, rounding_mode="floor"))
                 found = found.index_copy(1, chosen, part)
         return found
 
     def _term_columns(self, X: Tensor, place: int, index: Tensor) -> Tensor:
         """Return columns of one term of the kernel; ``index`` counts within the term."""
+        amplitude, phase = self.waves(X, place, index)
+        if phase is None:
+            return amplitude
+        if phase.requires_grad or amplitude.requires_grad:
+            return torch.sin(phase) * amplitude
+        return phase.sin_().mul_(amplitude)
+
+    def waves(self, X: Tensor, place: int, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return amplitudes and phases, whose sines make columns of one term; a term without waves has no phases."""
         term = self._terms[place]
         per_term = self.size // len(self._terms)
         waves = not all(isinstance(leaf, Constant | Linear) for leaf in term)
@@ -98,12 +111,10 @@ class FourierBasis(Basis):
             if angle is not None:
                 phase = angle if phase is None else phase + angle
         if phase is None:  # a product of constant and linear kernels
-            return amplitude.expand(X.shape[0], len(index))
+            return amplitude.expand(X.shape[0], len(index)), None
         # one sine for every column: cos p = sin(p + pi / 2)
         shift = (index % 2).to(X.dtype) * (math.pi / 2)
-        if phase.requires_grad or amplitude.requires_grad:
-            return torch.sin(phase + shift) * amplitude
-        return phase.add_(shift).sin_().mul_(amplitude)
+        return amplitude, phase + shift if phase.requires_grad else phase.add_(shift)
 
     def with_kernel(self, kernel: Kernel) -> FourierBasis:
         return replace(self, kernel=kernel)
