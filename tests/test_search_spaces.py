@@ -39,11 +39,16 @@ def key(x):
 
 
 def test_points_survive_the_way_to_rows_and_back():
-    space = Space(BOUNDS | {"width": (8, 1024, "log"), "big": (-(10**12), 10**12), "x": (-2, 3.5), "n": [1, 1.5, None]})
+    space = Space(
+        BOUNDS | {"width": (8, 1024, "log"), "big": (10**12 - 10**7, 10**12), "x": (-2, 3.5), "n": [1, 1.5, None]}
+    )
     rows = space.spread(np.random.default_rng(0).uniform(size=(300, len(space.inputs))))
     points = space.points(rows)
     np.testing.assert_allclose(space.rows(points, "x"), rows, atol=1e-15)
     np.testing.assert_allclose(space.spread(space.shares(rows)), rows, atol=1e-15)
+    wide = Space({"n": (0, 10**7), "log": (1, 10**7, "log")})
+    last = wide.rows([{"n": 10**7 - k, "log": 10**7 - k} for k in range(3)], "x")
+    assert (np.abs(np.diff(last, axis=0)) > 2e-9).all()  # two integers are never taken for the same
     assert {type(x["layers"]) for x in points} == {type(x["big"]) for x in points} == {int}
     assert {type(x["rate"]) for x in points} == {type(x["x"]) for x in points} == {float}
     assert {x["n"] for x in points} == {1, 1.5, None}
@@ -398,6 +403,7 @@ def test_the_picture_has_the_values_and_the_best_so_far(maximize):
         ({"a": 3}, "or a list of categories"),
         ({"a": (0, 10**400)}, r"integers up to 10\^12"),
         ({"a": (0.5, 10**400)}, "lower < upper"),
+        ({"a": (0, 10**7 + 1)}, r"at most 10\^7 apart"),
         ({"a": (0, 10**13)}, r"integers up to 10\^12"),
         ({"a": ["b"]}, "at least two categories, all different"),
         ({"a": ["b", "c", "b"]}, "all different"),

@@ -27,7 +27,7 @@ from gigagp.search.loop import Search
 __all__ = ["GigaSampler"]
 
 #: Most values of a parameter with steps, which are the numbers of an integer input.
-_MOST_STEPS = 10**12
+_MOST_STEPS = 10**7
 #: States in which a trial has ended.
 _ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 

@@ -24,8 +24,9 @@ from gigagp.tables import intake
 
 #: Distance in widths of the box within which two points are the same.
 SAME = 1e-9
-#: Largest absolute value of an integer input, so that rounding in float64 returns it.
-_LARGEST = 10**12
+#: Largest absolute value of an integer input, so that rounding in float64 returns it, and the widest range, in which
+#: neighbours are farther apart than `SAME`.
+_LARGEST, _WIDEST = 10**12, 10**7
 #: What a user gives and gets: arrays (k, d) for bounds without names, and dictionaries for named ones.
 Points = np.ndarray | list[dict[str, Any]]
 
@@ -422,8 +423,9 @@ def _named_input(name: Any, given: Any) -> Input:
         raise InvalidInputError(f"{where} be {allowed}; got {short(given)}.")
     lower, upper = ends
     whole = all(isinstance(one, Integral) for one in ends)
-    if whole and max(abs(lower), abs(upper)) > _LARGEST:
-        raise InvalidInputError(f"{where} be integers up to 10^12; got {short(given)}. Give floats for a real input.")
+    if whole and (max(abs(lower), abs(upper)) > _LARGEST or abs(upper - lower) > _WIDEST):
+        msg = f"{where} be integers up to 10^12, and at most 10^7 apart; got {short(given)}"
+        raise InvalidInputError(f"{msg}. Give floats for a real input.")
     if not lower < upper or not max(abs(lower), abs(upper)) <= sys.float_info.max / 2:
         raise InvalidInputError(f"{where} have finite lower < upper; got {short(given)}.")
     log = len(given) == 3
