@@ -28,7 +28,6 @@ from gigagp.inference.sparse_variational.posterior import SparsePosterior
 from gigagp.kernels import RBF, Categorical, Constant, Kernel, Linear, Matern, Product, RationalQuadratic, Sum, White
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.features import waves
-from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.likelihoods import Gaussian
 from gigagp.model.means import FixedMean
@@ -221,7 +220,7 @@ def _block(graph: _Graph, kernel: Kernel, X: str, Z: Tensor) -> str:
         return _folded(graph, _operator(kernel), [_block(graph, part, X, Z) for part in kernel.parts])
     if type(kernel) in (White, Constant):
         return graph("Mul", _ones(graph, X), kernel.block(Z[:1], Z))
-    if not isinstance(kernel, Leaf) or type(kernel) not in (Linear, *_STATIONARY):
+    if type(kernel) not in (Linear, *_STATIONARY) or not isinstance(kernel, Linear | StationaryKernel):
         _refuse_kernel(kernel)
     what = f"a {type(kernel).__name__} kernel with this metric"
     scaled = graph.affine(kernel.scale, X, d, what)
