@@ -85,7 +85,7 @@ def test_the_weights_are_the_posterior_of_their_precisions() -> None:
     gp = GPRegressor(
         kernels.RBF([0.5], 1.0), RelevanceVectorMachine(), None, noise_variance=NOISE, mean="zero", standardize=False
     ).fit(X, y)
-    weights, index = gp.posterior_.weights, gp.posterior_._kept()
+    weights, index = gp.posterior_.weights, gp.posterior_.kept
     Phi = gp.posterior_.basis.columns(torch.tensor(X), index).numpy()
     precision = weights.log_precision[index].exp().numpy()
     covariance = np.linalg.inv(np.diag(precision) + Phi.T @ Phi / NOISE)
