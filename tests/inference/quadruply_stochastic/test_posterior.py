@@ -329,7 +329,7 @@ def test_relevance_vectors():
     assert np.mean((gp.predict(x) - truth) ** 2) < 0.1**2 * share * (1 + 4 * np.sqrt(2 / len(kept)))
     weights = gp.posterior_.weights
     variance = weights.root().square().sum(1)
-    index = gp.posterior_._kept()
+    index = gp.posterior_.kept
     balance = weights.log_precision[index].exp() * (weights.mean[index, 0].square() + variance[index])
     assert float((balance - 1).abs().max()) < 1e-6
     with pytest.raises(InvalidInputError, match=r"relevance_vectors are those of inference\.RelevanceVectorMachine"):

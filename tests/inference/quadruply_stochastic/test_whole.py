@@ -277,7 +277,7 @@ def test_relevance_vectors_of_a_noisy_sinc():
     ).fit(x, y)
     assert 5 <= len(gp.posterior_.relevance_vectors) <= 16
     assert np.sqrt(np.mean((gp.predict(x) - truth) ** 2)) < 0.03
-    weights, index = gp.posterior_.weights, gp.posterior_._kept()
+    weights, index = gp.posterior_.weights, gp.posterior_.kept
     squares = weights.mean[index, 0].square() + weights.root().square().sum(1)[index]
     assert float((weights.log_precision[index].exp() * squares - 1).abs().max()) < 1e-6
 
