@@ -44,6 +44,7 @@ RUNS = {
     "memory": "--rows 300 --inputs 3 --test-rows 50 --json OUT/rows.json",
     "mixed_precision": "--data DATA --table pol --rows 60 --json OUT/rows.json",
     "mixed_table": "--rows 60 --test-rows 20 --ways dummies trees --json OUT/rows.json",
+    "model_choice": "--data DATA --tables kin40k noise --rows 40 --models plain rq auto boosting --json OUT/rows.json",
     "noise_free": "--data DATA --cases smooth --methods Exact --rows 60 --json OUT/rows.json",
     "paired_fits": "--before SRC --cases 'default, 60 rows' --runs 1 --json OUT/rows.json",
     "pictures": "--out OUT",

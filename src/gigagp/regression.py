@@ -80,7 +80,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     ----------
     kernel : Kernel, "auto", "average", "choose" or None, default None
         Kernel of the prior, whose values are the start of learning. None: ``kernels.Matern(nu=1.5)`` with one
-        lengthscale per input. ``"average"`` mixes the exact posteriors of several kernels, ``"choose"`` takes one by
+        lengthscale per input. ``"average"`` mixes the posteriors of several kernels, ``"choose"`` takes one by
         the evidence of some rows, and ``"auto"`` averages up to 2,000 rows and chooses beyond
         (`gigagp.estimators.choices.kernel_rules`).
     inference : one of `gigagp.inference` or "auto", default "auto"

@@ -153,6 +153,17 @@ def test_a_time_budget_ends_a_choice(monkeypatch):
     assert len(long.kernel_choice_.tried) == len(FOUR)
 
 
+@pytest.mark.parametrize("rule", ["choose", "average"])
+def test_more_hyperparameters_than_rows_tell_are_not_tried(rule):
+    """Twelve inputs: the sums have 27 hyperparameters, which 60 rows cannot tell, and all others 14 or 15."""
+    wide = np.concatenate([X, np.random.default_rng(5).normal(size=(60, 10))], 1)
+    choice = GPRegressor(rule).fit(wide, Y).kernel_choice_
+    assert [one.name for one in choice.tried] == ["matern32", "rq"]
+    assert [name for name, _ in choice.dropped] == list(FOUR[2:])
+    assert all("27 hyperparameters" in line for line in choice.lines()[-2:])
+    assert len(GPRegressor(rule).fit(X, Y).kernel_choice_.tried) > 2
+
+
 def test_a_period_is_not_found_in_noise():
     rng = np.random.default_rng(2)
     x = torch.from_numpy(np.sort(rng.uniform(size=400)))
@@ -210,8 +221,10 @@ def test_an_inert_hyperparameter_costs_nothing():
 def test_the_weights_are_tempered_evidence():
     gp = GPRegressor("average").fit(X, Y)
     assert isinstance(gp.posterior_, MixturePosterior)
-    tried = gp.kernel_choice_.tried
-    assert [one.name for one in tried] == list(FOUR)
+    tried, ((dropped, why),) = gp.kernel_choice_.tried, gp.kernel_choice_.dropped
+    assert [one.name for one in tried] == [name for name in FOUR if name != dropped]
+    assert dropped in FOUR[2:], "the two sums are rivals"
+    assert why in gp.describe()
     assert sum(one.weight for one in tried) == pytest.approx(1)
     expected = np.exp(np.array([min(one.gain, one.left_out_gain) for one in tried]) / 10)
     expected[[bool(one.refusal) for one in tried]] = 0
@@ -247,8 +260,78 @@ def test_answers_of_an_average():
         for t in np.linspace(0.5 / 400, 1 - 0.5 / 400, 400)
     )
     np.testing.assert_allclose(inside, 0.8, rtol=1e-3)
-    with pytest.raises(AttributeError, match="partial_fit"):
-        gp.partial_fit(X, Y)
+
+
+@pytest.mark.parametrize("method", [inference.Exact(), inference.Vecchia(80, 80)])
+def test_further_rows_change_the_weights(method):
+    """Each kernel is conditioned, and weighted by how well it foresaw the rows, as the evidence weights it."""
+    gp = GPRegressor("average", method).fit(X[:40], Y[:40])
+    grown = gp.condition_on(X[40:], Y[40:])
+    assert grown.posterior_.n_rows == 60
+    logs, means = [], []
+    for weight, one in zip(gp.posterior_.weights, gp.posterior_.components, strict=True):
+        points, targets = (torch.from_numpy(gp.scaling_.inputs(X))), torch.from_numpy(gp.scaling_.targets(Y[:, None]))
+        H = one.model.kernel.block(points, points) + one.model.noise_variance * torch.eye(60)
+        values = [_restricted(H[:n, :n], targets[:n, 0]) for n in (40, 60)]
+        logs.append(float(weight.log()) + (values[1] - values[0]) / 10)
+        trend = torch.linalg.solve(H, torch.cat([targets, torch.ones(60, 1).double()], 1))
+        beta = trend[:, 0].sum() / trend[:, 1].sum()
+        cross = one.model.kernel.block(torch.from_numpy(gp.scaling_.inputs(NEW)), points)
+        means.append(beta + cross @ (trend[:, 0] - beta * trend[:, 1]))
+    weights = torch.tensor(logs).double().softmax(0)
+    np.testing.assert_allclose(grown.posterior_.weights, weights.sort(descending=True).values, rtol=1e-6)
+    assert not np.allclose(np.sort(gp.posterior_.weights), np.sort(weights), rtol=1e-3), "the rows say nothing"
+    expected = gp.scaling_.original((weights @ torch.stack(means))[:, None].numpy())[:, 0]
+    np.testing.assert_allclose(grown.predict(NEW), expected, rtol=1e-6)
+
+
+def _restricted(H: torch.Tensor, y: torch.Tensor) -> float:
+    """Return the log density of rows at the most likely constant mean."""
+    ones = torch.ones_like(y)
+    solved = torch.linalg.solve(H, torch.stack([y, ones], 1))
+    error = y - (ones @ solved[:, 0]) / (ones @ solved[:, 1])
+    return float(-0.5 * (error @ torch.linalg.solve(H, error) + torch.logdet(H) + len(y) * np.log(2 * np.pi)))
+
+
+def test_neighbours_are_averaged(tmp_path):
+    """With all rows as neighbours, the mixture of the best kernels is that of dense algebra, also from a file."""
+    gp = GPRegressor("average", inference.Vecchia(80, 80)).fit(X, Y)
+    tried = [one for one in gp.kernel_choice_.tried if one.weight]
+    assert gp.kernel_choice_.rule == "average"
+    assert 2 <= len(tried) <= 3
+    assert [one.kind for one in gp.posterior_.components] == ["vecchia"] * len(tried)
+    np.testing.assert_allclose(sorted(one.weight for one in tried), sorted(gp.posterior_.weights.tolist()))
+    parts = [
+        GPRegressor(
+            one.model.kernel,
+            inference.Exact(),
+            optimizer=None,
+            noise_variance=float(one.model.noise_variance),
+            hyperparameter_units="standardized",
+        ).fit(X, Y)
+        for one in gp.posterior_.components
+    ]
+    weights = gp.posterior_.weights.numpy()
+    moments = [one.predict(NEW, return_cov=True) for one in parts]
+    mean = sum(w * one for w, (one, _) in zip(weights, moments, strict=True))
+    second = sum(w * (C + np.outer(one, one)) for w, (one, C) in zip(weights, moments, strict=True))
+    found, covariance = gp.predict(NEW, return_cov=True)
+    np.testing.assert_allclose(found, mean, rtol=1e-7)
+    np.testing.assert_allclose(covariance, second - np.outer(mean, mean), rtol=1e-5, atol=1e-9)
+    assert not np.allclose(found, moments[0][0], rtol=1e-4), "one kernel says the same"
+    samples = gp.sample_y(NEW, 2000)
+    std = np.sqrt(np.diag(covariance))
+    assert (np.abs(samples.mean(1) - found) < 4 * std / np.sqrt(2000)).all()
+    low, high = gp.predict_quantile(NEW, [0.1, 0.9]).T
+    assert (low < found).all()
+    assert (found < high).all()
+    gp.save(tmp_path / "m.gp")
+    again = gigagp.load(tmp_path / "m.gp")
+    for one, other in zip(again.predict(NEW, return_cov=True), (found, covariance), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(
+        again.condition_on(NEW, NEW[:, 0]).predict(X), gp.condition_on(NEW, NEW[:, 0]).predict(X)
+    )
 
 
 def test_validation_rows_are_scored():
@@ -274,7 +357,7 @@ def test_a_time_budget_leaves_kernels_out(monkeypatch):
     assert short.history_.interrupted == "time budget"
     assert "time budget" in short.describe()
     assert sum(one.weight for one in short.kernel_choice_.tried) == pytest.approx(1)
-    assert len(long.kernel_choice_.tried) == len(FOUR)
+    assert len(long.kernel_choice_.tried) + len(long.kernel_choice_.dropped) == len(FOUR)
     assert long.history_.interrupted == ""
 
 
@@ -492,7 +575,7 @@ def test_manners_of_scikit_learn():
         ({"kernel": "auto", "likelihood": "poisson"}, "Gaussian noise"),
         ({"kernel": "average", "likelihood": "student-t"}, "Gaussian noise"),
         ({"kernel": "average", "inference": inference.Iterative()}, "inference.Exact"),
-        ({"kernel": "average", "inference": inference.Grid(size=9)}, "exact posteriors"),
+        ({"kernel": "average", "inference": inference.Grid(size=9)}, "same rows"),
     ],
 )
 def test_what_does_not_work_is_refused(arguments, word):

@@ -211,6 +211,11 @@ def test_a_state_gives_the_same_answers(known):
         (lambda t, h: h["others"][0].update(noise_variance=-1.0), "noise_variance"),
         (lambda t, h: h["others"][0].update(kernel=RBF(1.0).bind(3).to_dict()), "n_inputs|bound"),
         (lambda t, h: h["others"][0].update(kernel={"kernel": "RBF"}), "bound to 2 inputs"),
+        (lambda t, h: h["others"][1].update(kind="mixture"), "no component of kind 'mixture'"),
+        (lambda t, h: h["first"].update(state=3), "state"),
+        (lambda t, h: h.update(temperature=0.0), "temperature"),
+        (lambda t, h: t.update({"others.7.X": t["X"]}), "others.7.X"),
+        (lambda t, h: t.update({"others.0.gram": t["X"]}), "gram"),
     ],
 )
 def test_a_state_that_is_not_sound_is_refused(change, word):
@@ -219,6 +224,16 @@ def test_a_state_that_is_not_sound_is_refused(change, word):
     change(tensors, header)
     with pytest.raises((ModelFileError, InvalidInputError), match=word):
         MixturePosterior.from_state(tensors, header, saved_with(mixture.model))
+
+
+def test_a_state_of_an_earlier_version_has_exact_components():
+    mixture = made_mixture(made_table())
+    tensors, header = mixture.state()
+    header = {"others": [{name: one[name] for name in ("kernel", "noise_variance")} for one in header["others"]]}
+    again = MixturePosterior.from_state(tensors, header, saved_with(mixture.model))
+    points = torch.from_numpy(NEW)
+    assert torch.equal(again.covariance(points), mixture.covariance(points))
+    assert again.temperature == 1.0
 
 
 def test_weights_of_a_file_keep_their_bits():

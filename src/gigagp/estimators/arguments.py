@@ -13,7 +13,8 @@ import torch
 
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.estimators.estimator import Estimator
-from gigagp.inference import Exact, Inference
+from gigagp.inference import Exact, Inference, Vecchia
+from gigagp.inference.automatic import Automatic
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Constant, Kernel, Matern, White
 from gigagp.kernels.stationary import require_taken
@@ -129,10 +130,10 @@ class Arguments:
         if self.optimizer is None:
             msg = f"{start} learns every candidate, and optimizer=None learns nothing. Give a kernel, or an optimizer."
             raise InvalidInputError(msg)
-        if kernel == "average" and not isinstance(inference, Exact):
+        if kernel == "average" and not isinstance(inference, Exact | Vecchia | Automatic):
             raise InvalidInputError(
-                f'{start} mixes exact posteriors; got {inference!r}, which is also what "auto" means for large tables. '
-                'Use inference.Exact(), or kernel="auto".'
+                f"{start} mixes posteriors of the same rows; got {inference!r}. Use inference.Exact() or Vecchia(), or "
+                'inference="auto", or kernel="auto".'
             )
 
     def check_transform(self, n_targets: int = 1, *, streams: bool = False) -> None:

@@ -41,7 +41,7 @@ from gigagp.estimators.fit_checks.structured_noise import warn_of_structured_noi
 from gigagp.estimators.guard import finite_means
 from gigagp.estimators.metrics import gaussian_nll, rmse
 from gigagp.estimators.planning import require_time, resolve_inference, resolve_streaming
-from gigagp.inference import Inference
+from gigagp.inference import Exact, Inference
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.automatic.objective import AutomaticObjective
 from gigagp.inference.automatic.plan import Plan
@@ -180,6 +180,7 @@ class _Begun(NamedTuple):
 
     objective: TableObjective
     model: Model
+    optimizer: Any  # that goes on from the model
     scaling: Scaling
     trace: Trace
     generator: torch.Generator
@@ -220,7 +221,7 @@ class _Job(ABC):
         solves = None if log is None or current_run().processes is not None else log.solves
         with running(solves=solves):
             posterior = learn_posterior(
-                begun.objective, begun.model, arguments.optimizer, trace, begun.generator, arguments.deadline
+                begun.objective, begun.model, begun.optimizer, trace, begun.generator, arguments.deadline
             )
         ended_early = trace.history.interrupted in ("learning", "time budget")
         if isinstance(arguments.likelihood, Gaussian):
@@ -230,11 +231,15 @@ class _Job(ABC):
                 log.remove()
             else:  # the state of a pass over the rows
                 Path(self.checkpoint).unlink(missing_ok=True)
-        inference, plan = self.inference, None
-        if isinstance(begun.objective, AutomaticObjective):
-            inference, plan = begun.objective.inference, begun.objective.plan
-        ended = posterior, begun.scaling, trace.history, inference
-        return Fitted(*ended, arguments.optimizer, arguments.likelihood, plan, begun.transform, begun.choice)
+        ended = posterior, begun.scaling, trace.history
+        return Fitted(*ended, *self._ran(begun.objective), begun.transform, begun.choice)
+
+    def _ran(self, objective: TableObjective) -> tuple[Inference, Any, Likelihood, Plan | None]:
+        """Return the inference, the optimizer and the likelihood that ran, and the forecast where there was one."""
+        own = self.arguments.optimizer, self.arguments.likelihood
+        if isinstance(objective, AutomaticObjective):
+            return objective.inference, *own, objective.plan
+        return self.inference, *own, None
 
     def check(self, begun: _Begun, fitted: Fitted) -> None:
         """Warn of few targets that spoil a fit, structure in the noise, and learning that ends in noise."""
@@ -303,14 +308,17 @@ class _Held(_Job):
             validation = encoded_validation(fitted_encoder(estimator), self.validation)
             validate = _validation_scorer(validation, problem.scaling, table, transform)
         averages, choice, least_noise, rule = False, None, 0.0, estimator.kernel
+        optimizer = arguments.optimizer
         if isinstance(rule, str):
             may_average = not arguments.likelihood.is_scale_mixture
             averages = may_average and kernel_rules.averages(rule, inference, table, self.checkpoint)
-            if not averages:
+            if averages:
+                kernel_rules.require_average(table, self.checkpoint)
+            else:
                 settings = inference, arguments.optimizer, generator, arguments.deadline
-                model, choice, least_noise = kernel_rules.pick(rule, objective, model, *settings)
+                model, optimizer, choice, least_noise = kernel_rules.pick(rule, objective, model, *settings)
         trace = Trace(History(), meter, validate)
-        found = objective, model, problem.scaling, trace, generator, rows, is_spoiled
+        found = objective, model, optimizer, problem.scaling, trace, generator, rows, is_spoiled
         return _Begun(*found, transform, choice, averages, least_noise)
 
     def _rows(self) -> poor_fits.Rows:
@@ -343,17 +351,19 @@ class _Held(_Job):
         """Learn every kernel, and return the mixture of their posteriors."""
         arguments, objective, deadline = self.arguments, begun.objective, self.arguments.deadline
 
-        def learn(start: Model) -> tuple[Posterior, History]:
+        def learn(start: Model, optimizer: object) -> tuple[Posterior, History]:
             trace = Trace(History(), begun.trace.meter, begun.trace.validate)
             seed = spawn(begun.generator)
-            found = learn_posterior(objective, start, arguments.optimizer, trace, seed, deadline)
+            found = learn_posterior(objective, start, optimizer, trace, seed, deadline)
             return _supported(arguments, objective, found, start, trace.history)[0], trace.history
 
-        mixture, history, choice = kernel_rules.average(
-            objective, begun.model, self.inference, learn, deadline, self.checkpoint
-        )
-        ended = mixture, begun.scaling, history, self.inference
-        return Fitted(*ended, arguments.optimizer, arguments.likelihood, None, begun.transform, choice, self.note)
+        given = objective, begun.model, self.inference, learn, arguments.optimizer
+        if isinstance(self.inference, Exact):
+            mixture, history, choice = kernel_rules.average(*given, deadline)
+        else:
+            mixture, history, choice = kernel_rules.average_of_some_rows(*given, begun.generator, deadline)
+        ended = mixture, begun.scaling, history
+        return Fitted(*ended, *self._ran(objective), begun.transform, choice, self.note)
 
 
 @dataclass(frozen=True)
@@ -396,7 +406,7 @@ class _Streamed(_Job):
             trace.log = open_checkpoint(checkpoint, estimator, optimizer, found.objective, found.model, extra)
         sample = _sample(found.objective.table, found.scaling)
         is_spoiled = self.watches and poor_fits.warn_of_extreme_targets(sample)
-        return _Begun(found.objective, found.model, found.scaling, trace, generator, sample, is_spoiled)
+        return _Begun(found.objective, found.model, optimizer, found.scaling, trace, generator, sample, is_spoiled)
 
     def learn(self, begun: _Begun) -> Fitted:
         """Learn and compute the posterior; rows that cannot be read any more come with advice."""
@@ -621,9 +631,9 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
     ):
         objective = inference.planning(problem.table(), model, spawn(generator))
         settings = inference, arguments.optimizer, generator, arguments.deadline
-        model = kernel_rules.pick(estimator.kernel, objective, model, *settings).model
-        if isinstance(arguments.optimizer, Auto):
-            model = arguments.optimizer.run(objective, model, Trace(History(), meter), spawn(generator))
+        model, optimizer, *_ = kernel_rules.pick(estimator.kernel, objective, model, *settings)
+        if isinstance(optimizer, Auto):
+            model = optimizer.run(objective, model, Trace(History(), meter), spawn(generator))
         return objective.plan_at(model), problem.scaling
 
 

@@ -65,10 +65,13 @@ def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, metho
     estimator._adopt(posterior, estimator.scaling_)
     if refit:
         start = copy.copy(estimator)
-        start.kernel, start.noise_variance = estimator.kernel_, estimator.noise_variance_
+        if not estimator.posterior_.is_mixture:  # which begins with the rule for its kernels again
+            start.kernel, start.noise_variance = estimator.kernel_, estimator.noise_variance_
         start.outputs = estimator.outputs_
         fitted = fit_rows(Arguments.of(start), *_rows_of(estimator))
-        estimator._take(fitted._replace(choice=estimator.kernel_choice_), one_target=estimator._one_target)
+        estimator._take(
+            fitted._replace(choice=fitted.choice or estimator.kernel_choice_), one_target=estimator._one_target
+        )
         warn_of_interruption(estimator.history_, None)
 
 

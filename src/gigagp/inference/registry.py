@@ -87,11 +87,11 @@ def restore_posterior(
 
     The header and the tensors are those of the posterior's state. Raises `ModelFileError` if they are not valid.
     """
-    kind = header["kind"]
-    found = posterior_kinds(more).get(kind) if isinstance(kind, str) else None
+    kind, kinds = header["kind"], posterior_kinds(more)
+    found = kinds.get(kind) if isinstance(kind, str) else None
     if found is None:
         raise ModelFileError(f"the model file holds a posterior of unknown kind: {str(kind)[:60]!r}.")
-    return found.from_state(tensors, dict(header), saved)
+    return found.from_state(tensors, dict(header), saved._replace(kinds=kinds))
 
 
 def streaming_names() -> str:

@@ -24,7 +24,10 @@ _KERNEL = record(
     },
     {"refusal": text},  # files of earlier versions have none
 )
-_CHOICE = record({"rule": one_of("average", "choose"), "n_rows": whole(1), "tried": listing(_KERNEL)})
+_CHOICE = record(
+    {"rule": one_of("average", "choose"), "n_rows": whole(1), "tried": listing(_KERNEL)},
+    {"dropped": listing(listing(text, 2))},
+)
 
 
 class TriedKernel(NamedTuple):
@@ -45,6 +48,7 @@ class KernelChoice:
     rule: Literal["average", "choose"]
     n_rows: int  # number of rows that the gains are computed from
     tried: tuple[TriedKernel, ...]  # the default comes first
+    dropped: tuple[tuple[str, str], ...] = ()  # kernels that were not worth learning, and why
 
     def lines(self) -> list[str]:
         """Return a description, one line for the rule and one for each candidate."""
@@ -62,11 +66,17 @@ class KernelChoice:
                 else "default"
             )
             found.append(f"  {one.name:24s} {gain:52s} {end}".rstrip())
-        return found
+        return found + [f"  {name:24s} {why}" for name, why in self.dropped]
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for a model file."""
-        return {"rule": self.rule, "n_rows": self.n_rows, "tried": [one._asdict() for one in self.tried]}
+        tried = [one._asdict() for one in self.tried]
+        return {
+            "rule": self.rule,
+            "n_rows": self.n_rows,
+            "tried": tried,
+            "dropped": [list(one) for one in self.dropped],
+        }
 
     @classmethod
     def from_plain(cls, data: Any) -> KernelChoice:
@@ -75,4 +85,5 @@ class KernelChoice:
         tried = tuple(
             TriedKernel(**{name: one[name] for name in TriedKernel._fields if name in one}) for one in data["tried"]
         )
-        return cls(data["rule"], data["n_rows"], tried)
+        dropped = tuple((name, why) for name, why in data.get("dropped", ()))  # earlier versions had none
+        return cls(data["rule"], data["n_rows"], tried, dropped)

@@ -3,15 +3,17 @@
 Candidates are compared by Laplace's approximation of the evidence, and by the log densities of left-out rows
 (`gigagp.inference.exact.evidence`, `gigagp.inference.contract.left_out`); the smaller of the two gains counts. On
 windows of a sound, a period that was found in 200 rows gained up to 44 nats of evidence, and lost 40 to 119 nats where
-rows were left out and 0.3 nats a row on new rows.
+rows were left out and 0.3 nats a row on new rows. All but the default begin where that was learned, which takes half of
+the steps.
 
 Nor is a kernel taken that predicts left-out quarters of the rows worse than the default by their CRPS, which counts an
 error by its size (`Trial.predicts_worse`). Where most targets are exact they decide the evidence and the log densities
 alone, and the next row tells little of how a kernel fills gaps: an RBF with a small Matern part beside it won on single
 rows of ``dslabs::death_prob``, and had three times the CRPS of the default where a quarter was left out.
 
-- ``"average"`` learns the candidates on all rows, and mixes their exact posteriors with weights ``exp(gain / 10)``.
-  With all of the gain, which is nearly a choice, it won less often.
+- ``"average"`` mixes posteriors with weights ``exp(gain / 10)``. With all of the gain, which is nearly a choice, it won
+  less often. Exact inference learns the candidates on all rows, of two sums the better one. Other methods mix the best
+  three of a choice: the heaviest is learned on all rows, and the others predict from neighbours.
 - ``"choose"`` learns the candidates on the same few random rows; those of a large table are given their neighbours
   among all rows, because alone they lie too far apart to show its short scales. It takes the best one if it gains a
   margin of evidence, two standard errors, and anything at all in left-out rows, and keeps the default otherwise. The
@@ -42,6 +44,7 @@ from gigagp.inference.automatic.objective import LeftOutRows
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.evidence import laplace_evidence
 from gigagp.inference.exact.mixture_posterior import MixturePosterior, require_factors
@@ -49,9 +52,10 @@ from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic, Sum
 from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled
-from gigagp.optimization import History
+from gigagp.optimization import Auto, History
 from gigagp.runtime.progress import current
 from gigagp.settings.random import spawn
 
@@ -62,18 +66,29 @@ AVERAGED_ROWS = 2000
 CHOICE_ROWS, NEIGHBOUR_ROWS = 500, 2000
 #: Random parts of the rows that are left out one after another.
 _PARTS = 4
+#: Rows for each hyperparameter that a candidate needs at least, alone and given neighbours: there sums of 20 inputs and
+#: more took most of the time, and won nowhere.
+_ROWS_EACH, _NEIGHBOUR_ROWS_EACH = 4, 48
 #: Share of the time before a deadline that a choice may take.
 _CHOICE_SHARE = 0.3
 #: Largest number of gradients on the subset after its first stage.
 _POLISH_STEPS = 40
-#: Weight, relative to the heaviest, below which a component is left out.
-_NEGLIGIBLE = 1e-3
+#: Largest number of evaluations from a start that is near the optimum: on all rows, on some of them, and those after
+#: which the better one of two sums is known.
+_STEPS, _SUBSET_STEPS, _RIVAL_STEPS = 30, 15, 7
+#: The same on a guide of all rows, where the fit goes on with the chosen kernel.
+_GUIDE_STEPS = 10
+#: Weight, relative to the heaviest, below which a component is left out, and most components of an average of kernels
+#: that were learned on some rows.
+_NEGLIGIBLE, _MOST_MIXED = 1e-3, 3
 #: Least noise variance of a candidate, relative to that of the default. Where inputs repeat, a rough part of a sum
 #: takes the noise's place between different inputs. Equal targets of equal inputs then gain hundreds of nats as the
 #: noise falls to nothing, and the density of a new target explodes.
 _LEAST_NOISE = 1e-3
-#: From a model to its posterior on all rows, and the history of learning it.
-Learn = Callable[[Model], tuple[Posterior, History]]
+#: From a model and an optimizer to the posterior on all rows, and the history of learning it.
+Learn = Callable[[Model, object], tuple[Posterior, History]]
+#: Kernels that are not worth learning, and why.
+Dropped = tuple[tuple[str, str], ...]
 
 
 def averages(kernel: object, inference: Inference, table: TrainingTable, checkpoint: object = None) -> bool:
@@ -125,9 +140,10 @@ class _Kernel(Trial):
 
 
 class Picked(NamedTuple):
-    """What a fit goes on from, what was tried, and the noise that the default kernel has learned beside another one."""
+    """Where a fit goes on and with which optimizer, what was tried, and the noise of the default kernel beside it."""
 
     model: Model
+    optimizer: object
     choice: KernelChoice | None = None
     least_noise: float = 0.0
 
@@ -148,11 +164,28 @@ def pick(
     deadline, kernels are tried for a share of the time that is left.
     """
     if kernel not in ("auto", "choose"):
-        return Picked(model)
+        return Picked(model, optimizer)
+    (default, *others), dropped, optimizer = _tried(objective, model, inference, optimizer, generator, deadline)
+    best = decide(default, others, lambda one: one.objection(default), lambda one: one.gain(default).least)
+    trials = default, *others
+    choice = _choice("choose", trials, [float(one is best) for one in trials], dropped)
+    keeps_noise = best is default or default.model.noise_is_known
+    return Picked(best.model, optimizer, choice, 0.0 if keeps_noise else float(default.model.noise_variance))
+
+
+def _tried(
+    objective: TableObjective,
+    model: Model,
+    inference: Inference,
+    optimizer: object,
+    generator: torch.Generator,
+    deadline: float,
+) -> tuple[list[_Kernel], Dropped, object]:
+    """Return the candidates as learned on some rows, what was left out, and the optimizer that goes on from there."""
     sees_all = _sees_all_rows(objective, model)
     rows = objective.draw_rows(min(CHOICE_ROWS, objective.n_rows), spawn(generator))
     subset = objective.subset(rows)
-    candidates = _candidates(model, inference, subset.table, many_rows=sees_all)
+    candidates, dropped = _candidates(model, inference, subset.table, many_rows=sees_all)
     trials: list[_Kernel] = []
     began = time.monotonic()
     current().phase("choosing a kernel", len(candidates), unit="kernel")
@@ -160,25 +193,34 @@ def pick(
         spent = time.monotonic() - began
         if trials and spent * (1 + 1 / len(trials)) > _CHOICE_SHARE * (deadline - began):
             break
-        with unshown(), suppress(*([] if name == DEFAULT else FAILURES)):
+        known = trials[0].model if trials else None
+        with unshown(), suppress(*([] if known is None else FAILURES)):
             if sees_all:
-                trials.append(_given_neighbours(name, candidate, objective.table, optimizer))
+                trials.append(_given_neighbours(name, candidate, known, objective.table, optimizer))
             else:
-                trials.append(_on_subset(name, candidate, subset, rows, optimizer))
+                trials.append(_on_subset(name, candidate, known, subset, rows, optimizer))
         current().step()
-    default, *others = trials
-    best = decide(default, others, lambda one: one.objection(default), lambda one: one.gain(default).least)
-    choice = _choice("choose", len(default.densities), trials, [float(one is best) for one in trials])
-    keeps_noise = best is default or default.model.noise_is_known
-    return Picked(best.model, choice, 0.0 if keeps_noise else float(default.model.noise_variance))
+    if sees_all and isinstance(optimizer, Auto):  # random rows alone would lead away from what all rows show
+        optimizer = replace(
+            optimizer,
+            subset_sizes=(CHOICE_ROWS,),
+            subset_steps=1,
+            rougher_starts=False,
+            guide_steps=min(_GUIDE_STEPS, optimizer.guide_steps),
+        )
+    return trials, dropped, optimizer
 
 
-def _on_subset(name: str, candidate: Model, subset: ExactObjective, rows: torch.Tensor, optimizer: object) -> _Kernel:
-    """Learn a candidate exactly on some rows, without regard to the others."""
+def _on_subset(
+    name: str, candidate: Model, known: Model | None, subset: ExactObjective, rows: torch.Tensor, optimizer: object
+) -> _Kernel:
+    """Learn a candidate exactly on some rows, without regard to the others; ``known`` is the learned default."""
     # Learning must end at the optimum: after the first stage alone, the evidence of the default was 90 nats too low on
     # a table without noise.
-    start, own = candidate.take_rows(rows), torch.Generator().manual_seed(0)
-    found = learned(subset, start, optimizer, own, _POLISH_STEPS)
+    own = torch.Generator().manual_seed(0)
+    start = candidate if known is None else start_from(known, candidate, subset.target_variance)
+    steps = None if known is None else _SUBSET_STEPS
+    found = learned(subset, start.take_rows(rows), optimizer, own, _POLISH_STEPS, steps=steps)
     model = replace(candidate, kernel=found.kernel)
     if not candidate.noise_is_known:
         model = replace(model, noise_variance=found.noise_variance)
@@ -194,18 +236,21 @@ def _sees_all_rows(objective: TableObjective, model: Model) -> bool:
     return is_gaussian and objective.n_rows > CHOICE_ROWS and is_compiled(model.kernel, objective.table.X.device)
 
 
-def _given_neighbours(name: str, candidate: Model, table: TrainingTable, optimizer: object) -> _Kernel:
+def _given_neighbours(
+    name: str, candidate: Model, known: Model | None, table: TrainingTable, optimizer: object
+) -> _Kernel:
     """Learn a candidate on the likelihood of some rows given their neighbours, and predict as many left-out ones.
 
-    The evidence is approximated as in the Bayesian information criterion.
+    ``known`` is the learned default. The evidence is approximated as in the Bayesian information criterion.
     """
     objective = VecchiaObjective.on_some_rows(table, NEIGHBOUR_ROWS)
-    own = torch.Generator().manual_seed(0)
-    found = learned(objective, candidate, optimizer, own, _POLISH_STEPS, CHOICE_ROWS)
+    own, steps = torch.Generator().manual_seed(0), None
+    if known is not None:  # random rows alone would lead away from it
+        candidate, steps = start_from(known, candidate, objective.target_variance), 1
+    found = learned(objective, candidate, optimizer, own, _POLISH_STEPS, CHOICE_ROWS, steps=steps)
     value = objective.evaluate(found).value
     assert value is not None, "Vecchia's likelihood has one"
-    count = sum(one.numel() for name, one in found.parameters().items() if name in found.learned_names())
-    evidence = value / objective.share - 0.5 * count * math.log(objective.n_rows / objective.share)
+    evidence = value / objective.share - 0.5 * n_learned(found) * math.log(objective.n_rows / objective.share)
     pool, graph = pool_of(found, table), objective.graph_of(found)
     left_out = LeftOutRows.of(pool, table, graph, objective.n_neighbours, NEIGHBOUR_ROWS)
     densities = left_out.densities().masked_fill(left_out.repeated, 0.0)  # which tell of the noise alone
@@ -218,33 +263,27 @@ def average(
     model: Model,
     inference: Inference,
     learn: Learn,
+    optimizer: object,
     deadline: float = math.inf,
-    checkpoint: object = None,
 ) -> tuple[MixturePosterior, History, KernelChoice]:
     """Return the mixture of the posteriors of the candidates, the history of the heaviest, and what was tried.
 
     The mean and the noise are those of the given start. ``learn`` returns the exact posterior of all rows after
-    learning from a start, and the history. After Ctrl-C the remaining kernels are left out, and so is one that would
-    end after the deadline if it took as long as the slowest so far. A checkpoint is refused, because it logs one
-    kernel.
+    learning from a start with an optimizer, and the history. The default kernel is learned as without an average; the
+    others begin near it. After Ctrl-C the remaining kernels are left out, and so is one that would end after the
+    deadline if it took as long as the slowest so far.
     """
-    if checkpoint is not None:
-        msg = 'checkpoint of GPRegressor.fit must be None with kernel="average", which is for short fits; got a file.'
-        raise InvalidInputError(msg)
-    if objective.table.n_targets > 1:
-        raise InvalidInputError(
-            'kernel="average" of GPRegressor weights kernels for one target; got '
-            f'{objective.table.n_targets} that share it. Use outputs="independent", or give a kernel.'
-        )
-    candidates = _candidates(model, inference, objective.table)
-    require_factors(objective.table, len(candidates))
+    waiting, dropped = _candidates(model, inference, objective.table)
+    require_factors(objective.table, len(waiting))
     trials: list[_Kernel] = []
     posteriors: list[ExactPosterior] = []
     histories: list[History] = []
     raised: list[list[warnings.WarningMessage]] = []
-    slowest = 0.0
-    current().phase("averaging kernels", len(candidates), unit="kernel", then=0.0)
-    for name, candidate in candidates.items():
+    slowest, going_on = 0.0, optimizer
+    current().phase("averaging kernels", len(waiting), unit="kernel", then=0.0)
+    while waiting:
+        name, candidate = next(iter(waiting.items()))
+        del waiting[name]
         began = time.monotonic()
         if trials and began + slowest > deadline:
             histories[-1].interrupted = "time budget"
@@ -252,7 +291,7 @@ def average(
         with warnings.catch_warnings(record=True) as caught, suppress(*([] if name == DEFAULT else FAILURES)):
             warnings.simplefilter("always")
             with current().inside():
-                posterior, history = learn(candidate)
+                posterior, history = learn(candidate, going_on)
             assert isinstance(posterior, ExactPosterior), "the inference is exact"
             trials.append(_Kernel.of(name, posterior.model, posterior))
             posteriors.append(posterior)
@@ -260,10 +299,20 @@ def average(
             raised.append(caught)
             slowest = max(slowest, time.monotonic() - began)
             if history.interrupted:
-                if history.interrupted == "last solve" and name != list(candidates)[-1]:
+                if history.interrupted == "last solve" and waiting:
                     history.interrupted = "learning"  # of the other kernels
                 break
         current().step()
+        if name == DEFAULT and isinstance(optimizer, Auto):
+            waiting, behind = _near(posteriors[0].model, waiting, objective, optimizer)
+            dropped = (*dropped, *behind)
+            going_on = replace(
+                optimizer,
+                subset_sizes=(objective.n_rows,),
+                subset_steps=_STEPS,
+                rougher_starts=False,
+                polish_steps=0,
+            )
     weights = tempered_weights(trials)
     mixed = [k for k, weight in enumerate(weights) if weight]
     for k in mixed:
@@ -272,22 +321,117 @@ def average(
     history = histories[max(mixed, key=weights.__getitem__)]
     history.interrupted = histories[-1].interrupted
     mixture = MixturePosterior(
-        [posteriors[k] for k in mixed], torch.tensor([weights[k] for k in mixed], dtype=torch.float64)
+        [posteriors[k] for k in mixed], torch.tensor([weights[k] for k in mixed], dtype=torch.float64), TEMPERATURE
     )
-    return mixture, history, _choice("average", posteriors[0].n_rows, trials, weights)
+    return mixture, history, _choice("average", trials, weights, dropped)
+
+
+def average_of_some_rows(
+    objective: TableObjective,
+    model: Model,
+    inference: Inference,
+    learn: Learn,
+    optimizer: object,
+    generator: torch.Generator,
+    deadline: float = math.inf,
+) -> tuple[MixturePosterior, History, KernelChoice]:
+    """Return a mixture of the best kernels of a choice, the history of the heaviest, and what was tried.
+
+    The heaviest one is learned on all rows as if it had been chosen. The others keep the hyperparameters of some rows,
+    and predict from neighbours. After an interruption they are left out.
+    """
+    trials, dropped, optimizer = _tried(objective, model, inference, optimizer, generator, deadline)
+    weights = tempered_weights(trials)
+    least = sorted(weights)[-_MOST_MIXED:][0]
+    weights = [weight if weight >= least else 0.0 for weight in weights]
+    heaviest = max(range(len(weights)), key=weights.__getitem__)
+    found, history = learn(trials[heaviest].model, optimizer)
+    given = isinstance(objective, VecchiaObjective)
+    neighbours = objective if given else VecchiaObjective.for_learning(objective.table)
+    components, shares = [], []
+    for k, (one, weight) in enumerate(zip(trials, weights, strict=True)):
+        left = deadline - time.monotonic()
+        late = history.interrupted or (left < math.inf and left < neighbours.ending.seconds())
+        if k == heaviest and isinstance(found, RowsPosterior):
+            components.append(found)
+        elif k == heaviest or (weight and not late):
+            at = found.model if k == heaviest else one.model
+            components.append(neighbours.learned_posterior(at, spawn(generator)))
+        else:
+            weight = 0.0
+        shares.append(weight)
+    weights = [share / sum(shares) for share in shares]
+    mixed = torch.tensor([weight for weight in weights if weight], dtype=torch.float64)
+    return MixturePosterior(components, mixed, TEMPERATURE), history, _choice("average", trials, weights, dropped)
+
+
+def require_average(table: TrainingTable, checkpoint: object) -> None:
+    """Refuse an average for several targets, or with a checkpoint, which logs one kernel."""
+    if checkpoint is not None:
+        msg = 'checkpoint of GPRegressor.fit must be None with kernel="average", which is for short fits; got a file.'
+        raise InvalidInputError(msg)
+    if table.n_targets > 1:
+        raise InvalidInputError(
+            'kernel="average" of GPRegressor weights kernels for one target; got '
+            f'{table.n_targets} that share it. Use outputs="independent", or give a kernel.'
+        )
+
+
+def _near(
+    known: Model, candidates: dict[str, Model], objective: TableObjective, optimizer: object
+) -> tuple[dict[str, Model], Dropped]:
+    """Return where learning on all rows begins with each candidate, and those that are not worth it.
+
+    Some rows lead nearer to the optimum from the learned default kernel, if these are many fewer than all. Of the two
+    sums only that one is learned which explains some rows better after a few steps: together they are half of the cost,
+    and where one is better than a single kernel, the other one nearly is.
+    """
+    n = objective.n_rows
+    rows = objective.draw_rows(min(CHOICE_ROWS, n), torch.Generator().manual_seed(0))
+    subset, found, values = objective.subset(rows), {}, {}
+    for name, candidate in candidates.items():
+        found[name] = start = start_from(known, candidate, objective.target_variance)
+        if n <= CHOICE_ROWS and name not in RIVALS:
+            continue
+        steps = _RIVAL_STEPS if n <= CHOICE_ROWS else _SUBSET_STEPS
+        try:
+            moved = learned(subset, start.take_rows(rows), optimizer, torch.Generator().manual_seed(0), steps=steps)
+            value = subset.value(moved)
+        except FAILURES:
+            value = -math.inf
+        else:
+            learns_noise = start.noise_is_learned and not start.noise_is_known
+            noise = moved.noise_variance if learns_noise else start.noise_variance
+            found[name] = replace(start, kernel=moved.kernel, noise_variance=noise)
+        if name in RIVALS:
+            values[name] = value
+    best = max(values, key=values.__getitem__, default=None)
+    behind = tuple((name, f"is behind {best} after a few steps") for name in values if name != best)
+    return {name: start for name, start in found.items() if name == best or name not in values}, behind
 
 
 def _candidates(
     model: Model, inference: Inference, table: TrainingTable, *, many_rows: bool = False
-) -> dict[str, Model]:
-    """Return the start of every candidate that the inference supports, the default kernel's first."""
+) -> tuple[dict[str, Model], Dropped]:
+    """Return the start of every candidate that the inference supports, the default first, and what is left out."""
     found: dict[str, Model] = {}
+    left: list[tuple[str, str]] = []
+    most = NEIGHBOUR_ROWS // _NEIGHBOUR_ROWS_EACH if many_rows else table.n_rows // _ROWS_EACH
     for name, kernel in candidate_kernels(model.kernel, table.X, table.Y[:, 0], many_rows=many_rows).items():
         with suppress(InvalidInputError):
             candidate = replace(model, kernel=kernel)
             inference.check_model(candidate)
-            found[name] = candidate
-    return found
+            count = n_learned(candidate)
+            if found and count > most:
+                left.append((name, f"{count} hyperparameters are too many for so few rows"))
+            else:
+                found[name] = candidate
+    return found, tuple(left)
+
+
+def n_learned(model: Model) -> int:
+    """Return the number of hyperparameters that are learned."""
+    return sum(one.numel() for name, one in model.parameters().items() if name in model.learned_names())
 
 
 def tempered_weights(trials: Sequence[_Kernel]) -> list[float]:
@@ -299,14 +443,14 @@ def tempered_weights(trials: Sequence[_Kernel]) -> list[float]:
 
 
 def _choice(
-    rule: Literal["average", "choose"], n_rows: int, trials: Sequence[_Kernel], weights: Sequence[float]
+    rule: Literal["average", "choose"], trials: Sequence[_Kernel], weights: Sequence[float], dropped: Dropped
 ) -> KernelChoice:
     """Return the record of all trials, whose first is that of the default."""
     tried = tuple(
         TriedKernel(one.name, *one.gain(trials[0]), weight, one.refusal(trials[0]))
         for one, weight in zip(trials, weights, strict=True)
     )
-    return KernelChoice(rule, n_rows, tried)
+    return KernelChoice(rule, len(trials[0].densities), tried, dropped)
 
 
 # The kernels that the rules for ``kernel`` try, with start values in standardized units -------------------------------
@@ -316,12 +460,18 @@ def _choice(
 DEFAULT = "matern32"
 #: Largest number of candidates.
 MOST_CANDIDATES = 6
+#: Sums of which an average has one.
+RIVALS = "matern32+matern12", "rbf+matern32"
 #: Lengthscales of the smooth and of the rough part of a sum, in square roots of the number of inputs.
 _SCALES = (2.0, 0.5)
 #: Variances of the two parts.
 _SHARES = (0.7, 0.3)
 #: Least number of rows, least number of cycles in them, and frequencies tried for each cycle of the span.
 _ROWS, _CYCLES, _OVERSAMPLING = 30, 3, 5
+#: Near the learned default: the rational quadratic's lengthscale, the least variance of a further part as a share of
+#: the first one's, and the least noise as a share of the targets' variance. A smooth kernel with the noise of a rough
+#: one can be tens of thousands of nats away.
+_RQ_LENGTH, _LEAST_SHARE, _START_NOISE = 0.5, 0.05, 0.003
 #: Share of the variance below which what a cubic leaves is rounding errors.
 _ROUNDING = 1e-20
 #: Largest probability that white noise has as high a peak in its spectrum.
@@ -357,7 +507,6 @@ def candidate_kernels(
     }
     if many_rows:  # which show the short scales
         found["matern12"], found["matern52"] = alike(Matern(nu=0.5)), alike(Matern(nu=2.5))
-        found["matern32+matern32"] = alike(Matern(1.5, long, most)) + alike(Matern(1.5, short, least))
     if d > 1:
         return {name: reduce(add, noise, kernel) for name, kernel in found.items()}
     found["matern32+linear"] = (Matern(nu=1.5) + Linear(_SHARES[1])).bind(1)
@@ -367,6 +516,37 @@ def candidate_kernels(
         cycle = RBF(1.0, 1.0, fixed=("variance",)) * Periodic(1.0, _SHARES[1], period)
         found["matern32+rbf*periodic"] = (Matern(nu=1.5) + cycle).bind(1)
     return found
+
+
+def start_from(known: Model, candidate: Model, target_variance: float) -> Model:
+    """Return the start of a candidate that is near the learned default kernel.
+
+    The first part has the learned lengthscales and variance. The others start as they are, at lengthscales that do not
+    depend on the first part: it may have taken what an input does on a short scale for noise. The part that they share
+    with the noise gets at least as much variance.
+    """
+    base, *noise = _parts(known.kernel)
+    own = _parts(candidate.kernel)
+    first, *others = own[: len(own) - len(noise)]
+    values, level = base.parameters(), float(known.noise_level)
+    scale = _RQ_LENGTH if isinstance(first, RationalQuadratic) else 1.0
+    first = first.replace({"lengthscale": scale * values["lengthscale"], "variance": values["variance"]})
+    least = max(level, _LEAST_SHARE * float(values["variance"]))
+    others = [
+        one.replace({"variance": torch.full_like(values["variance"], least)})
+        if isinstance(one, StationaryKernel)
+        else one
+        for one in others
+    ]
+    found = replace(candidate, kernel=reduce(add, [first, *others, *noise]))
+    if found.noise_is_known or not found.noise_is_learned:
+        return found
+    start = max(float(known.noise_variance), _START_NOISE * target_variance)
+    return replace(found, noise_variance=torch.full_like(known.noise_variance, start))
+
+
+def _parts(kernel: Kernel) -> tuple[Kernel, ...]:
+    return kernel.parts if isinstance(kernel, Sum) else (kernel,)
 
 
 def strongest_period(x: torch.Tensor, y: torch.Tensor) -> float | None:

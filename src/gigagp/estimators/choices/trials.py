@@ -34,6 +34,8 @@ _WORST, _WORSE = 0.1, 0.03
 #: For a choice of the density, at least this share of the rows must have different targets, no target may be more
 #: frequent, and there must be this many rows.
 _DISTINCT, _MOST_FREQUENT, _FEWEST_ROWS = 0.1, 0.05, 50
+#: From a start near the optimum, how often neighbours are found, and evaluations with each.
+_ROUNDS, _GUIDE_STEPS = 2, 12
 #: What a candidate may raise where its matrix has no factor; the others go on without it.
 FAILURES = (NonFiniteError, NotPositiveDefiniteError)
 
@@ -116,14 +118,22 @@ def learned(
     generator: torch.Generator,
     polish_steps: int = 0,
     subset_rows: int | None = None,
+    *,
+    steps: int | None = None,
 ) -> Model:
     """Return the model that is learned from an objective, without progress and warnings.
 
     `optimization.Auto` learns it, with the settings of the optimizer if that is one, on a first subset of
-    ``subset_rows`` (None: all rows, of an exact objective), and with at most ``polish_steps`` gradients afterwards.
+    ``subset_rows`` (None: all rows, of an exact objective), and with at most ``polish_steps`` gradients afterwards. A
+    start that is near the optimum has at most a number of ``steps`` on the subset, few on a guide, and no other starts
+    beside it.
     """
     settings = optimizer if isinstance(optimizer, Auto) else Auto()
     settings = replace(settings, subset_sizes=(subset_rows or objective.n_rows,), polish_steps=polish_steps)
+    if steps is not None:
+        settings = replace(
+            settings, subset_steps=steps, rougher_starts=False, guide_rounds=_ROUNDS, guide_steps=_GUIDE_STEPS
+        )
     with NoProgress() as silent, unshown():
         return settings.run(objective, model, Trace(History(), silent), generator)
 

@@ -6,6 +6,7 @@ Each posterior declares its own tensors and numbers in `Posterior.from_state`, u
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +55,8 @@ class Saved(NamedTuple):
     solver: Solver | str  # to use, or the name of the method that ran
     likelihood: Likelihood
     n_targets: int
+    #: classes of posteriors by their kind, for posteriors made of others
+    kinds: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def kernel(self) -> Kernel:

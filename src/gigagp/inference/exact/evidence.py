@@ -6,6 +6,8 @@ two Matern kernels gained 36 nats of likelihood, and its test NLL was worse by 0
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from gigagp.inference.contract.exact_posterior import ExactPosterior
@@ -14,8 +16,8 @@ from gigagp.optimization.fisher import fisher_information
 from gigagp.optimization.prior import WeakPrior
 from gigagp.optimization.space import ParameterSpace
 
-#: Number of probe vectors for the Fisher information.
-_PROBES = 16
+#: Most probe vectors for the Fisher information, and entries of these that suffice where there are many rows.
+_PROBES, _ENTRIES = 16, 8000
 
 
 def bound(posterior: ExactPosterior) -> float:
@@ -38,7 +40,8 @@ def laplace_evidence(posterior: ExactPosterior, generator: torch.Generator) -> f
     table, space = posterior.table, ParameterSpace(posterior.model, "log")
     vector = space.encode(posterior.model)
     prior = WeakPrior(space, table.n_inputs, table.target_variance)
-    probes = torch.randn(table.n_rows, _PROBES, generator=generator, dtype=torch.float64).to(posterior.factor)
+    count = min(_PROBES, math.ceil(_ENTRIES / table.n_rows))
+    probes = torch.randn(table.n_rows, count, generator=generator, dtype=torch.float64).to(posterior.factor)
     information = fisher_information(posterior.model, table.X, posterior.factor, space, vector, probes)
     scale = prior.precision.rsqrt()
     whitened = table.n_targets * scale[:, None] * information * scale

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import torch
 
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.inference.contract.exact_posterior import ExactPosterior, Factorised
+from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.left_out import LeftOut
 from gigagp.inference.contract.marginals import Marginals
-from gigagp.inference.contract.posterior import SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
@@ -20,7 +21,18 @@ from gigagp.kernels.serialization import describe, from_dict
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.runtime.memory import require
-from gigagp.settings.schema import Field, anything, check_tensors, listing, number, optional, positive, record, table
+from gigagp.settings.schema import (
+    Field,
+    anything,
+    check_tensors,
+    listing,
+    number,
+    optional,
+    positive,
+    record,
+    table,
+    text,
+)
 
 #: Largest number of components in a model file, each of which has a factor.
 _MOST = 16
@@ -37,7 +49,7 @@ def require_factors(rows: TrainingTable, count: int) -> None:
     )
 
 
-class MixturePosterior(RowsPosterior):
+class MixturePosterior(RowsPosterior, GrowingPosterior):
     """A mixture of posteriors of the same rows, whose models differ in kernel and noise.
 
     The function is that of component k with probability ``weights[k]``. Mean and covariance are those of the mixture,
@@ -46,7 +58,8 @@ class MixturePosterior(RowsPosterior):
 
     The components have one table with one target. Several targets, whose variances would differ, are refused
     (`InvalidInputError`). The heaviest component comes first, and its model is that of the mixture. Weights are scaled
-    to add up to 1. Only mixtures of exact posteriors can be saved or left out.
+    to add up to 1. What further rows gain in nats, divided by the ``temperature``, changes the logarithms of the
+    weights; at 1 this is Bayes' rule.
 
     Each component has coefficients of the mean of its own, whose uncertainty is part of its answers. Of the mixture
     itself nothing is uncertain beyond that, so its ``coefficient_root`` is empty, and the methods "given the trend" are
@@ -56,9 +69,10 @@ class MixturePosterior(RowsPosterior):
     kind = "mixture"
     is_mixture = True
 
-    def __init__(self, components: Sequence[RowsPosterior], weights: torch.Tensor) -> None:
+    def __init__(self, components: Sequence[RowsPosterior], weights: torch.Tensor, temperature: float = 1.0) -> None:
         if len({one.dtype for one in components}) > 1:
             components = [one.in_float64() if isinstance(one, ExactPosterior) else one for one in components]
+        self.temperature = temperature
         order = weights.argsort(descending=True, stable=True)
         self.components = tuple(components[k] for k in order.tolist())
         weights = weights[order].double().cpu()
@@ -147,10 +161,14 @@ class MixturePosterior(RowsPosterior):
         variance = self.mean_and_variance(X)[1]
         return VarianceParts(variance, torch.zeros_like(variance))
 
-    def left_out(self) -> LeftOut:
-        """Return the mixture of what the components say of each row given all others, with the weights of all rows."""
+    def left_out(self) -> LeftOut | None:
+        """Return the mixture of what the components say of each row given all others, with the weights of all rows.
+
+        None if one of them does not say it.
+        """
         each = [found for one in self.components if (found := one.left_out()) is not None]
-        assert len(each) == len(self.components), "the components are exact"
+        if len(each) < len(self.components):
+            return None
         means = torch.stack([one.mean for one in each])
         mean = self._mixed(list(means))
         variances = torch.stack([one.variance for one in each]) + (means - mean).square()[:, :, 0]
@@ -163,30 +181,75 @@ class MixturePosterior(RowsPosterior):
         values = [one.log_marginal_likelihood(generator).value for one in self.components]
         return Estimate(float((self.weights.log() + torch.tensor(values, dtype=torch.float64)).logsumexp(0)), 0.0)
 
+    def with_rows(self, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None = None) -> MixturePosterior:
+        """Return the mixture of the components given additional rows, weighted by how well they foresaw these."""
+        grown, logs = [], []
+        for one, weight in zip(self.components, self.weights.tolist(), strict=True):
+            if not isinstance(one, GrowingPosterior):
+                raise InvalidInputError(
+                    f"a mixture with a {one.kind} posterior, which takes no further rows, has none."
+                )
+            found = one.with_rows(X, Y, noise)
+            assert isinstance(found, RowsPosterior), "it keeps its rows"
+            before, after = (each.log_marginal_likelihood(torch.Generator()).value for each in (one, found))
+            grown.append(found)
+            logs.append(math.log(weight) + (after - before) / self.temperature)
+        weights = torch.tensor(logs, dtype=torch.float64).softmax(0)
+        return MixturePosterior(grown, weights, self.temperature)
+
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return the state for a model file; the factors are computed again on loading."""
-        others = [
+        """Return the state for a model file: the rows once, and what else is known of each component."""
+        (tensors, first), *more = (one.state() for one in self.components)
+        header: dict[str, Any] = {"temperature": self.temperature, "first": _described(self.components[0], first)}
+        header["others"] = [
             {
                 "kernel": describe(one.model.kernel),
                 "noise_variance": None if one.model.noise_is_known else float(one.model.noise_variance),
+                **_described(one, own),
             }
-            for one in self.components[1:]
+            for one, (_, own) in zip(self.components[1:], more, strict=True)
         ]
-        return {"X": self.table.X, "Y": self.table.Y, "weights": self.weights}, {"others": others}
+        tensors = {**tensors, "weights": self.weights}
+        for k, (own, _) in enumerate(more):
+            tensors |= {f"others.{k}.{name}": value for name, value in own.items() if name not in ROWS}
+        return tensors, header
 
     @classmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> MixturePosterior:
+        kind = {"kind": text, "state": table(anything)}  # earlier versions had exact components alone
         other = {"kernel": table(anything), "noise_variance": optional(number(finite=True, positive=True))}
-        record({"others": listing(record(other), *range(_MOST))})(header, "the header.posterior")
-        others = header["others"]
-        sizes = {**saved.sizes, "k": 1 + len(others)}
-        check_tensors(tensors, {**ROWS, "weights": Field("k", "float64", positive)}, sizes)
+        others = listing(record(other, kind), *range(_MOST))
+        extra = {"first": record(kind), "temperature": number(finite=True, positive=True)}
+        record({"others": others}, extra)(header, "the header.posterior")
+        descriptions = [header.get("first", {}), *header["others"]]
         if saved.n_targets != 1:
             raise ModelFileError(f"a mixture of posteriors must have one target; got {saved.n_targets}.")
+        shared = {name: tensors[name] for name in ("weights", *ROWS) if name in tensors}
+        check_tensors(
+            shared, {**ROWS, "weights": Field("k", "float64", positive)}, {**saved.sizes, "k": len(descriptions)}
+        )
+        own: list[dict[str, torch.Tensor]] = [{name: shared[name] for name in ROWS} for _ in descriptions]
+        for name, value in tensors.items():
+            of, _, rest = name.removeprefix("others.").partition(".") if name.startswith("others.") else ("", "", name)
+            k = int(of) + 1 if of.isdecimal() and int(of) + 1 < len(own) else 0  # a stray one is refused there
+            if name not in shared:
+                own[k][rest if k else name] = value
         rows = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
-        require_factors(rows, 1 + len(others))
-        models = [saved.model, *(_model(one, saved) for one in others)]
-        return cls([ExactPosterior(Factorised.of(model, rows)) for model in models], tensors["weights"])
+        kinds = {**saved.kinds, ExactPosterior.kind: ExactPosterior}
+        classes = [kinds.get(one.get("kind", ExactPosterior.kind)) for one in descriptions]
+        require_factors(rows, sum(one is ExactPosterior for one in classes))
+        models = [saved.model, *(_model(one, saved) for one in header["others"])]
+        components = []
+        for found, one, model, state in zip(classes, descriptions, models, own, strict=True):
+            if found is None or not issubclass(found, RowsPosterior) or found.is_mixture:
+                raise ModelFileError(f"a mixture of posteriors has no component of kind {one['kind'][:60]!r}.")
+            components.append(found.from_state(state, dict(one.get("state", {})), saved._replace(model=model)))
+        return cls(components, tensors["weights"], header.get("temperature", 1.0))
+
+
+def _described(posterior: RowsPosterior, state: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of a component's own state."""
+    return {"kind": posterior.kind, "state": state}
 
 
 def _model(description: dict[str, Any], saved: Saved) -> Model:
