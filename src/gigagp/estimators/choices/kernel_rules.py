@@ -521,9 +521,9 @@ def candidate_kernels(
 def start_from(known: Model, candidate: Model, target_variance: float) -> Model:
     """Return the start of a candidate that is near the learned default kernel.
 
-    The first part has the learned lengthscales and variance. The others start as they are, at lengthscales that do not
-    depend on the first part: it may have taken what an input does on a short scale for noise. The part that they share
-    with the noise gets at least as much variance.
+    The first part has the learned lengthscales and variance. The others keep the lengthscales of their start: an input
+    that the default kernel finds irrelevant may matter on a short scale, which it has taken for noise. So they have at
+    least the variance of the noise.
     """
     base, *noise = _parts(known.kernel)
     own = _parts(candidate.kernel)
