@@ -90,7 +90,7 @@ def fit(model: str, X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np
     gp = GPRegressor(candidates().get(model, model), hyperparameter_units="standardized").fit(X, y)
     seconds = time.process_time() - began
     mean, std = gp.predict(X_test, return_std=True, include_noise=True)
-    found = {
+    found: dict[str, Any] = {
         "nll": -float(np.mean(gp.predictive_log_density(X_test, y_test))),
         "rmse": metrics.rmse(y_test, mean),
         "crps": metrics.gaussian_crps(y_test, mean, std),

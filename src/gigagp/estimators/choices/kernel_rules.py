@@ -346,9 +346,11 @@ def average_of_some_rows(
     weights = [weight if weight >= least else 0.0 for weight in weights]
     heaviest = max(range(len(weights)), key=weights.__getitem__)
     found, history = learn(trials[heaviest].model, optimizer)
-    given = isinstance(objective, VecchiaObjective)
-    neighbours = objective if given else VecchiaObjective.for_learning(objective.table)
-    components, shares = [], []
+    neighbours = (
+        objective if isinstance(objective, VecchiaObjective) else VecchiaObjective.for_learning(objective.table)
+    )
+    components: list[RowsPosterior] = []
+    shares = []
     for k, (one, weight) in enumerate(zip(trials, weights, strict=True)):
         left = deadline - time.monotonic()
         late = history.interrupted or (left < math.inf and left < neighbours.ending.seconds())
