@@ -231,8 +231,8 @@ class _Job(ABC):
                 log.remove()
             else:  # the state of a pass over the rows
                 Path(self.checkpoint).unlink(missing_ok=True)
-        ended = posterior, begun.scaling, trace.history
-        return Fitted(*ended, *self._ran(begun.objective), begun.transform, begun.choice)
+        ended = posterior, begun.scaling, trace.history, *self._ran(begun.objective)
+        return Fitted(*ended, begun.transform, begun.choice)
 
     def _ran(self, objective: TableObjective) -> tuple[Inference, Any, Likelihood, Plan | None]:
         """Return the inference, the optimizer and the likelihood that ran, and the forecast where there was one."""
@@ -362,8 +362,8 @@ class _Held(_Job):
             mixture, history, choice = kernel_rules.average(*given, deadline)
         else:
             mixture, history, choice = kernel_rules.average_of_some_rows(*given, begun.generator, deadline)
-        ended = mixture, begun.scaling, history
-        return Fitted(*ended, *self._ran(objective), begun.transform, choice, self.note)
+        ended = mixture, begun.scaling, history, *self._ran(objective)
+        return Fitted(*ended, begun.transform, choice, self.note)
 
 
 @dataclass(frozen=True)
