@@ -62,7 +62,10 @@ setup(
     ext_modules=[
         Pybind11Extension(
             "gigagp.products._native",
-            [f"{HERE}/{name}module.cpp" for name in ("", "grid_", "neighbours_", "conditionals_", "stored_")],
+            [
+                f"{HERE}/{name}module.cpp"
+                for name in ("", "grid_", "neighbours_", "conditionals_", "stored_", "filter_")
+            ],
             depends=[str(path) for path in sorted(Path(HERE).iterdir())],
             define_macros=MACROS,
             extra_compile_args=COMMON,

@@ -18,6 +18,7 @@ from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.periodic import Cosine, Periodic
 from gigagp.kernels.radial import RBF, Matern, RationalQuadratic
 from gigagp.kernels.serialization import from_dict
+from gigagp.kernels.series import DampedTrend, IntegratedWiener, Oscillator
 from gigagp.kernels.stationary import StationaryKernel
 
 if TYPE_CHECKING:
@@ -28,11 +29,14 @@ __all__ = [
     "Categorical",
     "Constant",
     "Cosine",
+    "DampedTrend",
     "FeatureDraw",
+    "IntegratedWiener",
     "Kernel",
     "Leaf",
     "Linear",
     "Matern",
+    "Oscillator",
     "Periodic",
     "Product",
     "RationalQuadratic",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gigagp.kernels.bounds import Bounds
     from gigagp.kernels.draws import FeatureDraw
     from gigagp.kernels.leaf import Leaf
+    from gigagp.kernels.state_space import Component
     from gigagp.kernels.units import Units
 
 
@@ -141,6 +142,16 @@ class Kernel(ABC):
     def has_white(self) -> bool:
         """Whether a part is white, so that `white` may be above zero."""
         return any(leaf.is_white for leaf in self.leaves())
+
+    @abstractmethod
+    def state_space(self) -> tuple[Component, ...]:
+        """Return the independent states whose functions have this kernel's continuous part, for one input.
+
+        Raises
+        ------
+        InvalidInputError
+            If a part has no state-space form.
+        """
 
     @abstractmethod
     def leaves(self) -> Iterator[Leaf]:

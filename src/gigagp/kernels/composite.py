@@ -18,6 +18,7 @@ from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds
 from gigagp.kernels.elementary import Constant
 from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.state_space import Component, product_of
 from gigagp.kernels.units import Units
 
 Value = TypeVar("Value")
@@ -145,6 +146,9 @@ class Sum(Composite):
     def terms(self) -> tuple[tuple[Leaf, ...], ...]:
         return tuple(itertools.chain.from_iterable(part.terms() for part in self._parts))
 
+    def state_space(self) -> tuple[Component, ...]:
+        return tuple(itertools.chain.from_iterable(part.state_space() for part in self._parts))
+
     def _text(self, part: Kernel) -> str:
         return repr(part)
 
@@ -171,6 +175,9 @@ class Product(Composite):
         choices = itertools.product(*(part.terms() for part in self._parts))
         return tuple(tuple(itertools.chain.from_iterable(choice)) for choice in choices)
 
+    def state_space(self) -> tuple[Component, ...]:
+        return product_of([part.state_space() for part in self._parts])
+
     def _units_of_parts(self, units: Units) -> Iterator[tuple[Kernel, Units]]:
         scaled = [position for position, part in enumerate(self._parts) if _has_variance(part)]
         learned = [position for position in scaled if _has_variance(self._parts[position], learned=True)]
@@ -190,7 +197,7 @@ def _numbered(found: Iterable[Mapping[str, Value]]) -> dict[str, Value]:
 def _has_variance(kernel: Kernel, *, learned: bool = False) -> bool:
     """Whether some hyperparameter scales with the target, and with ``learned`` is also learned."""
     return any(
-        unit in ("target", "slope") and not (learned and name in leaf.fixed_parameters())
+        unit in ("target", "slope", "bend") and not (learned and name in leaf.fixed_parameters())
         for leaf in kernel.leaves()
         for name, unit in leaf.units.items()
     )

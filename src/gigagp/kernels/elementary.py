@@ -1,16 +1,17 @@
-"""Kernels without a distance: constant, linear and white."""
+"""Kernels without a distance: constant, linear and white, and a base of those with a centre."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.kernels.arguments import BoundsLike, ParameterLike
+from gigagp.kernels.arguments import BoundsLike, LeafOptions, ParameterLike
 from gigagp.kernels.leaf import Hyperparameter, Leaf
+from gigagp.kernels.state_space import Component, Resting
 from gigagp.kernels.units import Unit, Units
 from gigagp.settings.indexed_random import IndexedDraws
 from gigagp.settings.random import standard_normal
@@ -47,6 +48,9 @@ class Constant(Leaf):
     def diagonal(self, X: Tensor) -> Tensor:
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 
+    def state_space(self) -> tuple[Component, ...]:
+        return (Resting(self.value("variance")),)
+
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return nothing, because a constant has no frequencies."""
         return {}
@@ -59,7 +63,61 @@ class Constant(Leaf):
         return self.value("variance", X).sqrt(), None
 
 
-class Linear(Leaf):
+class Centred(Leaf):
+    """Base of kernels whose functions are zero at a ``centre``.
+
+    It is one number for all or one for each active input. Default: the mean of the training inputs where the estimator
+    standardizes them, otherwise zero.
+    """
+
+    def __init__(
+        self, values: Mapping[str, ParameterLike], *, centre: ParameterLike = None, **options: Unpack[LeafOptions]
+    ) -> None:
+        super().__init__(values, **options)
+        self._centre = _checked_centre(centre, type(self).__name__)
+
+    @property
+    def centre(self) -> Tensor | None:
+        """Where the functions are zero: one number for each active input, or one for all; None for zero."""
+        return self._centre
+
+    def only_centre(self) -> float:
+        """Return the centre of a kernel of one input."""
+        return 0.0 if self._centre is None else float(self._centre[0])
+
+    def active(self, X: Tensor) -> Tensor:
+        """Return the columns that the kernel depends on, minus the centre."""
+        if self._centre is None:
+            return super().active(X)
+        n_active = X.shape[1] if self.columns is None else len(self.columns)
+        if self._centre.numel() not in (1, n_active):
+            owner, count = type(self).__name__, self._centre.numel()
+            raise InvalidInputError(f"centre of {owner} must be one number or {n_active}; got {count}.")
+        shift = X.new_zeros(X.shape[1], dtype=torch.float64)
+        shift[list(range(X.shape[1]) if self.columns is None else self.columns)] = self._centre.to(X.device)
+        return super().active((X.double() - shift).to(X))
+
+    def standardized(self, units: Units) -> Self:
+        other = super().standardized(units)
+        if self._centre is not None:
+            columns = self._active_columns(len(units.scale))
+            centre = (self._centre - units.centre[columns]) / units.scale[columns]
+            other._centre = centre if bool((centre != 0).any()) else None
+        return other
+
+    def in_own_units(self, units: Units) -> Self:
+        other = super().in_own_units(units)
+        columns = self._active_columns(len(units.scale))
+        origin = 0.0 if self._centre is None else self._centre
+        centre = units.centre[columns] + units.scale[columns] * origin
+        other._centre = centre if bool((centre != 0).any()) else None
+        return other
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | ({} if self._centre is None else {"centre": self._centre.tolist()})
+
+
+class Linear(Centred):
     """Linear covariance: ``k = sum_k variance_k (x_k - centre_k) (z_k - centre_k)``, the prior of unknown slopes.
 
     Its functions are zero at the centre. Add a `Constant` for an unknown offset.
@@ -92,43 +150,7 @@ class Linear(Leaf):
         fixed: Sequence[str] | bool = (),
         bounds: BoundsLike = None,
     ) -> None:
-        super().__init__({"variance": variance}, ard=ard, columns=columns, fixed=fixed, bounds=bounds)
-        self._centre = _checked_centre(centre)
-
-    @property
-    def centre(self) -> Tensor | None:
-        """Where the functions are zero: one number for each active input, or one for all; None for zero."""
-        return self._centre
-
-    def active(self, X: Tensor) -> Tensor:
-        """Return the columns that the kernel depends on, minus the centre."""
-        if self._centre is None:
-            return super().active(X)
-        n_active = X.shape[1] if self.columns is None else len(self.columns)
-        if self._centre.numel() not in (1, n_active):
-            raise InvalidInputError(f"centre of Linear must be one number or {n_active}; got {self._centre.numel()}.")
-        shift = X.new_zeros(X.shape[1], dtype=torch.float64)
-        shift[list(range(X.shape[1]) if self.columns is None else self.columns)] = self._centre.to(X.device)
-        return super().active((X.double() - shift).to(X))
-
-    def standardized(self, units: Units) -> Self:
-        other = super().standardized(units)
-        if self._centre is not None:
-            columns = self._active_columns(len(units.scale))
-            centre = (self._centre - units.centre[columns]) / units.scale[columns]
-            other._centre = centre if bool((centre != 0).any()) else None
-        return other
-
-    def in_own_units(self, units: Units) -> Self:
-        other = super().in_own_units(units)
-        columns = self._active_columns(len(units.scale))
-        origin = 0.0 if self._centre is None else self._centre
-        centre = units.centre[columns] + units.scale[columns] * origin
-        other._centre = centre if bool((centre != 0).any()) else None
-        return other
-
-    def settings(self) -> dict[str, Any]:
-        return super().settings() | ({} if self._centre is None else {"centre": self._centre.tolist()})
+        super().__init__({"variance": variance}, centre=centre, ard=ard, columns=columns, fixed=fixed, bounds=bounds)
 
     def scale(self, X: Tensor) -> Tensor:
         """Return the active inputs times the prior standard deviations of their slopes."""
@@ -141,6 +163,9 @@ class Linear(Leaf):
     def diagonal(self, X: Tensor) -> Tensor:
         return self.bind(X.shape[1]).scale(X).square().sum(1)
 
+    def state_space(self) -> tuple[Component, ...]:
+        return (Resting(self.by_input("variance")[0], self.only_centre()),)
+
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return random slopes, for products, which have no exact features as the kernel alone has."""
         return {"normal": standard_normal(n_frequencies, self.n_active, generator=generator)}
@@ -152,15 +177,15 @@ class Linear(Leaf):
         return self.scale(X) @ draw["normal"].to(dtype=X.dtype, device=X.device).T, None
 
 
-def _checked_centre(centre: ParameterLike) -> Tensor | None:
+def _checked_centre(centre: ParameterLike, owner: str) -> Tensor | None:
     if centre is None:
         return None
     try:
         numbers = torch.as_tensor(centre, dtype=torch.float64, device="cpu").detach().clone().reshape(-1)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise InvalidInputError(f"centre of Linear must be a number or a list of numbers; got {centre!r}.") from error
+        raise InvalidInputError(f"centre of {owner} must be a number or a list of numbers; got {centre!r}.") from error
     if not numbers.numel() or not bool(torch.isfinite(numbers).all()):
-        raise InvalidInputError(f"centre of Linear must be finite; got {centre!r}.")
+        raise InvalidInputError(f"centre of {owner} must be finite; got {centre!r}.")
     return numbers
 
 
@@ -204,3 +229,7 @@ class White(Leaf):
 
     def white(self, X: Tensor) -> Tensor:
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
+
+    def state_space(self) -> tuple[Component, ...]:
+        """Return nothing: white noise is no function of time."""
+        return ()

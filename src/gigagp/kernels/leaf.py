@@ -21,6 +21,7 @@ from gigagp.kernels.arguments import (
 )
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds, checked_bounds
+from gigagp.kernels.state_space import Component
 from gigagp.kernels.units import Unit, Units
 from gigagp.settings.brief import short
 from gigagp.settings.fields import checked
@@ -69,11 +70,13 @@ class Leaf(Kernel):
     words: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Drop random features if a class replaces its parent's covariance and defines no features."""
+        """Drop random features and states if a class replaces its parent's covariance and does not define its own."""
         super().__init_subclass__(**options)
         own = vars(cls).keys()
         if own & _COVARIANCE and not own & _FEATURES:
             cls.has_spectrum = False
+        if own & _COVARIANCE and "state_space" not in own:
+            cls.state_space = Leaf.state_space  # type: ignore[method-assign]
 
     def __init__(
         self,
@@ -292,6 +295,10 @@ class Leaf(Kernel):
 
     def terms(self) -> tuple[tuple[Leaf, ...], ...]:
         return ((self,),)
+
+    def state_space(self) -> tuple[Component, ...]:
+        """Refuse: most kernels have no state of finitely many numbers."""
+        raise InvalidInputError(f"{type(self).__name__} has no state-space form.")
 
     def leaves(self) -> Iterator[Leaf]:
         yield self

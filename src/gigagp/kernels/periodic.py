@@ -12,9 +12,14 @@ from torch import Tensor
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.leaf import Hyperparameter, Leaf
+from gigagp.kernels.state_space import Component, Resting, Turning
 from gigagp.kernels.units import Unit
 from gigagp.settings.indexed_random import IndexedDraws
 from gigagp.settings.random import standard_normal
+
+#: Largest number of waves by which a periodic kernel is represented, the share of its variance that they may miss, and
+#: the angles at which it is looked at for that.
+_MOST_HARMONICS, _MISSING, _ANGLES = 32, 1e-12, 256
 
 
 class Periodic(Leaf):
@@ -86,6 +91,32 @@ class Periodic(Leaf):
     def diagonal(self, X: Tensor) -> Tensor:
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 
+    def harmonics(self) -> Tensor:
+        """Return the variances of the constant and of the waves of 1, 2, ... in a period, for one input, (J + 1,).
+
+        There are as many waves as it takes to miss less than 1e-12 of the variance, 11 for a lengthscale of 1, and at
+        most 32. `missing_share` is what they miss.
+        """
+        sharpness = self.by_input("lengthscale")[0] ** -2
+        angle = torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES)
+        around = torch.exp(sharpness * (torch.cos(angle) - 1))
+        waves = torch.cos(angle[:, None] * torch.arange(_MOST_HARMONICS + 1, dtype=torch.float64))
+        shares = (2 / _ANGLES * (around @ waves)).clamp_min(0.0)  # tiny ones round
+        shares = torch.cat([shares[:1] / 2, shares[1:]])
+        missing = 1 - shares.detach().cumsum(0)
+        count = int((missing > _MISSING).sum())
+        return self.value("variance") * shares[: min(count, _MOST_HARMONICS) + 1]
+
+    def missing_share(self) -> float:
+        """Return the share of the variance that `harmonics` miss, which bounds the error of every covariance."""
+        return max(0.0, 1 - float(self.harmonics().sum() / self.value("variance")))
+
+    def state_space(self) -> tuple[Component, ...]:
+        """Return a state for each of the `harmonics` (Solin and Sarkka 2014)."""
+        constant, *waves = self.harmonics()
+        period = self.lengths("period")[0]
+        return (Resting(constant), *(Turning(wave, period / k) for k, wave in enumerate(waves, 1)))
+
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         return {"normal": standard_normal(n_frequencies, 2 * self.n_active, generator=generator)}
 
@@ -156,6 +187,9 @@ class Cosine(Leaf):
 
     def diagonal(self, X: Tensor) -> Tensor:
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
+
+    def state_space(self) -> tuple[Component, ...]:
+        return (Turning(self.value("variance"), self.lengths("period")[0]),)
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return random signs, because the spectrum has one line for each choice of signs."""

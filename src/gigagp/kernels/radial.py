@@ -13,6 +13,7 @@ from gigagp.kernels.arguments import ParameterLike, StationaryOptions
 from gigagp.kernels.fused import Profile
 from gigagp.kernels.leaf import Hyperparameter
 from gigagp.kernels.spectral import lower_gamma_quantile, upper_gamma_quantile
+from gigagp.kernels.state_space import Component, Relaxing
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.kernels.units import Unit
 from gigagp.settings.fields import OneOf, Remedy, Words, checked
@@ -181,6 +182,10 @@ class Matern(StationaryKernel):
 
     def fused_profile(self) -> Profile:
         return {0.5: Profile.MATERN_12, 1.5: Profile.MATERN_32, 2.5: Profile.MATERN_52}[self._nu]
+
+    def state_space(self) -> tuple[Component, ...]:
+        rate = math.sqrt(2 * self._nu) / self.lengths()[0]
+        return (Relaxing(self.value("variance"), rate, int(self._nu)),)
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return directions, tail probabilities and weights.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 #: The unit of a hyperparameter: that of an input, the square of the target's, that square over the square of an
-#: input's (variances of slopes), or none.
-Unit = Literal["input", "target", "slope", "none"]
+#: input's (variances of slopes) or over its cube (by which the variance of a slope grows), or none.
+Unit = Literal["input", "target", "slope", "bend", "none"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,6 @@ class Units:
             lengths = lengths.log().mean(0, keepdim=True).exp()
         if unit == "input":
             return lengths
-        if unit == "slope":
-            return self.variance / lengths.square()
+        if unit in ("slope", "bend"):
+            return self.variance / lengths ** (2 if unit == "slope" else 3)
         return torch.tensor(self.variance if unit == "target" else 1.0, dtype=torch.float64)

@@ -337,6 +337,7 @@ void define_grid(py::module_ &module);          // grid_module.cpp
 void define_neighbours(py::module_ &module);    // neighbours_module.cpp
 void define_conditionals(py::module_ &module);  // conditionals_module.cpp
 void define_stored(py::module_ &module);        // stored_module.cpp
+void define_filter(py::module_ &module);        // filter_module.cpp
 
 // The codes and constants that Python has too; tests/products/test_codes.py compares them.
 void define_codes(py::module_ &module) {
@@ -369,5 +370,6 @@ PYBIND11_MODULE(_native, module) {
     gigagp::define_neighbours(module);
     gigagp::define_conditionals(module);
     gigagp::define_stored(module);
+    gigagp::define_filter(module);
     gigagp::define_codes(module);
 }
