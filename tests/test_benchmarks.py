@@ -41,6 +41,7 @@ RUNS = {
     "latent_errors": "--data DATA --tables kin40k --methods QuadruplyStochastic --rows 60 --json OUT/rows.json",
     "laplace_noise": "--data DATA --tables kin40k --kinds laplace --rows 60 --json OUT/rows.json",
     "large_tables": "--data DATA --tables kin40k --rows 60 --skip-svgp --json OUT/rows.json",
+    "markov": "--rows 40 --exact 40 --json OUT/rows.json",
     "memory": "--rows 300 --inputs 3 --test-rows 50 --json OUT/rows.json",
     "mixed_precision": "--data DATA --table pol --rows 60 --json OUT/rows.json",
     "mixed_table": "--rows 60 --test-rows 20 --ways dummies trees --json OUT/rows.json",

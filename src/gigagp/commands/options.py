@@ -63,6 +63,7 @@ KERNEL_RULES = ("auto", "average", "choose")
 #: Registered inference methods of the package, for help texts: reading the registry would import torch.
 INFERENCES = (
     "exact",
+    "markov",
     "iterative",
     "vecchia",
     "grid",

@@ -89,6 +89,12 @@ class Arguments:
                 msg = f'plan of GPRegressor needs {name}="{needed}"; got {getattr(estimator, name)!r}.'
                 raise InvalidInputError(msg)
 
+    @property
+    def suits_states(self) -> bool:
+        """Whether ``inference="auto"`` may take a kernel's states: no rule chooses it, and rows are float64 on the CPU."""
+        given = not isinstance(self.estimator.kernel, str)
+        return given and self.estimator.dtype == "float64" and self.device.type == "cpu"
+
     def check_for(self, inference: Inference, *, streams: bool = False) -> None:
         """Refuse arguments that this inference method or the likelihood does not use."""
         estimator, likelihood = self.estimator, self.likelihood

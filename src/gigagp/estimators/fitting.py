@@ -116,6 +116,7 @@ def fit_rows(
         likelihood,
         arguments.deadline,
         all_rows=problem.model.noise_is_known or likelihood.is_scale_mixture,
+        model=problem.model if arguments.suits_states else None,
     )
     arguments.check_for(inference)
     inference.check_held()

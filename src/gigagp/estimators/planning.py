@@ -7,12 +7,13 @@ import time
 from typing import Annotated, Literal, cast
 
 from gigagp.errors import InvalidInputError
-from gigagp.inference import Exact, Grid, Inference, QuadruplyStochastic, Vecchia
+from gigagp.inference import Exact, Grid, Inference, Markov, QuadruplyStochastic, Vecchia
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.exact.exact import EXACT_ROWS
 from gigagp.inference.registry import streaming_names
 from gigagp.model.likelihoods import Gaussian, Likelihood
+from gigagp.model.model import Model
 from gigagp.runtime.duration import in_words
 from gigagp.settings.fields import Words, checked
 
@@ -38,6 +39,7 @@ def resolve_inference(
     deadline: float = math.inf,
     *,
     all_rows: bool = False,
+    model: Model | None = None,
 ) -> Inference:
     """Return the inference method for rows that are held in memory.
 
@@ -58,6 +60,9 @@ def resolve_inference(
         Value of ``time.monotonic()`` at which the fit is to end.
     all_rows : bool, default False
         Whether no row may be left out for lack of time, because its noise is known.
+    model : Model or None, default None
+        The model, if its kernel was given and rows are float64 on the CPU: with one input and a kernel with states,
+        ``"auto"`` is then `gigagp.inference.Markov` beyond 1,000 rows.
 
     Raises
     ------
@@ -69,6 +74,8 @@ def resolve_inference(
         return given
     if not isinstance(likelihood, Gaussian | None) and not likelihood.is_scale_mixture:
         return _of_other(likelihood)
+    if model is not None and isinstance(likelihood, Gaussian | None) and Markov().serves(model, n_rows, budget):
+        return Markov()
     if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget:
         return Exact()
     return Automatic(deadline, all_rows)

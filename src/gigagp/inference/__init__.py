@@ -5,6 +5,7 @@ from gigagp.inference.contract.base import Abilities, Inference
 from gigagp.inference.exact.exact import Exact
 from gigagp.inference.grid import Grid
 from gigagp.inference.iterative.iterative import Iterative
+from gigagp.inference.markov import Markov
 from gigagp.inference.quadruply_stochastic import QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.random_features.random_features import RandomFeatures
 from gigagp.inference.registry import register, registered
@@ -18,6 +19,7 @@ __all__ = [
     "Grid",
     "Inference",
     "Iterative",
+    "Markov",
     "QuadruplyStochastic",
     "RandomFeatures",
     "RelevanceVectorMachine",

@@ -16,6 +16,7 @@ from gigagp.inference.contract.saved import Saved
 from gigagp.inference.exact.exact import Exact
 from gigagp.inference.grid import Grid
 from gigagp.inference.iterative.iterative import Iterative
+from gigagp.inference.markov import Markov
 from gigagp.inference.quadruply_stochastic import QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.random_features.random_features import RandomFeatures
 from gigagp.inference.sparse_variational import SparseVariational
@@ -116,7 +117,7 @@ def capability_table() -> str:
         cells = (
             f"`inference.{kind.__name__}`",
             can.rows,
-            {"random features": "with a spectrum"}.get(can.kernels, can.kernels),
+            {"random features": "with a spectrum", "state space": "with a state space"}.get(can.kernels, can.kernels),
             {"gaussian": "Gaussian", "log-concave": "log-concave", "any": "all"}[can.likelihoods],
             *("yes" if one else "no" for one in (can.row_noise, can.streams, can.adds_rows)),
             ", ".join(precisions) + ("; CPU alone" if can.devices == "cpu" else ""),
@@ -127,6 +128,7 @@ def capability_table() -> str:
 
 for _kind in (
     Exact,
+    Markov,
     Iterative,
     Vecchia,
     Grid,

@@ -36,8 +36,9 @@ class Abilities:
         Name in lower case with hyphens, as in ``gigagp fit --inference``.
     rows : str
         Numbers of rows that the method is intended for, in words, for the table in the documentation.
-    kernels : {"any", "random features", "stationary"}, default "any"
-        Supported kernels: all, those with `gigagp.kernels.Kernel.has_features`, or only stationary ones.
+    kernels : {"any", "random features", "state space", "stationary"}, default "any"
+        Supported kernels: all, those with `gigagp.kernels.Kernel.has_features`, those with
+        `gigagp.kernels.Kernel.state_space`, or only stationary ones.
     likelihoods : {"gaussian", "log-concave", "any"}, default "gaussian"
         Supported likelihoods: the Gaussian one alone, those with a log-concave density, or all.
     row_noise : bool, default True
@@ -65,7 +66,7 @@ class Abilities:
 
     name: str
     rows: str
-    kernels: Literal["any", "random features", "stationary"] = "any"
+    kernels: Literal["any", "random features", "state space", "stationary"] = "any"
     likelihoods: Literal["gaussian", "log-concave", "any"] = "gaussian"
     row_noise: bool = True
     most_inputs: int | None = None
@@ -209,7 +210,8 @@ class Inference(Settings, ABC):
         most, d = self.abilities.most_inputs, model.n_inputs
         if most is not None and d > most:
             raise InvalidInputError(
-                f"X of GPRegressor must have at most {most} inputs with {self.label}; got {d}. Use inference.Iterative."
+                f"X of GPRegressor must have at most {most} input{'s' * (most > 1)} with {self.label}; got {d}. Use "
+                "inference.Iterative."
             )
         if not self.abilities.row_noise and model.noise_is_known:
             raise InvalidInputError(

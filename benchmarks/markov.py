@@ -1,0 +1,98 @@
+"""Likelihood and gradient of many rows of one input by `inference.Markov`, beside Cholesky factors and celerite2.
+
+    python benchmarks/markov.py --json benchmarks/results/markov.json
+
+One thread; the smallest CPU seconds of three evaluations at given hyperparameters, with random steps in time and a
+constant mean. Cholesky factors stop at ``--exact`` rows. celerite2 is measured if it is installed; its gradient is not.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from maps import cpu_seconds, write
+
+from gigagp.inference.contract.objective import ExactObjective, TableObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.markov.objective import MarkovObjective
+from gigagp.kernels import Cosine, IntegratedWiener, Kernel, Matern, Oscillator, Periodic
+from gigagp.model.means import ConstantMean
+from gigagp.model.model import Model
+
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "Matern-1/2": lambda: Matern(0.5, 1.0, 1.0),
+    "Matern-3/2": lambda: Matern(1.5, 1.0, 1.0),
+    "Matern-5/2": lambda: Matern(2.5, 1.0, 1.0),
+    "oscillator": lambda: Oscillator(1.0, 6.0, 4.0),
+    "trend and cycle": lambda: IntegratedWiener(0.01) + Cosine(1.0, 6.0) * Matern(1.5, 10.0, 1.0),
+    "Matern-3/2 and season": lambda: Matern(1.5, 1.0, 1.0) + Periodic(1.0, 1.0, 6.0),
+}
+NOISE = 0.09
+
+
+def measured(make: Callable[[], TableObjective], model: Model) -> dict[str, object]:
+    """Return the least CPU seconds of a value, and of a value with its gradient, of three each."""
+    value = min(cpu_seconds(lambda: make().quick_value(model))[1] for _ in range(3))
+    found = [cpu_seconds(lambda: make().evaluate(model)) for _ in range(3)]
+    return {"value": found[0][0].value, "value_cpu_s": value, "gradient_cpu_s": min(one[1] for one in found)}  # type: ignore[attr-defined]
+
+
+def celerite(x: np.ndarray, y: np.ndarray) -> dict[str, object] | None:
+    """Return the CPU seconds of celerite2's likelihood with its approximation of the Matern-3/2 kernel."""
+    try:
+        import celerite2
+        from celerite2 import terms
+    except ImportError:
+        return None
+
+    def value() -> float:
+        gp = celerite2.GaussianProcess(terms.Matern32Term(sigma=1.0, rho=1.0), mean=0.0)
+        gp.compute(x, diag=np.full(len(x), NOISE))
+        return float(gp.log_likelihood(y))
+
+    found = [cpu_seconds(value) for _ in range(3)]
+    return {"value": found[0][0], "value_cpu_s": min(one[1] for one in found)}
+
+
+def main() -> None:
+    """Time all kernels on all numbers of rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[300, 1000, 3000, 100_000, 1_000_000])
+    parser.add_argument("--exact", type=int, default=3000, help="most rows of a Cholesky factor")
+    parser.add_argument("--kernels", nargs="+", default=list(KERNELS), choices=list(KERNELS))
+    parser.add_argument("--json", type=Path, default=None)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rows: list[dict[str, object]] = []
+    for n in arguments.rows:
+        draw = np.random.default_rng(0)
+        x = np.cumsum(draw.exponential(0.1, n))
+        y = np.sin(x) + np.sqrt(NOISE) * draw.normal(size=n)
+        mean = ConstantMean()
+        table = TrainingTable(torch.from_numpy(x)[:, None], torch.from_numpy(y)[:, None], mean, 2**35)
+        for name in arguments.kernels:
+            model = Model(KERNELS[name]().bind(1), mean, torch.tensor(NOISE, dtype=torch.float64))
+            ways: dict[str, object] = {"Markov": measured(lambda: MarkovObjective(table), model)}  # noqa: B023
+            if n <= arguments.exact:
+                ways["Cholesky"] = measured(lambda: ExactObjective(table), model)  # noqa: B023
+            if name == "Matern-3/2" and (peer := celerite(x, y)) is not None:
+                ways["celerite2"] = peer
+            for method, found in ways.items():
+                rows.append({"rows": n, "kernel": name, "method": method, **found})  # type: ignore[dict-item]
+                print(rows[-1], flush=True)
+                write(arguments.json, vars(arguments), rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""The likelihood of a table along its one input, and solves with the covariance of its rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import NotPositiveDefiniteError
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.contract.trend import Trend
+from gigagp.inference.markov.states import States, Stretch
+from gigagp.model.model import NOISE, Model
+from gigagp.products.filtering import Filtered
+from gigagp.runtime import interruption
+
+#: Least variance of a row given those before, as a share of its prior variance: below, rounding is all that is left.
+_LEAST_SHARE = 4 * float(np.finfo(np.float64).eps)
+
+
+class Carried(NamedTuple):
+    """What a pass carries from one stretch of rows to the next."""
+
+    columns: np.ndarray  # (q, c)
+    matrix: np.ndarray  # (q, q)
+
+    @classmethod
+    def zero(cls, size: int, n_columns: int) -> Carried:
+        """Return what the first stretch begins with."""
+        return cls(np.zeros((size, n_columns)), np.zeros((size, size)))
+
+    def copy(self) -> Carried:
+        """Return a copy, because passes change their own."""
+        return Carried(self.columns.copy(), self.matrix.copy())
+
+
+class Solved(NamedTuple):
+    """``H^-1`` times columns, in the order of the table, and more about each row in the order of time."""
+
+    solutions: Tensor  # (n, c)
+    precisions: Tensor  # diagonal of ``H^-1``, (n,)
+    means: Tensor  # of the states given the rows up to theirs, (n, q, c)
+    covariances: Tensor  # (n, q, q)
+    gains: Tensor  # (n, q)
+    pulls: Tensor  # (n, q, c); see `gigagp.products.filtering.Smoothed`
+    informations: Tensor  # (n, q, q)
+
+
+@dataclass
+class FilteredTable:
+    """A table filtered at one model: each row predicted from the rows before, in the order of time."""
+
+    model: Model
+    table: TrainingTable
+    states: States
+    order: Tensor  # of the rows by their times
+    times: Tensor  # sorted, (n,)
+    noise: Tensor  # in the order of time, (n,)
+    errors: Tensor  # of targets and basis, (n, t + p)
+    variances: Tensor  # of the errors, (n,)
+    starts: list[Carried]  # at the beginning of each stretch
+    trend: Trend
+    value: float  # log marginal likelihood, summed over targets
+
+    @classmethod
+    def of(cls, model: Model, table: TrainingTable) -> FilteredTable:
+        """Filter the targets and the mean's basis; raise `NotPositiveDefiniteError` if H is singular to rounding."""
+        times, order = table.X[:, 0].double().sort(stable=True)
+        noise = model.noise_of_rows(slice(None), table.X.double()).double()[order]
+        states, t = States(model.kernel), table.n_targets
+        values = torch.cat([table.Y, table.basis], 1).double()[order].contiguous()
+        errors, variances, starts = torch.empty_like(values), torch.empty_like(times), []
+        carried = Carried.zero(states.size, values.shape[1])
+        for stretch in states.stretches(times, values.shape[1]):
+            interruption.check()
+            starts.append(carried.copy())
+            rows = stretch.rows
+            found = _forward(states, stretch, noise[rows], values[rows], carried)
+            errors[rows], variances[rows] = torch.from_numpy(found.errors), torch.from_numpy(found.variances)
+        prior = model.kernel.diagonal(table.X.double()).double()[order] + noise
+        bad = torch.nonzero(~(variances > _LEAST_SHARE * prior))
+        if len(bad):
+            raise NotPositiveDefiniteError(
+                f"the kernel matrix is not positive definite in float64 (row {int(order[bad[0, 0]])} follows from the "
+                "rows before it without an error). Raise noise_variance: repeated rows need some."
+            )
+        of_targets, of_basis = (errors / variances.sqrt()[:, None]).split([t, values.shape[1] - t], 1)
+        trend = Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)
+        squares = (of_targets - of_basis @ trend.coefficients).square().sum()
+        value = -0.5 * float(squares + t * (variances.log().sum() + len(times) * math.log(2 * math.pi)))
+        return cls(model, table, states, order, times, noise, errors, variances, starts, trend, value)
+
+    @property
+    def residuals(self) -> Tensor:
+        """From errors of targets and basis to those of the targets minus the learned mean, (t + p, t)."""
+        return torch.cat([torch.eye(self.table.n_targets, dtype=torch.float64), -self.trend.coefficients])
+
+    @property
+    def _values(self) -> Tensor:
+        return torch.cat([self.table.Y, self.table.basis], 1).double()[self.order]
+
+    def _again(self, stretch: Stretch, values: Tensor, start: Carried) -> tuple[Filtered, Tensor, Tensor]:
+        """Filter a stretch again; return also means and covariances of the states of its rows."""
+        rows = stretch.rows
+        found = _forward(self.states, stretch, self.noise[rows], values[rows], start.copy(), keep=True)
+        assert found.means is not None, "they are kept"
+        assert found.covariances is not None, "they are kept"
+        return found, torch.from_numpy(found.means), torch.from_numpy(found.covariances)
+
+    def gradient(self) -> dict[str, Tensor]:
+        """Return the derivatives of `value` by all hyperparameters; the mean's coefficients are at their optimum.
+
+        A pass to the left has the derivatives by every F and Q (the smoother's pulls and informations are those by the
+        states), and autograd leads from these to the hyperparameters.
+        """
+        model, states, C = self.model, self.states, self.residuals
+        values, t = self._values, self.table.n_targets
+        carried = Carried.zero(states.size, t)
+        given = {name: value.detach().clone().requires_grad_() for name, value in model.kernel.parameters().items()}
+        total = {name: torch.zeros_like(value) for name, value in given.items()}
+        by_noise = torch.empty_like(self.noise)
+        slices = states.slices(len(values), values.shape[1])
+        with torch.enable_grad():
+            kernel = model.kernel.replace(given)
+            for rows, start in zip(reversed(slices), reversed(self.starts), strict=True):
+                interruption.check()
+                stretch = States(kernel).stretch(self.times, rows)
+                fixed = stretch._replace(transition=stretch.transition.detach(), spread=stretch.spread.detach())
+                found, means, covariances = self._again(fixed, values, start)
+                first = torch.from_numpy(start.columns)[None], torch.from_numpy(start.matrix)[None]
+                before = torch.cat([first[0], means[:-1]]) @ C, torch.cat([first[1], covariances[:-1]])
+                found = found._replace(errors=(torch.from_numpy(found.errors) @ C).numpy())
+                smooth = states.blocks.backward(
+                    fixed.transition.numpy(),
+                    fixed.seen.numpy(),
+                    found,
+                    *carried,
+                    (before[0].numpy(), before[1].numpy()),
+                )
+                assert smooth.by_transition is not None, "asked for"
+                assert smooth.by_spread is not None, "asked for"
+                squares = torch.from_numpy(smooth.solutions).square().sum(1)
+                by_noise[rows] = 0.5 * (squares - t * torch.from_numpy(smooth.precisions))
+                moved = (stretch.transition * torch.from_numpy(smooth.by_transition)).sum()
+                moved = moved + (stretch.spread * torch.from_numpy(smooth.by_spread)).sum()
+                _add(total, given, moved)
+            _add(total, given, (kernel.white(self.table.X.double())[self.order] * by_noise).sum())
+        return total if model.noise_is_known else total | {NOISE: by_noise.sum()}
+
+    def solved(self) -> Solved:
+        """Return what predictions are made from, for the targets minus the learned mean and for the basis."""
+        n, q, values = len(self.times), self.states.size, self._values
+        t, c = self.table.n_targets, values.shape[1]
+        C = torch.cat([self.residuals, torch.eye(c, dtype=torch.float64)[:, t:]], 1)
+        shapes = (n, c), (n,), (n, q, c), (n, q, q), (n, q), (n, q, c), (n, q, q)
+        out = Solved(*(torch.empty(shape, dtype=torch.float64) for shape in shapes))
+        carried = Carried.zero(q, c)
+        for rows, start in zip(reversed(self.states.slices(n, c)), reversed(self.starts), strict=True):
+            stretch = self.states.stretch(self.times, rows)
+            found, means, covariances = self._again(stretch, values, start)
+            found = found._replace(errors=(torch.from_numpy(found.errors) @ C).numpy())
+            smooth = self.states.blocks.backward(
+                stretch.transition.numpy(), stretch.seen.numpy(), found, *carried, keep=True
+            )
+            assert smooth.pulls is not None, "they are kept"
+            assert smooth.informations is not None, "they are kept"
+            parts = smooth.solutions, smooth.precisions, smooth.pulls, smooth.informations
+            solutions, precisions, pulls, informations = (torch.from_numpy(one) for one in parts)
+            out.precisions[rows], out.means[rows], out.covariances[rows] = precisions, means @ C, covariances
+            out.gains[rows], out.pulls[rows], out.informations[rows] = (
+                torch.from_numpy(found.gains),
+                pulls,
+                informations,
+            )
+            out.solutions[self.order[rows]] = solutions
+        return out
+
+    def smoothed(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the means and the pulls of the states, each (n, q, s), for columns (n, s) in place of the targets."""
+        values, states, s = columns.double()[self.order].contiguous(), self.states, columns.shape[1]
+        slices, starts = states.slices(len(values), s), []
+        carried = Carried.zero(states.size, s)
+        for rows in slices:
+            starts.append(carried.copy())
+            _forward(states, states.stretch(self.times, rows), self.noise[rows], values[rows], carried)
+        out = tuple(torch.empty(len(values), states.size, s, dtype=torch.float64) for _ in range(2))
+        carried = Carried.zero(states.size, s)
+        for rows, start in zip(reversed(slices), reversed(starts), strict=True):
+            stretch = states.stretch(self.times, rows)
+            found, out[0][rows], _ = self._again(stretch, values, start)
+            smooth = states.blocks.backward(
+                stretch.transition.numpy(), stretch.seen.numpy(), found, *carried, keep=True
+            )
+            assert smooth.pulls is not None, "they are kept"
+            out[1][rows] = torch.from_numpy(smooth.pulls)
+        return out[0], out[1]
+
+
+def _forward(
+    states: States, stretch: Stretch, noise: Tensor, values: Tensor, carried: Carried, *, keep: bool = False
+) -> Filtered:
+    arrays = stretch.transition, stretch.spread, stretch.seen, noise.contiguous(), values.contiguous()
+    return states.blocks.forward(*(one.detach().numpy() for one in arrays), *carried, keep=keep)
+
+
+def _add(total: dict[str, Tensor], given: dict[str, Tensor], number: Tensor) -> None:
+    """Add the derivatives of a number by the given values."""
+    if number.requires_grad:
+        found = torch.autograd.grad(number, list(given.values()), allow_unused=True)
+        for name, one in zip(given, found, strict=True):
+            if one is not None:
+                total[name] += one

@@ -1,0 +1,295 @@
+"""The posterior along one input: what each row knows from its left and from its right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigagp.inference.contract.batches import one_by_one
+from gigagp.inference.contract.input_gradients import recomputed, refuse_gradient
+from gigagp.inference.contract.left_out import LeftOut, without_trend
+from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
+from gigagp.inference.contract.saved import Saved
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.markov.filtering import FilteredTable
+from gigagp.inference.markov.states import States
+from gigagp.kernels.periodic import Periodic
+from gigagp.model.estimate import Estimate
+from gigagp.model.model import Model
+from gigagp.model.prior_samples import PriorSamples
+from gigagp.runtime.memory import require
+from gigagp.settings.random import standard_normal
+from gigagp.settings.schema import check_tensors
+
+#: Float64 numbers of the matrices of a point, over those of one matrix, and most points at a time.
+_MATRICES, _POINTS = 12, 4096
+
+
+def posterior_bytes(n_rows: int, size: int, n_columns: int = 3) -> int:
+    """Return the memory that the posterior of rows takes, for states of ``size`` numbers and some columns."""
+    return 8 * n_rows * (2 * size**2 + 2 * size * n_columns + size + 4 * n_columns)
+
+
+def require_states(model: Model, table: TrainingTable) -> None:
+    """Raise `MemoryBudgetError` if what the posterior keeps of each row does not fit the memory budget."""
+    n, q = table.n_rows, States(model.kernel).size
+    require(
+        posterior_bytes(n, q, table.n_targets + table.basis[:1].shape[1]),
+        table.budget,
+        f"The states of {n:,} rows, of {q} numbers each,",
+        "Use a kernel of fewer parts, inference=gigagp.inference.Vecchia(), or raise memory_budget.",
+    )
+
+
+class _Known(NamedTuple):
+    """The states at m points, given the rows on the left, and what the rows on the right tell of them."""
+
+    before: Tensor  # places of the last rows that are not later, in the order of time; -1 for none, (m,)
+    after: Tensor  # places of the rows that follow; the last one where none does, (m,)
+    seen: Tensor  # h, (m, q)
+    covariance: Tensor  # P, (m, q, q)
+    information: Tensor  # N, (m, q, q)
+    from_left: Tensor  # F of the step from the row before, zero where there is none, (m, q, q)
+    to_right: Tensor  # F of the step to the row that follows, likewise
+
+    @property
+    def gain(self) -> Tensor:
+        """The covariances of the state with the function, (m, q)."""
+        return (self.covariance @ self.seen[:, :, None])[:, :, 0]
+
+    def mean_of(self, means: Tensor, pulls: Tensor) -> Tensor:
+        """Return the mean of the function at the points from those of the rows' states and their pulls (n, q, c)."""
+        own = self.from_left @ means[self.before.clamp_min(0)]
+        pull = self.to_right.mT @ pulls[self.after]
+        return (self.seen[:, :, None] * own).sum(1) + (self.gain[:, :, None] * pull).sum(1)
+
+
+class MarkovPosterior(RowsPosterior, GrowingPosterior):
+    """The exact posterior of rows of one input.
+
+    A point between two rows needs their states alone. The row on its left has the mean and the covariance of its state
+    given all rows up to it, and that on its right has r and N: given all rows, a state with mean m and covariance P has
+    the mean ``m + P r`` and the covariance ``P - P N P`` (Durbin and Koopman 2012, Time Series Analysis by State Space
+    Methods, section 4.4).
+    """
+
+    kind = "markov"
+    covariance_is_cheap = True
+
+    def __init__(self, known: FilteredTable) -> None:
+        self.model, self.table, self.budget = known.model, known.table, known.table.budget
+        self._known, self._solved, self._states = known, known.solved(), known.states
+        self.coefficients, self.coefficient_root = known.trend
+
+    def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> MarkovPosterior:
+        """Return the posterior given additional rows, anywhere in time, by passes over all rows."""
+        model, table = self.model.appended(noise), self.table.appended(X, Y)
+        require_states(model, table)
+        return MarkovPosterior(FilteredTable.of(model, table))
+
+    def solver_name(self) -> str:
+        return f"Kalman filter, states of {self._states.size} numbers"
+
+    def engine_name(self) -> str:
+        return f"{'native' if self._states.blocks.compiled else 'numpy'}, cpu, float64"
+
+    def notes(self) -> dict[str, str]:
+        """Return the error of periodic kernels, if there are any."""
+        leaves = [leaf for leaf in self.model.kernel.leaves() if isinstance(leaf, Periodic)]
+        if not leaves:
+            return {}
+        leaf = max(leaves, key=Periodic.missing_share)
+        share = max(leaf.missing_share(), torch.finfo(torch.float64).eps)
+        return {"harmonics": f"{len(leaf.harmonics()) - 1}, which miss {share:.1g} of the variance"}
+
+    # Predictions ----------------------------------------------------------------------------------------------------
+
+    def _at(self, x: Tensor) -> _Known:
+        """Return what is known at times x (m,)."""
+        times, solved, states = self._known.times, self._solved, self._states
+        before = torch.searchsorted(times, x.detach().contiguous(), right=True) - 1
+        has, follows = before >= 0, before < len(times) - 1
+        left, after = before.clamp_min(0), (before + 1).clamp_max(len(times) - 1)
+        F, Q = states.steps(torch.where(has, times[left], x), x)
+        F = torch.where(has[:, None, None], F, 0.0)
+        P = torch.where(has[:, None, None], F @ solved.covariances[left] @ F.mT + Q, states.covariance(x))
+        G, _ = states.steps(x, torch.where(follows, times[after], x))
+        G = torch.where(follows[:, None, None], G, 0.0)
+        return _Known(before, after, states.seen(x), P, G.mT @ solved.informations[after] @ G, F, G)
+
+    def _by_points(self, X: Tensor, answer: Callable[[_Known], Tensor], n_columns: int) -> Tensor:
+        """Return an answer (m, n_columns) about points, some of them at a time."""
+        q = max(self._states.size, 1)
+        size = max(1, min(_POINTS, self.budget // (8 * _MATRICES * q * (q + n_columns))))
+        found = [recomputed(lambda some: answer(self._at(some[:, 0].double())), some) for some in X.split(size)]
+        return torch.cat(found) if found else X.new_zeros(0, n_columns)
+
+    def _moments(self, X: Tensor) -> Tensor:
+        """Return, side by side, means of targets (without the learned mean) and of basis, and the variance (m, c + 1).
+
+        The targets are those minus the learned mean, so that the mean of the basis is `explained_basis`.
+        """
+
+        def answer(at: _Known) -> Tensor:
+            gain = at.gain
+            explained = (gain * (at.information @ gain[:, :, None])[:, :, 0]).sum(1)
+            # an explained variance never exceeds what was there; a negative difference near zero is rounding
+            variance = ((gain * at.seen).sum(1) - explained).clamp_min(0)
+            return torch.cat([at.mean_of(self._solved.means, self._solved.pulls), variance[:, None]], 1)
+
+        return self._by_points(X, answer, self._solved.solutions.shape[1] + 1)
+
+    def mean(self, X: Tensor) -> Tensor:
+        return self.trend(X) + self._moments(X)[:, : self.n_targets].to(X)
+
+    def explained_basis(self, X: Tensor) -> Tensor:
+        return self._moments(X)[:, self.n_targets : -1].to(X)
+
+    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+        """Return the mean (m, t) and the variance (m,) of the latent function; ``method`` has no effect."""
+        found = self._moments(X).to(X)
+        root = self.trend_root(X, found[:, self.n_targets : -1])
+        return self.trend(X) + found[:, : self.n_targets], found[:, -1] + root.square().sum(1).to(found)
+
+    def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+        """Return mean and variance at given coefficients of the mean; ``method`` has no effect."""
+        found = self._moments(X).to(X)
+        return self.trend(X) + found[:, : self.n_targets], found[:, -1]
+
+    def covariance_given_trend(self, X: Tensor) -> Tensor:
+        if X.ndim == 3:
+            return one_by_one(self.covariance_given_trend, X)
+        m = len(X)
+        require(8 * 4 * m * (m + self._states.size**2), self.budget, f"The covariance of {m:,} points", "")
+        if m == 0:
+            return X.new_zeros(0, 0)
+        x, order = X[:, 0].double().sort(stable=True)
+        at, F = self._at(x), self._states.steps(x[:-1], x[1:])[0]
+        passed = self._transfers(at.before)
+        # rows of h' P F' ... of all points up to one, which the transitions carry to the next
+        carried, columns = x.new_zeros(0, self._states.size), []
+        gain = at.gain
+        ends = at.seen - (at.information @ gain[:, :, None])[:, :, 0]  # (I - N P) h
+        for k in range(m):
+            if k > 0:
+                between = passed.get(k)
+                T = F[k - 1] if between is None else at.from_left[k] @ between @ at.to_right[k - 1]
+                carried = carried @ T.T
+            carried = torch.cat([carried, gain[k : k + 1]])
+            columns.append(torch.nn.functional.pad(carried @ ends[k], (0, m - 1 - k)))
+        upper = torch.stack(columns, 1)
+        found = upper + upper.triu(1).T
+        places = order.argsort()
+        return found[places][:, places].to(X)
+
+    def _transfers(self, before: Tensor) -> dict[int, Tensor]:
+        """Return the matrices (q, q) by which errors of states pass the rows between successive points.
+
+        ``before`` are the places of the rows before the points, sorted. Points without rows between them and the point
+        before have none.
+        """
+        known, q = self._known, self._states.size
+        new = (torch.nonzero(before.diff() > 0)[:, 0] + 1).tolist()
+        out = torch.zeros(len(new), q, q, dtype=torch.float64)
+        if new:
+            first, last = int(before[new[0] - 1]) + 1, int(before[-1])
+            ends = torch.full((len(known.times),), -1, dtype=torch.int64)
+            begins = torch.zeros(len(known.times), dtype=torch.bool)
+            ends[before[new]] = torch.arange(len(new))
+            begins[before[[k - 1 for k in new]] + 1] = True
+            state = torch.zeros(q, q, dtype=torch.float64).numpy()
+            size = self._states.rows_at_once()
+            for start in range(first, last + 1, size):
+                rows = slice(start, min(start + size, last + 1))
+                stretch = self._states.stretch(known.times, rows)
+                arrays = stretch.transition, stretch.seen, self._solved.gains[rows], begins[rows], ends[rows]
+                self._states.blocks.transfer(*(one.detach().numpy() for one in arrays), state, out.numpy())
+        return dict(zip(new, out, strict=True))
+
+    # Samples --------------------------------------------------------------------------------------------------------
+
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return samples as functions: prior functions from random features, less what rows would tell of them.
+
+        These samples have the error of the features; `sample_at` has none.
+        """
+        kernel, budget = self.model.kernel, self.budget
+        prior = PriorSamples.for_sample_functions(kernel, self.n_inputs, n_samples * self.n_targets, generator)
+        told = self._told(prior.evaluate(kernel, self.X, budget), generator)
+        return lambda X: self._corrected(X, prior.evaluate(kernel, X, budget), told)
+
+    def sample_at(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Return joint samples at points, shape (m, t, s), in linear time.
+
+        Each is a sample of the prior at rows and points, step by step in time, less what rows would tell of it (Durbin
+        and Koopman 2002, A simple and efficient simulation smoother, doi:10.1093/biomet/89.3.603).
+        """
+        refuse_gradient(X, f"sample_at of a {self.kind} posterior", "Samples from sample_functions have one.")
+        path = self._prior_path(torch.cat([self.X, X.to(self.X)])[:, 0], n_samples * self.n_targets, generator)
+        at_rows, at_points = path.split([self.n_rows, len(X)])
+        values = self._corrected(X, at_points, self._told(at_rows, generator))
+        return values + (self.trend_root(X) @ self._coefficient_draws(n_samples, generator)).reshape(values.shape)
+
+    def _told(self, at_rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return what rows would tell of functions with values (n, s) there, measured with the rows' noise."""
+        n, s = at_rows.shape
+        require(16 * n * (self._states.size + 2) * s, self.budget, f"The states of {s:,} samples at {n:,} rows", "")
+        noise = standard_normal(n, s, generator=generator).to(at_rows)
+        own = torch.empty_like(self._known.noise)
+        own[self._known.order] = self._known.noise
+        return self._known.smoothed(at_rows + own.sqrt()[:, None] * noise)
+
+    def _corrected(self, X: Tensor, prior: Tensor, told: tuple[Tensor, Tensor]) -> Tensor:
+        """Return samples (m, t, s) from values (m, t s) of prior functions and what rows would tell of these."""
+        deviations = prior.to(X) - self._by_points(X, lambda at: at.mean_of(*told), told[0].shape[2]).to(X)
+        return self.mean(X)[:, :, None] + deviations.reshape(len(X), self.n_targets, -1)
+
+    def _prior_path(self, times: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Return samples of the prior at times in any order, (n, s)."""
+        states, (t, order) = self._states, times.double().sort(stable=True)
+        out = torch.empty(len(t), n_samples, dtype=torch.float64)
+        state = torch.zeros(states.size, n_samples, dtype=torch.float64).numpy()
+        for stretch in states.stretches(t, n_samples):
+            moves, place = [torch.zeros(len(stretch.seen), 0, n_samples, dtype=torch.float64)], 0
+            for size in states.blocks.sizes:
+                spread = stretch.spread[:, place : place + size**2].detach().unflatten(1, (size, size))
+                values, vectors = torch.linalg.eigh(spread)
+                draws = standard_normal(len(spread), size * n_samples, generator=generator).unflatten(1, (size, -1))
+                moves.append(vectors * values.clamp_min(0).sqrt()[:, None] @ draws)
+                place += size**2
+            moved = torch.cat(moves, 1).contiguous().numpy()
+            found = torch.from_numpy(states.blocks.accumulate(stretch.transition.detach().numpy(), moved, state))
+            out[order[stretch.rows]] = (stretch.seen[:, :, None] * found).sum(1)
+        return out
+
+    def variance_parts(self, X: Tensor) -> VarianceParts:
+        variance = self.mean_and_variance(X)[1]
+        return VarianceParts(variance, torch.zeros_like(variance))
+
+    # Other answers --------------------------------------------------------------------------------------------------
+
+    def left_out(self) -> LeftOut:
+        """Return the distribution of each row given all others."""
+        precisions = torch.empty_like(self._solved.precisions)
+        precisions[self._known.order] = self._solved.precisions
+        of_targets, of_basis = self._solved.solutions.split([self.n_targets, len(self.coefficients)], 1)
+        return LeftOut.of(self.table.Y, of_targets, without_trend(precisions, of_basis, self.coefficient_root))
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the exact value; its standard error is 0."""
+        return Estimate(self._known.value, 0.0)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the state for a model file; the passes over the rows are made again on loading."""
+        return {"X": self.table.X, "Y": self.table.Y}, {}
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> MarkovPosterior:
+        check_tensors(tensors, ROWS, saved.sizes)
+        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        require_states(saved.model, table)
+        return cls(FilteredTable.of(saved.model, table))
