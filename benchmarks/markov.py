@@ -26,6 +26,7 @@ from maps import cpu_seconds, write
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.markov.objective import MarkovObjective
+from gigagp.inference.markov.states import States
 from gigagp.kernels import Cosine, IntegratedWiener, Kernel, Matern, Oscillator, Periodic
 from gigagp.model.means import ConstantMean
 from gigagp.model.model import Model
@@ -39,6 +40,8 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "Matern-3/2 and season": lambda: Matern(1.5, 1.0, 1.0) + Periodic(1.0, 1.0, 6.0),
 }
 NOISE = 0.09
+#: Most rows times squared numbers of a state that are measured: some ten seconds.
+LARGEST = 1e8
 
 
 def measured(make: Callable[[], TableObjective], model: Model) -> dict[str, object]:
@@ -83,6 +86,8 @@ def main() -> None:
         table = TrainingTable(torch.from_numpy(x)[:, None], torch.from_numpy(y)[:, None], mean, 2**35)
         for name in arguments.kernels:
             model = Model(KERNELS[name]().bind(1), mean, torch.tensor(NOISE, dtype=torch.float64))
+            if n * States(model.kernel).size ** 2 > LARGEST:
+                continue
             ways: dict[str, object] = {"Markov": measured(lambda: MarkovObjective(table), model)}  # noqa: B023
             if n <= arguments.exact:
                 ways["Cholesky"] = measured(lambda: ExactObjective(table), model)  # noqa: B023

@@ -95,11 +95,8 @@ class MarkovObjective(TableObjective):
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def subset(self, rows: Tensor) -> MarkovObjective:  # type: ignore[override]  # it has what scoring asks for
-        return MarkovObjective(self.table.take_rows(rows))
-
     def thin(self, rows: Tensor) -> MarkovObjective:
-        return self.subset(rows)
+        return MarkovObjective(self.table.take_rows(rows))
 
     def guide(self, model: Model) -> MarkovObjective:
         return self
