@@ -266,11 +266,11 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
             out[order[stretch.rows]] = (stretch.seen[:, :, None] * found).sum(1)
         return out
 
+    # Other answers --------------------------------------------------------------------------------------------------
+
     def variance_parts(self, X: Tensor) -> VarianceParts:
         variance = self.mean_and_variance(X)[1]
         return VarianceParts(variance, torch.zeros_like(variance))
-
-    # Other answers --------------------------------------------------------------------------------------------------
 
     def left_out(self) -> LeftOut:
         """Return the distribution of each row given all others."""
