@@ -30,6 +30,8 @@ KERNELS = {
     "white": White(0.3),
     "integrated Wiener": IntegratedWiener(0.6, centre=0.3),
     "damped trend": DampedTrend(1.4, 0.5, centre=0.3),
+    "damped trend at rows": DampedTrend(1.4, 0.5, centre=0.5 + 5e-10),
+    "integrated Wiener at rows": IntegratedWiener(0.6, centre=0.5 + 5e-10),
     "oscillator": Oscillator(1.1, 1.3, 4.0),
     "critical oscillator": Oscillator(1.1, 1.3, 0.5),
     "overdamped oscillator": Oscillator(1.1, 1.3, 0.02),

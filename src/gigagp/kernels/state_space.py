@@ -110,7 +110,6 @@ class Relaxing(Component):
         """Return Q from the integrals of ``u^k exp(-u)`` up to twice the step."""
         p = self.order
         scale = self.variance * (2 ** (2 * p + 1) * math.factorial(p) ** 2 / math.factorial(2 * p))
-
         ends = [1 / math.factorial(p - i) for i in range(p + 1)]
         scaled = [scale * gamma / 2 ** (k + 1) for k, gamma in enumerate(gammas)]
         return _matrix([[scaled[2 * p - i - j] * (a * b) for j, b in enumerate(ends)] for i, a in enumerate(ends)])
@@ -146,27 +145,21 @@ class Swinging(Component):
         c, d = damped_waves(x, self.quality)
         half = 0.5 / self.quality
         F = _matrix([[c + half * d, d], [-d, c - half * d]])
-        eye = torch.eye(2, dtype=t.dtype)
         # the noise enters at the velocity: Q = 2 / quality times the integral of what is left of it
-        share, weights = _gauss_legendre(x)
         limit = _SHORT * min(1.0, float(self.quality.detach()))
         step = x.clamp_max(limit)
-        c, d = damped_waves(step[:, None] * share, self.quality)
+        c, d = damped_waves(step[:, None] * (0.5 * (_SHARES + 1)), self.quality)
         ends = torch.stack([d, c - half * d], -1)
-        scale = 2 / self.quality * step
-        short = torch.einsum("nk,nki,nkj->nij", scale[:, None] * weights, ends, ends)
-        whole = eye - F @ F.mT
+        scale = step / self.quality  # the weights add up to 2
+        short = torch.einsum("nk,nki,nkj->nij", scale[:, None] * _WEIGHTS, ends, ends)
+        whole = torch.eye(2, dtype=t.dtype) - F @ F.mT
         return F, self.variance * torch.where((x <= limit)[:, None, None], short, whole)
 
 
-#: Steps in radians, or decay times, up to which the covariance of an oscillator comes from a rule of this many points,
-#: which has an error below 1e-15 there. Beyond, little cancels.
-_SHORT, _POINTS = 0.5, 10
-
-
-def _gauss_legendre(like: Tensor) -> tuple[Tensor, Tensor]:
-    points, weights = np.polynomial.legendre.leggauss(_POINTS)
-    return torch.from_numpy(0.5 * (points + 1)).to(like), torch.from_numpy(0.5 * weights).to(like)
+#: Steps in radians, or decay times, up to which the covariance of an oscillator comes from a rule of ten points, which
+#: has an error below 1e-15 there. Beyond, little cancels.
+_SHORT = 0.5
+_SHARES, _WEIGHTS = (torch.from_numpy(one) for one in np.polynomial.legendre.leggauss(10))
 
 
 def damped_waves(x: Tensor, quality: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,15 +231,9 @@ class Anchored(Component):
         R = torch.where(left[:, None, None], R, torch.zeros_like(R))
         return F @ G, F @ R @ F.mT + Q
 
+    @abstractmethod
     def homeward(self, near: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         """Return G and the covariance that it leaves, for steps of lengths d > 0 to distances ``near``."""
-        P = self.reached(near)
-        F, Q = self.onward(d)
-        onward = F @ P
-        whole = onward @ F.mT + Q
-        G = _solved(whole, onward).mT
-        rest = torch.eye(2, dtype=P.dtype) - G @ F
-        return G, rest @ P @ rest.mT + G @ Q @ G.mT
 
 
 @dataclass(frozen=True)
@@ -265,7 +252,7 @@ class Drifting(Anchored):
         return self.variance * _matrix([[r**3 / 3, half], [half, r]])
 
     def homeward(self, near: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same in closed form: a cubic between two ends of the path, and the variance of the bridge."""
+        """Return a cubic between two ends of the path, and the variance of the bridge."""
         far = near + d
         p, q = near / far, d / far
         G = _matrix([[p**2 * (3 - 2 * p), -far * p**2 * q], [6 * p * q / far, p * (3 * p - 2)]])
@@ -296,6 +283,23 @@ class Damped(Anchored):
         across = -self.lengthscale * torch.expm1(-x)
         whole = 2 * self.lengthscale**2 * remainder(r / self.lengthscale, 2)
         return self.variance * _matrix([[whole, across], [across, torch.ones_like(x)]])
+
+    def homeward(self, near: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        """Return G and the covariance that it leaves.
+
+        Back in time the slope is the same process, so that all but the value of the far end follows from its slope: the
+        run to the near end, the slope there, and what the run on to the centre adds to ``a`` times that slope. The value
+        at the far end is the sum of both runs.
+        """
+        (F, Q), (onward, noise) = self.onward(d), self.onward(near)
+        a, zero, one = onward[:, 0, 1], torch.zeros_like(d), torch.ones_like(d)
+        cov = torch.nn.functional.pad(Q, (0, 1, 0, 1)) + torch.nn.functional.pad(noise[:, :1, :1], (2, 0, 2, 0))
+        total = torch.stack([one, a, one], 1)[:, :, None]
+        states = torch.stack([torch.stack([zero, a, one], 1), torch.stack([zero, one, zero], 1)], 1)
+        K = cov @ total / (total.mT @ cov @ total)
+        by_value, left = states @ K, states - states @ K @ total.mT
+        slope = torch.stack([F[:, 0, 1], F[:, 1, 1], zero], 1)[:, :, None]  # means of all three by that slope
+        return torch.cat([by_value, left @ slope], 2), left @ cov @ left.mT
 
 
 def damped_level(x: Tensor) -> Tensor:
@@ -365,12 +369,6 @@ def _matrix(rows: list[list[Tensor]]) -> Tensor:
     """Return matrices (n, b, b), or (b, b), of entries (n,), or ()."""
     size = len(rows)
     return torch.stack([one for row in rows for one in row], -1).unflatten(-1, (size, size))
-
-
-def _solved(matrix: Tensor, right: Tensor) -> Tensor:
-    """Return ``matrix^-1 right`` for matrices (n, 2, 2)."""
-    a, b, c, d = matrix.flatten(1).unbind(1)
-    return _matrix([[d, -b], [-c, a]]) @ right / (a * d - b * c)[:, None, None]
 
 
 # Integrals of powers times a decay ------------------------------------------------------------------------------------

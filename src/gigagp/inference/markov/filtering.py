@@ -203,8 +203,9 @@ class FilteredTable:
 def _forward(
     states: States, stretch: Stretch, noise: Tensor, values: Tensor, carried: Carried, *, keep: bool = False
 ) -> Filtered:
-    arrays = stretch.transition, stretch.spread, stretch.seen, noise.contiguous(), values.contiguous()
-    return states.blocks.forward(*(one.detach().numpy() for one in arrays), *carried, keep=keep)
+    F, Q, h = (one.detach().numpy() for one in (stretch.transition, stretch.spread, stretch.seen))
+    given = noise.contiguous().numpy(), values.contiguous().numpy()
+    return states.blocks.forward(F, Q, h, *given, *carried, keep=keep)
 
 
 def _add(total: dict[str, Tensor], given: dict[str, Tensor], number: Tensor) -> None:

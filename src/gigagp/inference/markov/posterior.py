@@ -206,8 +206,12 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
             for start in range(first, last + 1, size):
                 rows = slice(start, min(start + size, last + 1))
                 stretch = self._states.stretch(known.times, rows)
-                arrays = stretch.transition, stretch.seen, self._solved.gains[rows], begins[rows], ends[rows]
-                self._states.blocks.transfer(*(one.detach().numpy() for one in arrays), state, out.numpy())
+                F, h, gains = (
+                    stretch.transition.detach().numpy(),
+                    stretch.seen.numpy(),
+                    self._solved.gains[rows].numpy(),
+                )
+                self._states.blocks.transfer(F, h, gains, begins[rows].numpy(), ends[rows].numpy(), state, out.numpy())
         return dict(zip(new, out, strict=True))
 
     # Samples --------------------------------------------------------------------------------------------------------
