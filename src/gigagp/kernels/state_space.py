@@ -287,9 +287,9 @@ class Damped(Anchored):
     def homeward(self, near: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         """Return G and the covariance that it leaves.
 
-        Back in time the slope is the same process, so that all but the value of the far end follows from its slope: the
-        run to the near end, the slope there, and what the run on to the centre adds to ``a`` times that slope. The value
-        at the far end is the sum of both runs.
+        Towards the centre the slope is the same process. So three things follow from the slope at the far end: the run
+        to the near end, the slope there, and what the run on to the centre adds to ``a`` times that slope. The value at
+        the far end is the sum of both runs, and conditions them.
         """
         (F, Q), (onward, noise) = self.onward(d), self.onward(near)
         a, zero, one = onward[:, 0, 1], torch.zeros_like(d), torch.ones_like(d)
