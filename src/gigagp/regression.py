@@ -84,7 +84,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         the evidence of some rows, and ``"auto"`` averages up to 2,000 rows and chooses beyond
         (`gigagp.estimators.choices.kernel_rules`).
     inference : one of `gigagp.inference` or "auto", default "auto"
-        Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows. Beyond, nearest
+        Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows, and `inference.Markov`
+        for more than 1,000 rows of one input, unless the kernel has no states or is left to a rule. Otherwise nearest
         neighbours learn, and `inference.Iterative` or `inference.Vecchia` ends the fit, as a forecast says (`plan`).
     optimizer : one of `gigagp.optimization`, an `optimization.Optimizer` of your own, "auto" or None, default "auto"
         Optimizer of the hyperparameters. None keeps the values of the kernel and ``noise_variance``.
@@ -844,7 +845,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         of the other rows (Rasmussen and Williams 2006, section 5.4.2). Scores of a few rows are therefore a little too
         good. A measurement that repeats another one's inputs is predicted from that one.
 
-        Exact inference takes the diagonal from its factor, and `inference.Vecchia` from its sparse factor.
+        Exact inference takes the diagonal from its factor, `inference.Markov` from its passes along the input, and
+        `inference.Vecchia` from its sparse factor.
         `inference.Iterative` estimates it from posterior samples and nearest neighbours; its means have the error of
         the solve too.
 
@@ -964,7 +966,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         With n rows and k new ones, `inference.Exact` extends its Cholesky factor in O(n^2 k) time.
         `inference.Iterative` continues its solves from the old solutions, corrected by the prediction errors of the new
         rows, which saves a part of the steps. `inference.Vecchia` conditions the new rows alone, and builds the tree of
-        all rows anew. `inference.SparseVariational` without minibatches and `inference.RandomFeatures` add to their
+        all rows anew. `inference.Markov` passes over all rows. `inference.SparseVariational` without minibatches and `inference.RandomFeatures` add to their
         sums, and so does `inference.Grid`. Other methods, and likelihoods other than the Gaussian one, need a fit of
         all rows.
 
