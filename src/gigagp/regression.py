@@ -966,9 +966,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         With n rows and k new ones, `inference.Exact` extends its Cholesky factor in O(n^2 k) time.
         `inference.Iterative` continues its solves from the old solutions, corrected by the prediction errors of the new
         rows, which saves a part of the steps. `inference.Vecchia` conditions the new rows alone, and builds the tree of
-        all rows anew. `inference.Markov` passes over all rows. `inference.SparseVariational` without minibatches and `inference.RandomFeatures` add to their
-        sums, and so does `inference.Grid`. Other methods, and likelihoods other than the Gaussian one, need a fit of
-        all rows.
+        all rows anew. `inference.Markov` passes over all rows. `inference.SparseVariational` without minibatches and
+        `inference.RandomFeatures` add to their sums, and so does `inference.Grid`. Other methods, and likelihoods other
+        than the Gaussian one, need a fit of all rows.
 
         `inference.Vecchia` keeps the neighbours of earlier rows, among which the new ones are not, so that the
         likelihood and the mean's coefficients differ slightly from those of a fit to all rows.
