@@ -39,19 +39,16 @@ class States:
 
     def seen(self, t: Tensor) -> Tensor:
         """Return h at times (n,), shape (n, q)."""
-        return torch.cat([t.new_zeros(len(t), 0), *(one.seen(t) for one in self.components)], 1)
+        return _beside(t, [one.seen(t) for one in self.components])
 
     def entries(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return the entries of the blocks of F and Q for steps from times s to t, each (n, B)."""
         steps = [one.step(s, t) for one in self.components]
-        none = t.new_zeros(len(t), 0)
-        return torch.cat([none, *(F.flatten(1) for F, _ in steps)], 1), torch.cat(
-            [none, *(Q.flatten(1) for _, Q in steps)], 1
-        )
+        return _beside(t, [F for F, _ in steps]), _beside(t, [Q for _, Q in steps])
 
     def covariance_entries(self, t: Tensor) -> Tensor:
         """Return the entries of the blocks of the prior covariance at times, (n, B)."""
-        return torch.cat([t.new_zeros(len(t), 0), *(one.covariance(t).flatten(1) for one in self.components)], 1)
+        return _beside(t, [one.covariance(t) for one in self.components])
 
     def dense(self, entries: Tensor) -> Tensor:
         """Return blocks (n, B) as matrices (n, q, q)."""
@@ -90,8 +87,12 @@ class States:
         size = self.rows_at_once(n_columns)
         return [slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
 
-    def stretches(self, t: Tensor, n_columns: int = 1, *, reverse: bool = False) -> Iterator[Stretch]:
+    def stretches(self, t: Tensor, n_columns: int = 1) -> Iterator[Stretch]:
         """Iterate over stretches of rows with sorted times."""
-        slices = self.slices(len(t), n_columns)
-        for rows in reversed(slices) if reverse else slices:
+        for rows in self.slices(len(t), n_columns):
             yield self.stretch(t, rows)
+
+
+def _beside(t: Tensor, parts: list[Tensor]) -> Tensor:
+    """Return the numbers of parts (n, ...) side by side, (n, k); a kernel of white noise has none."""
+    return torch.cat([t.new_zeros(len(t), 0), *(one.flatten(1) for one in parts)], 1)
