@@ -18,7 +18,7 @@ from gigagp.model.model import NOISE, Model
 from gigagp.products.filtering import Filtered
 from gigagp.runtime import interruption
 
-#: Least variance of a row given those before, as a share of its prior variance: below, rounding is all that is left.
+#: Least variance of a row given those before, as a share of that of the row before: below, it is rounding.
 _LEAST_SHARE = 4 * float(np.finfo(np.float64).eps)
 
 
@@ -81,12 +81,13 @@ class FilteredTable:
             rows = stretch.rows
             found = _forward(states, stretch, noise[rows], values[rows], carried)
             errors[rows], variances[rows] = torch.from_numpy(found.errors), torch.from_numpy(found.variances)
-        prior = model.kernel.diagonal(table.X.double()).double()[order] + noise
-        bad = torch.nonzero(~(variances > _LEAST_SHARE * prior))
+        open_before = torch.cat([variances.new_zeros(1), variances[:-1]])
+        bad = torch.nonzero(~(variances > _LEAST_SHARE * open_before))
         if len(bad):
             raise NotPositiveDefiniteError(
                 f"the kernel matrix is not positive definite in float64 (row {int(order[bad[0, 0]])} follows from the "
-                "rows before it without an error). Raise noise_variance: repeated rows need some."
+                "rows before it without an error). Raise noise_variance (repeated rows need some), or put the centre of a "
+                "trend nearer to the rows."
             )
         of_targets, of_basis = (errors / variances.sqrt()[:, None]).split([t, values.shape[1] - t], 1)
         trend = Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp.inference.contract.least_noise import at_least_noise, with_least_noise
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.markov.filtering import FilteredTable
 from gigagp.inference.markov.posterior import MarkovPosterior, require_states
-from gigagp.model.model import Model
+from gigagp.model.model import NOISE, Model
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
 from gigagp.runtime.machine import slowness
 
 #: Smallest gain in nats for each observation that is worth another step.
 _LEAST_GAIN = 1e-5
+#: Least learned noise variance as a share of the variance of the targets: sixteen roundings of float64.
+_LEAST_SHARE = 16 * torch.finfo(torch.float64).eps
 #: Change of a logarithm of a hyperparameter for the information. Central differences are off by its square, and by
 #: rounding over it.
 _CHANGE = 1e-4
@@ -60,13 +61,24 @@ class MarkovObjective(TableObjective):
         return self._last
 
     def start(self, model: Model) -> Model:
-        """Return the model with at least the noise that exact inference needs; see `ExactObjective.start`."""
-        return with_least_noise(model, self.table.X)
+        """Return the model with at least as much learned noise as rounding leaves of the targets; given noise stays.
+
+        A filter needs no more: rounding is relative to what the rows before leave open, and not to the prior variance,
+        which is enormous far from the centre of a trend.
+        """
+        least = _LEAST_SHARE * self.target_variance
+        if NOISE not in model.learned_names() or float(model.noise_variance) >= least:
+            return model
+        return model.replace({NOISE: torch.full_like(model.noise_variance, least)})
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return the value and its gradient at a model with enough noise (see `start`)."""
-        found = self._filtered(self.start(model))
-        return at_least_noise(Evaluation(found.value, found.gradient()), model, self.table.X)
+        started = self.start(model)
+        found = self._filtered(started)
+        gradient = found.gradient()
+        if started is not model:  # only a pull to more noise is kept
+            gradient[NOISE] = gradient[NOISE].clamp_min(0.0)
+        return Evaluation(found.value, gradient)
 
     def quick_value(self, model: Model) -> float:
         """Return the value, which takes a third of the time of an evaluation."""
