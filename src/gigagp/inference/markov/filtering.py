@@ -86,8 +86,8 @@ class FilteredTable:
         if len(bad):
             raise NotPositiveDefiniteError(
                 f"the kernel matrix is not positive definite in float64 (row {int(order[bad[0, 0]])} follows from the "
-                "rows before it without an error). Raise noise_variance (repeated rows need some), or put the centre of a "
-                "trend nearer to the rows."
+                "rows before it without an error). Raise noise_variance (repeated rows need some), or put the centre "
+                "of a trend nearer to the rows."
             )
         of_targets, of_basis = (errors / variances.sqrt()[:, None]).split([t, values.shape[1] - t], 1)
         trend = Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gigagp.errors import SolverWarning, warn
 from gigagp.inference.contract.batches import one_by_one
 from gigagp.inference.contract.input_gradients import recomputed, refuse_gradient
 from gigagp.inference.contract.left_out import LeftOut, without_trend
@@ -27,6 +28,8 @@ from gigagp.settings.schema import check_tensors
 
 #: Float64 numbers of the matrices of a point, over those of one matrix, and most points at a time.
 _MATRICES, _POINTS = 12, 4096
+#: Shares of a variance, and of that of the targets, that rounding may take without a warning.
+_LOST, _LOST_OF_TARGETS = 0.01, 1e-9
 
 
 def posterior_bytes(n_rows: int, size: int, n_columns: int = 3) -> int:
@@ -60,6 +63,13 @@ class _Known(NamedTuple):
     def gain(self) -> Tensor:
         """The covariances of the state with the function, (m, q)."""
         return (self.covariance @ self.seen[:, :, None])[:, :, 0]
+
+    @property
+    def variance(self) -> Tensor:
+        """The variances of the function, (m,)."""
+        explained = (self.gain * (self.information @ self.gain[:, :, None])[:, :, 0]).sum(1)
+        # an explained variance never exceeds what was there; a negative difference near zero is rounding
+        return ((self.gain * self.seen).sum(1) - explained).clamp_min(0)
 
     def mean_of(self, means: Tensor, pulls: Tensor) -> Tensor:
         """Return the mean of the function at the points from those of the rows' states and their pulls (n, q, c)."""
@@ -135,11 +145,7 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
         """
 
         def answer(at: _Known) -> Tensor:
-            gain = at.gain
-            explained = (gain * (at.information @ gain[:, :, None])[:, :, 0]).sum(1)
-            # an explained variance never exceeds what was there; a negative difference near zero is rounding
-            variance = ((gain * at.seen).sum(1) - explained).clamp_min(0)
-            return torch.cat([at.mean_of(self._solved.means, self._solved.pulls), variance[:, None]], 1)
+            return torch.cat([at.mean_of(self._solved.means, self._solved.pulls), at.variance[:, None]], 1)
 
         return self._by_points(X, answer, self._solved.solutions.shape[1] + 1)
 
@@ -159,6 +165,25 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
         """Return mean and variance at given coefficients of the mean; ``method`` has no effect."""
         found = self._moments(X).to(X)
         return self.trend(X) + found[:, : self.n_targets], found[:, -1]
+
+    def check_variances(self, X: Tensor) -> None:
+        """Warn if variances before the first row are the rounding of a prior variance that is far larger.
+
+        That of the first row comes from the row itself, and again as a point before it.
+        """
+        at = self._at(self._known.times[:1])
+        alone = at._replace(
+            covariance=self._states.covariance(self._known.times[:1]), information=self._solved.informations[:1]
+        )
+        variance, again = float(at.variance), float(alone.variance)
+        lost = abs(again - variance)
+        if lost > _LOST * variance and lost > _LOST_OF_TARGETS * self.table.target_variance:
+            msg = (
+                f"Variances before the first row have lost their digits: {again:.3g} at the row, where it is "
+                f"{variance:.3g}. The prior variance there is {float(alone.covariance[0].diagonal().max()):.3g}. Put "
+                "the centre of a trend nearer to the rows."
+            )
+            warn(msg, SolverWarning)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         if X.ndim == 3:
