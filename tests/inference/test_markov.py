@@ -354,6 +354,15 @@ def test_gradients_by_points_are_those_of_exact_inference():
         other.sample_at(X.clone().requires_grad_(), 2, torch.Generator())
 
 
+def test_missing_harmonics_are_said():
+    t = np.linspace(0, 3, 30)[:, None]
+    settings = {"optimizer": None, "noise_variance": 0.01, "inference": inference.Markov()}
+    with pytest.warns(SolverWarning, match=r"32 harmonics of Periodic\(.*\) miss 0.0012 of its variance"):
+        gp = GPRegressor(kernels.Periodic(0.1, 1.0, 1.0), **settings).fit(t, np.sin(6 * t[:, 0]))
+    assert "32, which miss 0.001 of the variance" in gp.describe()
+    GPRegressor(kernels.Periodic(0.2, 1.0, 1.0), **settings).fit(t, np.sin(6 * t[:, 0]))  # warnings are errors
+
+
 def test_student_noise_shrugs_off_outliers():
     draw = np.random.default_rng(9)
     t = np.linspace(0, 6, 120)

@@ -109,12 +109,18 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
 
     def notes(self) -> dict[str, str]:
         """Return the error of periodic kernels, if there are any."""
+        leaf, share = self._worst_periodic()
+        return (
+            {}
+            if leaf is None
+            else {"harmonics": f"{len(leaf.harmonics()) - 1}, which miss {share:.1g} of the variance"}
+        )
+
+    def _worst_periodic(self) -> tuple[Periodic | None, float]:
+        """Return the periodic kernel whose harmonics miss the largest share of its variance, and the share."""
         leaves = [leaf for leaf in self.model.kernel.leaves() if isinstance(leaf, Periodic)]
-        if not leaves:
-            return {}
-        leaf = max(leaves, key=Periodic.missing_share)
-        share = max(leaf.missing_share(), torch.finfo(torch.float64).eps)
-        return {"harmonics": f"{len(leaf.harmonics()) - 1}, which miss {share:.1g} of the variance"}
+        worst = max(leaves, key=Periodic.missing_share, default=None)
+        return worst, 0.0 if worst is None else max(worst.missing_share(), torch.finfo(torch.float64).eps)
 
     # Predictions ----------------------------------------------------------------------------------------------------
 
@@ -167,10 +173,18 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
         return self.trend(X) + found[:, : self.n_targets], found[:, -1]
 
     def check_variances(self, X: Tensor) -> None:
-        """Warn if variances before the first row are the rounding of a prior variance that is far larger.
+        """Warn of what spoils variances: missing harmonics, and rounding of a huge prior variance before the first row.
 
-        That of the first row comes from the row itself, and again as a point before it.
+        The variance at the first row comes from the row itself, and again as that of a point before it.
         """
+        leaf, share = self._worst_periodic()
+        missing = share * float(self.model.kernel.diagonal(self.table.X[:1]).max())
+        if leaf is not None and missing > _LOST * float(self._known.noise.min()):
+            msg = (
+                f"{len(leaf.harmonics()) - 1} harmonics of {leaf!r} miss {share:.2g} of its variance, which is not "
+                "small beside the noise. Use inference.Exact, or a longer lengthscale."
+            )
+            warn(msg, SolverWarning)
         at = self._at(self._known.times[:1])
         alone = at._replace(
             covariance=self._states.covariance(self._known.times[:1]), information=self._solved.informations[:1]
