@@ -483,7 +483,7 @@ def test_rows_that_are_exact_do_not_decide_alone(rule, monkeypatch):
         mean, std = gp.predict(X[110:], return_std=True, include_noise=True)
         found[name] = gigagp.metrics.gaussian_crps(y[110:], mean, std)
     assert found["rule"] < 1.05 * found["default"]
-    assert found["control"] > 2 * found["default"]
+    assert found["control"] > 1.5 * found["default"]
 
 
 @pytest.mark.parametrize("rule", ["choose", "average"])
