@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
@@ -31,6 +32,7 @@ from gigagp.estimators.saving.fitted_state import fitted_to_state, joined_states
 from gigagp.estimators.saving.restored_state import state_to_fitted, states_of
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.kernels import Kernel
 from gigagp.kernels.stationary import rows_check
 from gigagp.model.estimate import Estimate
@@ -47,6 +49,7 @@ from gigagp.settings.custom import Custom
 from gigagp.settings.fields import Count, Positive, Words, checks_arguments
 from gigagp.settings.random import RandomState, generator_from
 from gigagp.tables import intake
+from gigagp.tables.beside import Beside, split_limits
 from gigagp.tables.encoding import Encode, fitted_encoder, model_inputs
 from gigagp.tables.rows.source import RowSource
 
@@ -92,8 +95,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     mean : {"zero", "constant", "linear"} or callable, default "constant"
         Mean function. The coefficients of ``"constant"`` and ``"linear"`` are estimated by generalised least squares. A
         callable is a fixed function of ``X``, shape (n, d), in its own units, and returns values in the target's units,
-        shape (n,). For a likelihood of counts or signs, the latent mean is zero; add `kernels.Constant` or
-        `kernels.Linear` to the kernel instead.
+        shape (n,). For signs, and ``likelihood="poisson"`` without an exposure, the latent mean is zero; add
+        `kernels.Constant` or `kernels.Linear` to the kernel instead. Others have the mean of the latent function.
     noise_variance : float, array-like of shape (n,) or None, default None
         Noise variance in squared units of ``y``. A float is the start of learning; None starts at 0.09 of the target's
         variance. An array is the known variance of each row, which is not learned. With a `kernels.White` term in the
@@ -120,12 +123,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     random_state : int, RandomState, Generator or None, default 0
         Seed of probe vectors, features and subsets. The same seed gives the same bits on the same machine; on CUDA,
         where the engine is chosen by its speed, two runs may differ in rounding.
-    likelihood : {"gaussian", "student-t", "auto", "laplace", "poisson"} or Likelihood, default "gaussian"
+    likelihood : str or Likelihood, default "gaussian"
         Distribution of a target given the latent function (`gigagp.likelihoods`). Student-t noise is robust to gross
         outliers; its degrees of freedom are learned, or given by ``likelihoods.StudentT(df=4.0)``. ``"auto"`` chooses
         between it and Gaussian noise by the likelihood of up to 500 rows. Laplace noise and Poisson counts, whose rate
         is ``exp(f)``, need ``inference.QuadruplyStochastic``, which ``inference="auto"`` then selects, or
-        ``inference.Vecchia``.
+        ``inference.Vecchia``. The latter has all others, with parameters that are learned: ``"quantile"``,
+        ``"censored"``, ``"negative-binomial"``, ``"zero-inflated-poisson"``, ``"zero-inflated-negative-binomial"``,
+        ``"hurdle-poisson"``, ``"gamma"``, ``"weibull"``, ``"binomial"``, ``"beta"`` and ``"ordinal"``. The
+        documentation has a page on which to take.
     hyperparameter_units : {"own", "standardized"}, default "own"
         Units of the kernel's hyperparameters and of the noise variance, given and read. ``"own"``: lengthscales,
         periods and bounds are in the units of the inputs, and variances in squared units of the target. Targets that
@@ -172,7 +178,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     noise_variance_ : float or ndarray of shape (n,)
         Noise variance, learned or as given.
     likelihood_ : Likelihood
-        Likelihood of the fit; for Student-t noise with the learned degrees of freedom.
+        Likelihood of the fit, with its learned parameters.
     noise_weights_ : ndarray of shape (n,)
         Weights of the rows for Student-t noise. Rows below 0.1 are outliers.
     history_ : History
@@ -264,6 +270,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         y: Any,
         validation: Annotated[tuple[Any, Any], Words("a pair (X, y)")] | None = None,
         checkpoint: str | PathLike[str] | None = None,
+        *,
+        exposure: Any = None,
+        offset: Any = None,
     ) -> Self:
         """Learn the hyperparameters and compute the posterior.
 
@@ -272,7 +281,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         X : array-like of shape (n, d)
             Inputs.
         y : array-like of shape (n,) or (n, n_targets)
-            Targets. Each of several has hyperparameters of its own, unless ``outputs`` says otherwise.
+            Targets. Each of several has hyperparameters of its own, unless ``outputs`` says otherwise. For
+            ``likelihood="censored"`` and ``"weibull"``, which have one target, it is an array of shape (n, 2): the
+            lower and the upper limit of each target, equal where it was measured, and infinite where there is none.
         validation : (X, y) or None, default None
             Rows to score at every step that uses all rows; nothing is learned from them. The scores are in
             ``history_`` (`gigagp.optimization.Step`). It requires targets with Gaussian noise. Scores use the posterior
@@ -283,6 +294,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             continues from it and returns the same bits. A long solve by conjugate gradients keeps its last iteration
             beside it, in a file with ``.solve`` added to the name. The files are removed at the end. Targets that are
             fitted one by one have a file each, with ``.0``, ``.1`` and so on added to the name.
+        exposure : array-like of shape (n,), float or None, default None
+            What each target was counted over, such as hours, areas or people, for likelihoods of counts and amounts:
+            the mean of a target is its exposure times the rate. For ``likelihood="binomial"`` it is the number of
+            trials. None: 1.
+        offset : array-like of shape (n,), float or None, default None
+            Known part of the latent function at each row, as the logarithm of an exposure is one; for likelihoods
+            whose function is not in the units of the target.
 
         Returns
         -------
@@ -308,7 +326,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             others, or left-out rows too far from their predictions (`gigagp.estimators.fit_checks.noise_support`).
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
-            self._fit(X, y, validation, checkpoint)
+            self._fit(X, y, validation, checkpoint, exposure, offset)
         last = self.estimators_[-1].history_  # others that Ctrl-C ends are no fit
         warn_of_interruption(last, checkpoints_of(checkpoint, len(self._models))[-1] if self._models else checkpoint)
         return self
@@ -432,14 +450,36 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         warn_of_interruption(self.history_, checkpoint)
         return self
 
-    def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None, checkpoint: str | PathLike[str] | None) -> None:
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        validation: tuple[Any, Any] | None,
+        checkpoint: str | PathLike[str] | None,
+        exposure: Any = None,
+        offset: Any = None,
+    ) -> None:
         arguments = Arguments.of(self)
         X = model_inputs(self, X, reset=True, min_rows=2)
-        y = intake.targets(y, len(X))
+        y, beside = self._known_of(arguments.likelihood, y, len(X), exposure, offset)
         if self._fits_apart(y):
-            self._take_outputs(fit_outputs(arguments, X, y, validation, checkpoint))
+            self._take_outputs(fit_outputs(arguments, X, y, validation, checkpoint, beside))
         else:
-            self._take(fit_rows(arguments, X, y, validation, checkpoint), one_target=y.ndim == 1)
+            self._take(fit_rows(arguments, X, y, validation, checkpoint, beside), one_target=y.ndim == 1)
+
+    def _known_of(
+        self, likelihood: Likelihood, y: Any, n_rows: int, exposure: Any = None, offset: Any = None
+    ) -> tuple[np.ndarray, Beside]:
+        """Return targets as numbers, and what else is known of their rows."""
+        beside = Beside.of(likelihood, n_rows, exposure, offset)
+        if not likelihood.has_limits:
+            y = intake.targets(y, n_rows)
+            checked = y if beside.trials is None else (y.T / beside.trials.numpy()).T
+            if beside.trials is not None:
+                likelihood.check_targets(torch.from_numpy(checked))
+            return y, beside
+        y, limits = split_limits(intake.targets(y, n_rows, finite=False))
+        return y, replace(beside, limits=torch.from_numpy(limits))
 
     def _fits_apart(self, y: np.ndarray) -> bool:
         """Whether the targets are several outputs with hyperparameters of their own."""
@@ -488,19 +528,35 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         tags.requires_fit = self.encode == "auto"  # predictions before a fit are those of the prior
         return tags
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the coefficient of determination of the predictions; see scikit-learn's `RegressorMixin.score`."""
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None) -> float:
+        """Return the coefficient of determination of the predictions; see scikit-learn's `RegressorMixin.score`.
+
+        ``exposure`` is that of `predict`. Targets with limits must have been measured.
+        """
+        from sklearn.metrics import r2_score  # loads slowly
+
         with scored():
-            return float(super().score(X, intake.targets(y), sample_weight))
+            if self.likelihood_.has_limits:
+                y, limits = split_limits(intake.targets(y, finite=False))
+                censored = limits[:, 0] != limits[:, 1]
+                if censored.any():
+                    raise InvalidInputError(
+                        f"score of GPRegressor needs measured targets; row {int(np.argmax(censored))} has limits that "
+                        "differ. predictive_log_density takes all rows."
+                    )
+            predicted = self.predict(X, exposure=exposure)
+            return float(r2_score(intake.targets(y), predicted, sample_weight=sample_weight))
 
     # ------------------------------------------------------------------ answers
 
     @each_output
     def likelihood_(self) -> Likelihood:
-        """Likelihood of the fit; Student-t noise has the learned degrees of freedom, if they were learned."""
+        """Likelihood of the fit, with the values of the parameters that were learned."""
         check_is_fitted(self, "posterior_")
-        student = self.posterior_.model.student
-        return self._likelihood if student is None else StudentT(student.df)
+        model = self.posterior_.model
+        if model.student is not None:
+            return StudentT(model.student.df)
+        return self._likelihood.settled(model.of_likelihood)
 
     @each_output
     def noise_weights_(self) -> np.ndarray:
@@ -551,6 +607,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         variance: Literal["auto", "samples", "solve"] = "auto",
         return_parts: bool = False,
         hyperparameters: Hyperparameters = "learned",
+        exposure: Any = None,
     ) -> Any:
         """Predict the target: its mean, and how far this mean, or a measurement, may be off.
 
@@ -586,6 +643,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             Whether answers are those at the learned hyperparameters, or mixed over 8 to 32 draws of what the rows leave
             open about them, by Laplace's approximation (`gigagp.inference.uncertain_hyperparameters`). The draws are
             made once for a fit, in some one to three times its time. Error bars of a few hundred rows become wider.
+        exposure : array-like of shape (m,), float or None, default None
+            What the target is counted over at each point (see `fit`): the mean and the deviation are those of the rate
+            times the exposure, or of the successes in so many trials. None: 1.
 
         Returns
         -------
@@ -610,7 +670,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             raise InvalidInputError('return_parts of GPRegressor.predict must be False with hyperparameters="laplace".')
         predictor, inputs = self._answering(X, hyperparameters)
         return predictor.predict(
-            inputs, return_std, return_cov, include_noise=include_noise, variance=variance, return_parts=return_parts
+            inputs,
+            return_std,
+            return_cov,
+            include_noise=include_noise,
+            variance=variance,
+            return_parts=return_parts,
+            exposure=exposure,
         )
 
     @guarded()
@@ -758,7 +824,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
                 "standardized of log_marginal_likelihood must be True for this model: its file is of a version that "
                 "did not keep the Jacobian of the target_transform. Or fit again."
             )
-        units = posterior.n_rows * float(np.log(self.scaling_.y_scale).sum())
+        n_densities = posterior.n_rows
+        if isinstance(posterior, RowsPosterior) and (limits := posterior.table.beside.limits) is not None:
+            n_densities = int((limits[:, 0] == limits[:, 1]).sum())  # others have probabilities, which have no units
+        units = n_densities * float(np.log(self.scaling_.y_scale).sum())
         return Estimate(value + jacobian - units, found.standard_error)
 
     @guarded()
@@ -812,6 +881,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         *,
         include_noise: bool = False,
         hyperparameters: Hyperparameters = "learned",
+        exposure: Any = None,
     ) -> np.ndarray:
         """Sample the function of `predict` at given points; before `fit`, the samples are those of the prior.
 
@@ -827,6 +897,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             Whether to draw a measurement at each value of the function: with noise, or a count.
         hyperparameters : {"learned", "laplace"}, default "learned"
             As for `sample_functions`.
+        exposure : array-like of shape (m,), float or None, default None
+            As for `predict`.
 
         Returns
         -------
@@ -834,7 +906,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             Joint samples over the points. With exact inference and up to 2,000 points, they use the full covariance.
         """
         predictor, inputs = self._answering(X, hyperparameters)
-        return predictor.sample_y(inputs, n_samples, random_state, include_noise=include_noise)
+        return predictor.sample_y(inputs, n_samples, random_state, include_noise=include_noise, exposure=exposure)
 
     @guarded()
     @by_output()
@@ -881,7 +953,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     @checks_arguments
     @by_output()
     def predict_quantile(
-        self, X: Any, q: Any, *, include_noise: bool = True, hyperparameters: Hyperparameters = "learned"
+        self,
+        X: Any,
+        q: Any,
+        *,
+        include_noise: bool = True,
+        hyperparameters: Hyperparameters = "learned",
+        exposure: Any = None,
     ) -> np.ndarray:
         """Return quantiles of the predictive distribution; 0.5 is the median.
 
@@ -898,6 +976,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             counts they are whole numbers: the least count that is not exceeded with this probability.
         hyperparameters : {"learned", "laplace"}, default "learned"
             As for `predict`; ``"laplace"`` has the quantiles of the mixture, whose tails are heavier than normal ones.
+        exposure : array-like of shape (m,), float or None, default None
+            As for `predict`.
 
         Returns
         -------
@@ -907,8 +987,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Raises
         ------
         InvalidInputError
-            If a probability is not between 0 and 1; or, with ``include_noise``, for Laplace noise, and where the noise
-            variance of new rows is not known.
+            If a probability is not between 0 and 1; or, with ``include_noise``, where the noise variance of new rows is
+            not known or the likelihood has no quantiles.
         NonFiniteError, MemoryBudgetError
             As for `predict`.
         """
@@ -917,12 +997,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             msg = f"q of GPRegressor.predict_quantile must be one or several numbers between 0 and 1; got {q!r}."
             raise InvalidInputError(msg)
         predictor, inputs = self._answering(X, hyperparameters)
-        return predictor.predict_quantile(inputs, levels, include_noise=include_noise)
+        return predictor.predict_quantile(inputs, levels, include_noise=include_noise, exposure=exposure)
 
     @guarded()
     @checks_arguments
     @by_output()
-    def predictive_log_density(self, X: Any, y: Any, *, hyperparameters: Hyperparameters = "learned") -> np.ndarray:
+    def predictive_log_density(
+        self, X: Any, y: Any, *, hyperparameters: Hyperparameters = "learned", exposure: Any = None
+    ) -> np.ndarray:
         """Return the log density of measurements at given points, in nats; its mean is the log score.
 
         It is a density in the target's own units: the Jacobian of a `target_transform` is included. For counts it is
@@ -933,13 +1015,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         X : array-like of shape (m, d)
             Points.
         y : array-like of shape (m,) or (m, n_targets)
-            Measurements.
+            Measurements; limits as in `fit`, for the log probability that a target lies between them.
         hyperparameters : {"learned", "laplace"}, default "learned"
             As for `predict_quantile`.
+        exposure : array-like of shape (m,), float or None, default None
+            As for `predict`.
 
         Returns
         -------
-        ndarray of the shape of y
+        ndarray of the shape of y, or (m,) with limits
 
         Raises
         ------
@@ -950,7 +1034,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             As for `predict`.
         """
         predictor, inputs = self._answering(X, hyperparameters)
-        return predictor.predictive_log_density(inputs, y)
+        y, beside = self._known_of(predictor.likelihood, y, len(inputs), exposure)
+        return predictor.predictive_log_density(inputs, y, beside)
 
     # -------------------------------------------------------------- further rows
 

@@ -10,6 +10,8 @@ import pytest
 from scipy import stats
 
 import gigagp
+from gigagp import likelihoods
+from gigagp.commands import options
 from gigagp.tables.files import read_table
 
 RNG = np.random.default_rng(0)
@@ -92,3 +94,75 @@ def test_the_choice_between_gaussian_and_heavy_tails(run, refused, table, tmp_pa
     assert "auto: Student-t noise gains +" in shown
     assert gigagp.load(tmp_path / "m.gp").likelihood_.df < 10
     refused("--target-transform log does not apply to --likelihood auto", *fit, "--target-transform", "log")
+
+
+# Likelihoods that neighbours alone take -------------------------------------------------------------------------------
+
+FRAME["hours"] = RNG.uniform(0.5, 20, N).round(1)
+FRAME["seen"] = RNG.poisson(FRAME.hours * np.exp(TRUTH))
+FRAME["tries"] = RNG.integers(1, 20, N)
+FRAME["wins"] = RNG.binomial(FRAME.tries, 1 / (1 + np.exp(-2 * TRUTH)))
+FRAME["rain"] = RNG.gamma(3, np.exp(TRUTH) / 3)
+TIME = 100 * np.exp(TRUTH) * RNG.weibull(1.5, N)
+FRAME["from"] = np.minimum(TIME, 200)
+FRAME["to"] = np.where(TIME < 200, TIME, np.nan)
+
+
+def test_they_are_all_offered():
+    assert set(options.LIKELIHOODS) == {*likelihoods.NAMES, "auto"}
+    of_both = {one for one in likelihoods.NAMES if not likelihoods.resolve_likelihood(one).only_laplace}
+    assert of_both - {"gaussian", "student-t"} == set(options.OF_BOTH)
+    limits = {one for one in likelihoods.NAMES if likelihoods.resolve_likelihood(one).has_limits}
+    assert limits == set(options.WITH_LIMITS)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("target", "likelihood", "more"),
+    [
+        ("seen", "negative-binomial", ("--exposure", "hours")),
+        ("wins", "binomial", ("--exposure", "tries")),
+        ("rain", "gamma", ()),
+        ("from", "weibull", ("--upper", "to")),
+    ],
+)
+def test_each_likelihood_of_neighbours(run, table, tmp_path, target, likelihood, more):
+    model, out = tmp_path / "m.gp", tmp_path / "out.csv"
+    code, shown, error = run("fit", table, "--target", target, "--likelihood", likelihood, *more, *FAST, "-o", model)
+    assert code == 0, error
+    assert f"Fitted {N} rows and 2 inputs" in shown
+    gp, X = gigagp.load(model), FRAME[["u", "v"]]
+    known = {"exposure": FRAME[more[1]]} if "--exposure" in more else {}
+    predict = ("predict", model, table, "--include-noise", "--samples", 2, "-o", out)
+    assert run(*predict, *(more if known else ()))[0] == 0
+    found = read_table(out).values
+    np.testing.assert_allclose(found[:, 0], gp.predict(X, **known), rtol=1e-6)
+    np.testing.assert_allclose(found[:, 1], gp.predict(X, return_std=True, include_noise=True, **known)[1], rtol=1e-6)
+    code, shown, error = run("evaluate", model, table, "--json")
+    assert code == 0, error
+    y = FRAME[target]
+    if likelihood == "weibull":
+        y = np.stack([y, FRAME["to"].fillna(np.inf)], 1)
+    density = gp.predictive_log_density(X, y, **known)
+    assert json.loads(shown)["nll"] == pytest.approx(-density.mean(), rel=1e-9)
+
+
+def test_options_that_do_not_go_together(run, table, tmp_path):
+    for given, match in (
+        (
+            ("--target", "rain", "--likelihood", "gamma", "--upper", "to"),
+            "--upper is for --likelihood censored and",
+        ),
+        (
+            ("--target", "from", "--likelihood", "weibull"),
+            "--upper is for --likelihood censored and weibull",
+        ),
+        (("--target", "wrong", "--exposure", "hours"), "exposure must be None with the gaussian likelihood"),
+        (
+            ("--target", "class", "--likelihood", "logistic", "--exposure", "hours"),
+            "does not apply to --likelihood",
+        ),
+    ):
+        code, _, error = run("fit", table, *given, "--columns", "u,v", "-q", "-o", tmp_path / "m.gp")
+        assert code != 0
+        assert match in " ".join(error.split())

@@ -10,6 +10,7 @@ from engines import needs_extension
 from gigagp import GPClassifier, GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
 from gigagp.inference.iterative.pathwise_posterior import PathwisePosterior
+from gigagp.model.likelihoods import StudentT
 
 
 def rows(n: int = 80, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -238,10 +239,18 @@ def test_others_refuse(method):
     assert not hasattr(GPClassifier(), "leave_one_out")
 
 
-def test_other_noise_refuses():
+def test_other_noise_by_laplace_has_that_of_gaussian_noise_as_its_limit():
     X, y = rows(40)
-    with pytest.raises(InvalidInputError, match="leave_one_out"):
-        GPRegressor(inference=inference.Vecchia(), likelihood="student-t").fit(X, y).leave_one_out()
+    kernel = kernels.Matern(1.5, 1.0, float(y.var()))  # in the data's own units, which differ by their scaling
+    settings = {"noise_variance": 0.05 * float(y.var()), "optimizer": None}
+    exact = GPRegressor(kernel, inference.Exact(), **settings).fit(X, y).leave_one_out()
+    wide, near = (
+        GPRegressor(kernel, inference.Vecchia(40), likelihood=StudentT(df), **settings).fit(X, y).leave_one_out()
+        for df in (1e6, 3.0)
+    )
+    for one, other in zip(exact, wide, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-3)
+    assert np.abs(near.std - exact.std).max() > 1e-3  # the control
 
 
 @pytest.mark.parametrize("method", METHODS)

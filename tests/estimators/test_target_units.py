@@ -219,8 +219,6 @@ def test_what_has_no_answer_is_refused_in_words():
     gp = fit()
     with pytest.raises(InvalidInputError, match=r"return_parts of GPRegressor\.predict must be False with the poisson"):
         gp.predict(NEW, return_parts=True)
-    with pytest.raises(InvalidInputError, match=r"leave_one_out of GPRegressor needs .* with Gaussian noise"):
-        gp.leave_one_out()
     with pytest.raises(InvalidInputError, match="Gaussian noise; the likelihood of this fit is poisson"):
         fit(optimizer=optimization.LBFGS(1)).predict(NEW, hyperparameters="laplace")
     with pytest.raises(InvalidInputError, match="cannot both be True"):

@@ -17,7 +17,7 @@ from rich.table import Table as Grid
 import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
-from gigagp.commands.problem import known_target, read_problem, require_one_target, resolve_column
+from gigagp.commands.problem import known_target, limits, read_problem, require_one_target, resolve_column
 from gigagp.errors import InvalidInputError
 from gigagp.estimators import metrics
 from gigagp.estimators.saving.persistence import load_notes, save
@@ -40,6 +40,10 @@ def evaluate(
         str | None,
         typer.Option(help="The column with each row's noise variance; by default that of the fit."),
     ] = None,
+    exposure: Annotated[
+        str | None,
+        typer.Option(help="The column with each row's exposure or trials; by default that of the fit."),
+    ] = None,
     columns: options.Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     header: options.Header = None,
@@ -49,7 +53,9 @@ def evaluate(
 ) -> None:
     """Score the predictions for a table whose targets are known."""
     regressor = gigagp.load(model)
-    noise_column = load_notes(model).get("noise_column") if noise_column is None else noise_column
+    notes = load_notes(model)
+    noise_column = notes.get("noise_column") if noise_column is None else noise_column
+    exposure = notes.get("exposure") if exposure is None else exposure
     target = known_target(model, target)
     blocks = Blocks.of(table, header, CsvStyle(decimal, comment))
     target = resolve_column(target, blocks.names, str(table))
@@ -61,7 +67,13 @@ def evaluate(
             require_one_target(regressor, model)
             if noise_column is not None:
                 noise_column = resolve_column(noise_column, blocks.names, str(table))
-            result, n_rows = _regressor_scores(regressor, blocks, chosen, target, noise_column)
+            if exposure is not None:
+                exposure = resolve_column(exposure, blocks.names, str(table))
+            if regressor.likelihood_.has_limits:
+                upper = resolve_column(str(notes.get("upper") or target), blocks.names, str(table))
+                result, n_rows = _score_of_limits(regressor, blocks, chosen, target, upper)
+            else:
+                result, n_rows = _regressor_scores(regressor, blocks, chosen, target, noise_column, exposure)
     if as_json:
         typer.echo(json.dumps({"rows": n_rows, "target": target, **result}))
     else:
@@ -120,7 +132,12 @@ def compare(
 
 
 def _regressor_scores(
-    regressor: gigagp.GPRegressor, blocks: Blocks, columns: list[str] | None, target: str, noise_column: str | None
+    regressor: gigagp.GPRegressor,
+    blocks: Blocks,
+    columns: list[str] | None,
+    target: str,
+    noise_column: str | None,
+    exposure: str | None,
 ) -> tuple[dict[str, Any], int]:
     """Return the scores of the predictions, and the number of rows."""
     likelihood = regressor.likelihood_
@@ -133,7 +150,7 @@ def _regressor_scores(
         or (likelihood.is_scale_mixture and not noise_column)
     )
     is_gaussian = isinstance(likelihood, Gaussian)
-    others = [target] if noise_column is None else [target, noise_column]
+    others = [target, *(one for one in (noise_column, exposure) if one is not None)]
     found: list[tuple[np.ndarray, ...]] = []
     for block in blocks.read(regressor, columns, others):
         assert block.others is not None
@@ -141,7 +158,8 @@ def _regressor_scores(
         # Measured targets contain noise, so the intervals for them include it.
         includes = noise_column is None
         if has_distribution:
-            found.append(_distribution(regressor, block.inputs, measured))
+            known = {} if exposure is None else {"exposure": block.others.values[:, -1]}
+            found.append(_distribution(regressor, block.inputs, measured, known))
             continue
         mean, std = regressor.predict(block.inputs, return_std=True, include_noise=includes)
         latent = std
@@ -168,13 +186,27 @@ def _regressor_scores(
     return {"rmse": metrics.rmse(measured, mean), "nll": -float(logs.mean())}, len(measured)
 
 
-def _distribution(regressor: gigagp.GPRegressor, X: Any, y: np.ndarray) -> tuple[np.ndarray, ...]:
+def _score_of_limits(
+    regressor: gigagp.GPRegressor, blocks: Blocks, columns: list[str] | None, target: str, upper: str
+) -> tuple[dict[str, Any], int]:
+    """Return the log score of targets within limits, and the number of rows."""
+    y = limits(blocks.whole(), target, upper, str(blocks.path))
+    found: list[np.ndarray] = []
+    for block in blocks.read(regressor, columns):
+        start = sum(map(len, found))
+        found.append(regressor.predictive_log_density(block.inputs, y[start : start + len(block.inputs)]))
+    return {"nll": -float(np.concatenate(found).mean())}, len(y)
+
+
+def _distribution(
+    regressor: gigagp.GPRegressor, X: Any, y: np.ndarray, known: dict[str, Any]
+) -> tuple[np.ndarray, ...]:
     """Return measurements, means, log densities, and whether central intervals hold the measurement, by level."""
     ends = np.array([0.5 - 0.5 * level for level in metrics.INTERVALS])
-    quantiles = regressor.predict_quantile(X, np.concatenate([ends, 1 - ends]))
+    quantiles = regressor.predict_quantile(X, np.concatenate([ends, 1 - ends]), **known)
     lower, upper = np.split(quantiles, 2, axis=1)
     inside = (lower <= y[:, None]) & (y[:, None] <= upper)  # counts are often at an end
-    return y, regressor.predict(X), regressor.predictive_log_density(X, y), inside
+    return y, regressor.predict(X, **known), regressor.predictive_log_density(X, y, **known), inside
 
 
 def _class_scores(

@@ -21,6 +21,7 @@ from gigagp.commands.blocks import is_large
 from gigagp.commands.problem import (
     choose_inputs,
     choose_rows,
+    limits,
     loaded,
     needs_encoder,
     read_problem,
@@ -41,6 +42,15 @@ def fit(
     noise_column: Annotated[
         str | None,
         typer.Option(help="Column with the known noise variance of each row, in squared units of the target."),
+    ] = None,
+    exposure: options.Exposure = None,
+    upper: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the upper limit of each target, for --likelihood censored and weibull; --target is then "
+            "the lower one. They are equal where the target was measured, and an empty cell is no limit.",
+            show_default=False,
+        ),
     ] = None,
     kernel: Annotated[
         str | None,
@@ -64,7 +74,8 @@ def fit(
         typer.Option(
             help="gaussian, student-t (heavy tails, outliers), auto (gaussian or student-t), laplace (outliers) or "
             "poisson (counts); logistic or probit for a target of classes, whose labels may be text. laplace, poisson "
-            "and classes use --inference vecchia or, by default, quadruply-stochastic."
+            "and classes use --inference vecchia or, by default, quadruply-stochastic. With --inference vecchia also "
+            f"{', '.join(options.OF_VECCHIA)}."
         ),
     ] = "gaussian",
     target_transform: Annotated[
@@ -158,7 +169,13 @@ def fit(
             "--inducing": inducing,
             "--features": features,
         },
+        exposure is not None,
     )
+    if (upper is not None) != (likelihood in options.WITH_LIMITS):
+        msg = f"--upper is for --likelihood {' and '.join(options.WITH_LIMITS)}, which need it; got {likelihood}."
+        raise InvalidInputError(msg)
+    if method.of_classes and exposure is not None:
+        raise InvalidInputError(f"--exposure does not apply to --likelihood {likelihood}, whose targets are classes.")
     word = method.default_kernel if kernel is None else kernel
     chosen_kernel = word if word in options.KERNEL_RULES else options.choose_kernel(word)
     if method.of_classes and mean == "linear":
@@ -179,9 +196,11 @@ def fit(
             raise InvalidInputError(msg)
         settings["distributed"] = True
     with all_processes(distributed) as saves:
-        streams = _may_stream(method, takes_some=rows is not None or noise_column is not None)
+        beside = {"noise_column": noise_column, "exposure": exposure, "upper": upper}
+        takes_some = rows is not None or any(one is not None for one in beside.values())
+        streams = _may_stream(method, takes_some=takes_some)
         streams = streams and (not distributed or method.inference.abilities.name == "grid")
-        problem = _read(table, target, columns, noise_column, header, CsvStyle(decimal, comment), strict, streams)
+        problem = _read(table, target, columns, beside, header, CsvStyle(decimal, comment), strict, streams)
         problem = problem.with_rows(rows, seed)
         if not method.of_classes:
             settings |= {"mean": mean, "noise_variance": problem.noise()}
@@ -269,6 +288,7 @@ def _method(
     truncation: str | None,
     target_transform: str,
     of_some: dict[str, Any],
+    has_exposure: bool,
 ) -> _Method:
     """Return the method that words describe; ``of_some`` are options that only some inference methods have."""
     if likelihood not in options.LIKELIHOODS:
@@ -279,7 +299,9 @@ def _method(
     if target_transform != "none" and likelihood != "gaussian":
         msg = f"--target-transform {target_transform} does not apply to --likelihood {likelihood}; leave one out."
         raise InvalidInputError(msg)
-    if likelihood not in ("gaussian", "student-t", "auto") and inference == "auto":
+    if inference == "auto" and (has_exposure or likelihood in options.OF_VECCHIA):
+        inference = "vecchia"
+    elif inference == "auto" and likelihood in options.OF_BOTH:
         inference = "quadruply-stochastic"
     chosen = options.choose_inference(inference, truncation, of_some)
     return _Method(chosen, options.choose_optimizer(optimizer, steps, chosen), likelihood, target_transform)
@@ -308,7 +330,7 @@ class _Problem:
     strict: bool
     target: str
     inputs: list[str]
-    noise_column: str | None
+    beside: dict[str, str | None]  # columns with the noise, the exposure and the upper limits
     found: pa.Table | None
 
     def with_rows(self, rows: int | None, seed: int) -> _Problem:
@@ -322,16 +344,24 @@ class _Problem:
 
     def noise(self) -> Any:
         """Return the known noise variance of each row, if there is a column of it."""
-        if self.found is None or self.noise_column is None:
+        return self._column("noise_column")
+
+    def exposure(self) -> Any:
+        """Return the exposure of each row, if there is a column of it."""
+        return self._column("exposure")
+
+    def _column(self, role: str) -> Any:
+        name = self.beside[role]
+        if self.found is None or name is None:
             return None
-        return Table.from_arrow(self.found, [self.noise_column], str(self.path)).values[:, 0]
+        return Table.from_arrow(self.found, [name], str(self.path)).values[:, 0]
 
 
 def _read(
     path: Path,
     target: str,
     columns: str | None,
-    noise_column: str | None,
+    beside: dict[str, str | None],
     header: bool | None,
     style: CsvStyle,
     strict: bool,
@@ -344,15 +374,13 @@ def _read(
     found = None if in_chunks else read_columns(path, header, style)
     names = column_names(path, header) if found is None else list(found.column_names)
     target = resolve_column(target, names, source)
-    extra = [target]
-    if noise_column is not None:
-        noise_column = resolve_column(noise_column, names, source)
-        extra.append(noise_column)
+    beside = {role: one if one is None else resolve_column(one, names, source) for role, one in beside.items()}
+    extra = [target, *(one for one in beside.values() if one is not None)]
     inputs = choose_inputs(columns, names, extra, source)
     find_columns(inputs, names, source)
     if found is not None and streams and not needs_encoder(found.select(inputs)):
         found = None  # the columns are numbers, so that rows can be read in chunks
-    return _Problem(path, header, strict, target, inputs, noise_column, found)
+    return _Problem(path, header, strict, target, inputs, beside, found)
 
 
 def _fit_and_save(
@@ -370,8 +398,12 @@ def _fit_and_save(
         if found is None:
             regressor.fit_table(problem.path, target, inputs, checkpoint=checkpoint, header=problem.header)
         else:
-            rows = loaded(found, inputs, target, str(problem.path), problem.strict, method.of_classes)
-            regressor.fit(*rows, checkpoint=checkpoint)
+            source, upper = str(problem.path), problem.beside["upper"]
+            X, y = loaded(found, inputs, target, source, problem.strict, method.of_classes or upper is not None)
+            y = y if upper is None else limits(found, target, upper, source)
+            exposure = problem.exposure()
+            known = {} if exposure is None else {"exposure": exposure}
+            regressor.fit(X, y, checkpoint=checkpoint, **known)
     except FitInterruptedWarning as warning:  # the model exists nevertheless
         stopped = warning
     if out is None:
@@ -379,7 +411,8 @@ def _fit_and_save(
     latent = regressor.latent_ if method.of_classes else regressor
     n_rows = latent.posterior_.n_rows if found is None else len(found)
     seconds = time.perf_counter() - began
-    persistence.save(regressor, out, notes={"target": target, "noise_column": problem.noise_column, "rows": n_rows})
+    beside = {role: one for role, one in problem.beside.items() if one is not None or role == "noise_column"}
+    persistence.save(regressor, out, notes={"target": target, **beside, "rows": n_rows})
     if stopped is not None:
         raise FitInterruptedWarning(f"{stopped} Saved to {out}.")
     if method.of_classes:

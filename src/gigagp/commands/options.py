@@ -73,11 +73,38 @@ INFERENCES = (
     "relevance-vectors",
     "random-features",
 )
-LIKELIHOODS = ("gaussian", "laplace", "student-t", "auto", "poisson", "logistic", "probit")
+#: Likelihoods by the inference that takes them: quadruply-stochastic by default, and vecchia alone.
+OF_BOTH = ("laplace", "poisson", "logistic", "probit")
+OF_VECCHIA = (
+    "quantile",
+    "censored",
+    "ordinal",
+    "binomial",
+    "beta",
+    "negative-binomial",
+    "zero-inflated-poisson",
+    "zero-inflated-negative-binomial",
+    "hurdle-poisson",
+    "gamma",
+    "weibull",
+)
+LIKELIHOODS = ("gaussian", "student-t", "auto", *OF_BOTH, *OF_VECCHIA)
+#: Likelihoods of targets within limits.
+WITH_LIMITS = ("censored", "weibull")
 #: Transforms of the target.
 TRANSFORMS = ("none", "log", "yeo-johnson", "spline", "auto")
 #: Likelihoods of class labels.
 OF_CLASSES = ("logistic", "probit")
+
+
+Exposure = Annotated[
+    str | None,
+    typer.Option(
+        help="Column with what each target is counted over, such as hours or areas; for --likelihood binomial the "
+        "number of trials.",
+        show_default=False,
+    ),
+]
 
 
 def verbosity(quiet: bool, verbose: bool, job: str) -> int | Literal["auto"] | Meter:

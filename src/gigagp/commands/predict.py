@@ -14,6 +14,7 @@ import typer
 import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
+from gigagp.commands.problem import resolve_column
 from gigagp.errors import InvalidInputError
 from gigagp.runtime.memory import require, resolve_budget
 from gigagp.runtime.progress import meter_for
@@ -32,6 +33,7 @@ def predict(
         bool, typer.Option("--include-noise", help="Give the std of a new measurement instead of the function.")
     ] = False,
     samples: Annotated[int, typer.Option(help="Also write this many joint samples, one column each.")] = 0,
+    exposure: options.Exposure = None,
     columns: options.Columns = None,
     keep: Annotated[
         str | None,
@@ -52,13 +54,18 @@ def predict(
         raise InvalidInputError(f"--samples must not be negative; got {samples}.")
     regressor = gigagp.load(model)
     of_classes = isinstance(regressor, gigagp.GPClassifier)
-    if of_classes and (samples or include_noise):
-        raise InvalidInputError(f"--samples and --include-noise do not apply to {model}, a model of classes.")
+    if of_classes and (samples or include_noise or exposure is not None):
+        msg = f"--samples, --include-noise and --exposure do not apply to {model}, a model of classes."
+        raise InvalidInputError(msg)
     blocks = Blocks.of(table, header, CsvStyle(decimal, comment))
+    if exposure is not None:
+        exposure = resolve_column(exposure, blocks.names, str(table))
+        if samples and not blocks.is_whole:
+            raise InvalidInputError(f"--samples with --exposure needs a table that is held; {table} is too large.")
     kept = options.split_names(keep, "--keep") or []
     find_columns(kept, blocks.names, str(table))
     with meter_for(options.verbosity(quiet, False, "prediction"), job="prediction"):
-        found = _predicted(regressor, blocks, options.split_names(columns), include_noise, samples, seed)
+        found = _predicted(regressor, blocks, options.split_names(columns), include_noise, samples, seed, exposure)
     whole = {name: np.concatenate([parts[name] for parts in found]) for name in found[0]}
     predictions = _as_table(whole)
     write_table(_with_kept(blocks.whole().select(kept), predictions) if kept else predictions, out)
@@ -66,7 +73,13 @@ def predict(
 
 
 def _predicted(
-    regressor: Any, blocks: Blocks, columns: list[str] | None, include_noise: bool, samples: int, seed: int
+    regressor: Any,
+    blocks: Blocks,
+    columns: list[str] | None,
+    include_noise: bool,
+    samples: int,
+    seed: int,
+    exposure: str | None,
 ) -> list[dict[str, np.ndarray]]:
     """Return the columns of the predictions, block by block."""
     budget, n_rows = resolve_budget(None), 0
@@ -77,18 +90,19 @@ def _predicted(
     elif samples:
         draw = regressor.sample_functions(samples, seed)  # the same functions in every block
     found: list[dict[str, np.ndarray]] = []
-    for block in blocks.read(regressor, columns, at_once=samples > 0):
+    for block in blocks.read(regressor, columns, [] if exposure is None else [exposure], at_once=samples > 0):
         if isinstance(regressor, gigagp.GPClassifier):
             probabilities = regressor.predict_proba(block.inputs).T
             names = [f"p_{label}" for label in regressor.classes_.tolist()]
             found.append(dict(zip(names, probabilities, strict=True)))
             continue
-        mean, std = regressor.predict(block.inputs, return_std=True, include_noise=include_noise)
+        known = {} if block.others is None else {"exposure": block.others.values[:, 0]}
+        mean, std = regressor.predict(block.inputs, return_std=True, include_noise=include_noise, **known)
         parts = {"mean": np.asarray(mean), "std": np.asarray(std)}
         n_rows += len(mean)
         if draw is not None:
             _require_samples(samples, n_rows, budget)
-            drawn = np.asarray(draw(block.inputs))
+            drawn = np.asarray(draw(block.inputs, **known))
             parts |= {f"sample{place + 1}": drawn[..., place] for place in range(samples)}
         found.append(parts)
     return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gigagp.commands import options
 from gigagp.errors import InvalidInputError
@@ -39,6 +40,20 @@ def loaded(
         raise no_rows(source)
     table = Table.from_arrow(found, inputs, source).to_arrow() if strict else found.select(inputs)
     return table, found.column(target) if of_classes else Table.from_arrow(found, [target], source).values[:, 0]
+
+
+def limits(found: pa.Table, lower: str, upper: str, source: str) -> np.ndarray:
+    """Return the lower and the upper limit of each target, (n, 2); an empty cell is no limit."""
+    both = []
+    for name, nothing in ((lower, -np.inf), (upper, np.inf)):
+        column = found.column(name)
+        is_open = pc.is_null(column, nan_is_null=True)
+        if pa.types.is_floating(column.type):
+            is_open = pc.or_(is_open, pc.fill_null(pc.is_inf(column), False))
+        filled = found.select([name]).set_column(0, name, pc.if_else(is_open, pa.scalar(0, column.type), column))
+        values = Table.from_arrow(filled, [name], source).values[:, 0]
+        both.append(np.where(is_open.to_numpy(), nothing, values))
+    return np.stack(both, 1)
 
 
 def no_rows(source: object) -> InvalidInputError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -30,6 +30,7 @@ from gigagp.runtime.duration import resolve_duration
 from gigagp.runtime.memory import resolve_budget
 from gigagp.runtime.run import current_run
 from gigagp.settings.fields import check_parameters
+from gigagp.tables.beside import Beside
 from gigagp.tables.encoding import fitted_encoder, scaled_inputs
 from gigagp.tables.intake import numbers
 
@@ -115,7 +116,7 @@ class Arguments:
                 f"noise_variance of GPRegressor must be None with the {likelihood.name} likelihood, which has no noise "
                 f"variance; got {estimator.noise_variance!r}."
             )
-        if isinstance(self.mean, LinearMean):
+        if isinstance(self.mean, LinearMean) and not likelihood.has_trend:
             raise InvalidInputError(
                 f'mean of GPRegressor must be "zero" with the {likelihood.name} likelihood, whose latent mean is zero; '
                 f"add kernels.Linear(); got {estimator.mean!r}."
@@ -202,9 +203,10 @@ class Problem:
     targets: np.ndarray
     scaling: Scaling
     model: Model
+    beside: Beside = field(default_factory=Beside)  # in the data's own units
 
     @classmethod
-    def of(cls, arguments: Arguments, X: np.ndarray, y: np.ndarray) -> Problem:
+    def of(cls, arguments: Arguments, X: np.ndarray, y: np.ndarray, beside: Beside | None = None) -> Problem:
         """Return the problem of inputs (n, d) and targets (n,) or (n, n_targets) in the data's own units."""
         estimator, mean, likelihood = arguments.estimator, arguments.mean, arguments.likelihood
         targets = _without_offset(mean, X, y)
@@ -215,11 +217,15 @@ class Problem:
         noise_differs = isinstance(likelihood, Gaussian)
         start = start_model(estimator, mean, len(X), targets.shape[1], noise_differs=noise_differs)
         require_taken(start.kernel, X, getattr(estimator, "feature_names_in_", None))
-        return cls(arguments, X, targets, scaling, start.standardized(scaling.units()))
+        return cls(arguments, X, targets, scaling, start.standardized(scaling.units()), beside or Beside())
 
     def table(self) -> TrainingTable:
         """Return the standardized rows; rows beyond the range of the data type are refused."""
-        return self._standardized(self.X, self.targets)
+        beside = self.beside
+        if beside.limits is not None:
+            own = beside.limits.numpy() - self.arguments.mean.offset(self.X)[:, None]
+            beside = replace(beside, limits=torch.from_numpy(self.scaling.targets(own)))
+        return replace(self._standardized(self.X, self.targets), beside=beside)
 
     def table_of(self, X: np.ndarray, y: np.ndarray) -> TrainingTable:
         """Return other rows, or some of these, on the same scale; see `of` and `table`."""
@@ -235,6 +241,11 @@ class Problem:
             arguments.budget,
             mixed=arguments.estimator.dtype == "mixed",
         ).require_finite()
+
+
+def with_likelihood(model: Model, likelihood: Likelihood, table: TrainingTable) -> Model:
+    """Return the model at the start of learning with the parameters that the likelihood learns."""
+    return replace(model, of_likelihood=likelihood.start(table.Y.double())) if likelihood.learned else model
 
 
 def _without_offset(mean: Mean, X: np.ndarray, y: np.ndarray) -> np.ndarray:

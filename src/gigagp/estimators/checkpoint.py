@@ -74,6 +74,7 @@ def open_checkpoint(
     settings[NOISE] = None
     settings |= {"optimizer": optimizer, **(extra or {})}
     tensors = {"X": objective.table.X, "Y": objective.table.Y, NOISE: model.noise_variance}
+    tensors |= objective.table.beside.state()
     return Checkpoint(path, fingerprint(tensors, settings), objective)
 
 

@@ -29,7 +29,14 @@ import torch
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
 from gigagp.estimators import student_fit
 from gigagp.estimators.answers.outputs import columns_of
-from gigagp.estimators.arguments import Arguments, Problem, require_same_rows, start_model, warn_of_shares
+from gigagp.estimators.arguments import (
+    Arguments,
+    Problem,
+    require_same_rows,
+    start_model,
+    warn_of_shares,
+    with_likelihood,
+)
 from gigagp.estimators.checkpoint import open_checkpoint
 from gigagp.estimators.choices import kernel_rules, likelihood_choice
 from gigagp.estimators.choices.kernel_choice import KernelChoice
@@ -67,6 +74,7 @@ from gigagp.settings.brief import output_name
 from gigagp.settings.random import generator_from, spawn
 from gigagp.storage.files import check_folder
 from gigagp.tables import intake
+from gigagp.tables.beside import Beside
 from gigagp.tables.encoding import encoded_validation, fitted_encoder, refuse_streams
 from gigagp.tables.rows.source import RowSource
 
@@ -92,11 +100,12 @@ def fit_rows(
     y: np.ndarray,
     validation: tuple[Any, Any] | None = None,
     checkpoint: str | PathLike[str] | None = None,
+    beside: Beside | None = None,
 ) -> Fitted:
     """Fit rows (n, d) and targets (n,) or (n, n_targets) that are held in memory, in the data's own units.
 
-    ``validation`` and ``checkpoint`` are those of `GPRegressor.fit`. Invalid arguments and data are refused before any
-    work.
+    ``validation`` and ``checkpoint`` are those of `GPRegressor.fit`, and ``beside`` is what it is told of the rows
+    otherwise. Invalid arguments and data are refused before any work.
     """
     estimator, note = arguments.estimator, ""
     if arguments.chooses_likelihood:
@@ -106,7 +115,7 @@ def fit_rows(
         arguments = replace(arguments, likelihood=likelihood)
     likelihood = arguments.likelihood
     arguments.check_transform(y[:1].size)
-    problem = Problem.of(arguments, X, y)
+    problem = Problem.of(arguments, X, y, beside)
     require_same_rows(X, y, problem.model.noise_variance)
     inference = resolve_inference(
         estimator.inference,
@@ -117,6 +126,7 @@ def fit_rows(
         arguments.deadline,
         all_rows=problem.model.noise_is_known or likelihood.is_scale_mixture,
         model=problem.model if arguments.suits_states else None,
+        has_offset=problem.beside.offset is not None,
     )
     arguments.check_for(inference)
     inference.check_held()
@@ -143,6 +153,11 @@ def fit_source(
     arguments = Arguments.of(estimator)
     likelihood = arguments.likelihood
     refuse_streams(estimator)
+    if likelihood.has_limits or likelihood.exposure == "trials":
+        raise InvalidInputError(
+            f"likelihood of GPRegressor for fit_table must not be {likelihood.name}, which needs more than one number "
+            "of each target. Load the table and use fit."
+        )
     if arguments.chooses_likelihood:
         msg = 'likelihood of GPRegressor for fit_table must be given; "auto" compares rows that are held. Use fit.'
         raise InvalidInputError(msg)
@@ -207,6 +222,8 @@ class _Job(ABC):
         with ExitStack() as resources:
             meter = resources.enter_context(meter_for(self.arguments.estimator.verbose, job=self.title))
             begun = self.begin(meter, resources)
+            model = with_likelihood(begun.model, self.arguments.likelihood, begun.objective.table)
+            begun = begun._replace(model=model)
             fitted = self.learn(begun)
         self.check(begun, fitted)
         return fitted
@@ -644,6 +661,7 @@ def fit_outputs(
     y: np.ndarray,
     validation: tuple[Any, Any] | None = None,
     checkpoint: str | PathLike[str] | None = None,
+    beside: Beside | None = None,
 ) -> list[Any]:
     """Return a fitted copy of an estimator for each output, as a fit of that output alone leaves it.
 
@@ -673,7 +691,7 @@ def fit_outputs(
             keeps_checkpoint=True,
         )
         with naming(output_name(number)):
-            fitted = fit_rows(own, X, np.ascontiguousarray(y[:, number]), pair, file)
+            fitted = fit_rows(own, X, np.ascontiguousarray(y[:, number]), pair, file, beside)
         if fitted.history.interrupted in ("learning", "last solve") and number + 1 < count:
             raise KeyboardInterrupt(f"Ctrl-C came in the fit of output {number + 1} of {count}.")
         one._take(fitted, one_target=True)

@@ -40,6 +40,7 @@ def resolve_inference(
     *,
     all_rows: bool = False,
     model: Model | None = None,
+    has_offset: bool = False,
 ) -> Inference:
     """Return the inference method for rows that are held in memory.
 
@@ -55,7 +56,7 @@ def resolve_inference(
         Memory budget in bytes.
     likelihood : Likelihood or None, default None
         Likelihood of the targets. None: Gaussian. For others than Gaussian and Student-t noise, ``"auto"`` is
-        `gigagp.inference.QuadruplyStochastic`, or `gigagp.inference.Vecchia` where the density is not log-concave.
+        `gigagp.inference.QuadruplyStochastic`, or `gigagp.inference.Vecchia` where it does not take the likelihood.
     deadline : float, default infinity
         Value of ``time.monotonic()`` at which the fit is to end.
     all_rows : bool, default False
@@ -63,6 +64,8 @@ def resolve_inference(
     model : Model or None, default None
         The model, if its kernel was given and rows are float64 on the CPU: with one input and a kernel with states,
         ``"auto"`` is then `gigagp.inference.Markov` beyond 1,000 rows.
+    has_offset : bool, default False
+        Whether latent values have an offset, which Laplace approximations alone take.
 
     Raises
     ------
@@ -71,9 +74,12 @@ def resolve_inference(
     """
     given = _checked(inference, likelihood)
     if given is not None:
+        if has_offset and given.abilities.likelihoods != "any":
+            msg = f'inference of GPRegressor for exposure or offset must be "auto" or inference.Vecchia; got {given!r}.'
+            raise InvalidInputError(msg)
         return given
     if not isinstance(likelihood, Gaussian | None) and not likelihood.is_scale_mixture:
-        return _of_other(likelihood)
+        return Vecchia() if has_offset else _of_other(likelihood)
     if model is not None and isinstance(likelihood, Gaussian | None) and Markov().serves(model, n_rows, budget):
         return Markov()
     if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget:
@@ -114,7 +120,7 @@ def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:
 
 def _of_other(likelihood: Likelihood) -> Inference:
     """Return the inference method of a likelihood that is not Gaussian."""
-    return QuadruplyStochastic() if likelihood.is_log_concave else Vecchia()
+    return QuadruplyStochastic() if likelihood.is_log_concave and not likelihood.only_laplace else Vecchia()
 
 
 def _checked(inference: object, likelihood: Likelihood | None) -> Inference | None:

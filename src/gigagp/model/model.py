@@ -17,6 +17,8 @@ from gigagp.model.means import Mean
 from gigagp.model.student_noise import StudentNoise
 
 NOISE = "noise_variance"
+#: Beginning of the names of hyperparameters that are parameters of the likelihood.
+OF_LIKELIHOOD = "likelihood."
 #: Default start of the noise variance as a share of the target variance; the standard deviation's share is 0.3.
 START_NOISE_SHARE = 0.09
 
@@ -41,6 +43,8 @@ class Model:
     noise_is_learned: bool = True  # False: it is fixed at zero, as the white part of the kernel represents all noise
     given: frozenset[str] = frozenset()  # hyperparameters of the kernel that a search for a start leaves alone
     student: StudentNoise | None = None  # Student-t noise; the noise variances are then those at the rows' weights
+    #: parameters of the likelihood that are learned, positive float64 (`gigagp.likelihoods.Likelihood.learned`)
+    of_likelihood: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def n_inputs(self) -> int:
@@ -54,11 +58,15 @@ class Model:
         return self.noise_variance.ndim == 1
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """Return every hyperparameter in natural units: the kernel's names and ``noise_variance``."""
+        """Return every hyperparameter in natural units: of the kernel, ``noise_variance``, and of the likelihood."""
         values = dict(self.kernel.parameters())
         if not self.noise_is_known:
             values[NOISE] = self.noise_variance
-        return values
+        return values | dict(zip(self.likelihood_names(), self.of_likelihood.values(), strict=True))
+
+    def likelihood_names(self) -> tuple[str, ...]:
+        """Return the names of the likelihood's parameters among the hyperparameters."""
+        return tuple(f"{OF_LIKELIHOOD}{name}" for name in self.of_likelihood)
 
     def equals(self, other: Model | None) -> bool:
         """Whether another model of the same structure has the same hyperparameters."""
@@ -82,17 +90,22 @@ class Model:
         if unknown:
             known = ", ".join([*self.parameters(), *self.free])
             raise InvalidInputError(f"the model has no hyperparameter {unknown[0]!r}; it has {known}.")
-        kernel_values = {name: value for name, value in values.items() if name != NOISE and name not in self.free}
+        others = {NOISE, *self.free, *self.likelihood_names()}
+        kernel_values = {name: value for name, value in values.items() if name not in others}
         return replace(
             self,
             kernel=self.kernel.replace(kernel_values) if kernel_values else self.kernel,
             noise_variance=values.get(NOISE, self.noise_variance),
             free={name: values.get(name, value) for name, value in self.free.items()},
+            of_likelihood={
+                name: values.get(f"{OF_LIKELIHOOD}{name}", value) for name, value in self.of_likelihood.items()
+            },
         )
 
     def unit_factors(self, units: Units) -> dict[str, torch.Tensor]:
         """Return, by name, the factors that convert standardized hyperparameters to the data's own units."""
-        return self.kernel.unit_factors(units) | {NOISE: torch.tensor(units.variance, dtype=torch.float64)}
+        of_noise = {NOISE: torch.tensor(units.variance, dtype=torch.float64)}
+        return self.kernel.unit_factors(units) | of_noise | {one: torch.ones(()) for one in self.likelihood_names()}
 
     def standardized(self, units: Units) -> Model:
         """Return the model for the standardized problem from one in the data's own units."""

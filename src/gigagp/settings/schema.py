@@ -182,6 +182,7 @@ class Field:
     #: ``"real"``: float32 or float64, the same for all such tensors of the state; ``"float"``: either; or a torch dtype
     dtype: str = "float"
     rule: Rule | None = None
+    may_be_infinite: bool = False
 
 
 def check_tensors(
@@ -218,7 +219,8 @@ def check_tensors(
                 f"its tensor {name!r} must be {' or '.join(dtypes)} of shape {wanted}; got "
                 f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}."
             )
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        known_numbers = torch.isnan(tensor).logical_not() if field.may_be_infinite else torch.isfinite(tensor)
+        if tensor.is_floating_point() and not bool(known_numbers.all()):
             raise ModelFileError(f"its tensor {name!r} must be finite.")
         complaint = None if field.rule is None else field.rule(tensor)
         if complaint is not None:

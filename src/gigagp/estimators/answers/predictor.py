@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +27,7 @@ from gigagp.model.student_noise import quantile
 from gigagp.model.target_transform import TargetTransform
 from gigagp.settings.random import RandomState, generator_from, standard_normal
 from gigagp.tables import intake
+from gigagp.tables.beside import Beside
 from gigagp.tables.encoding import TableEncoder
 
 #: Hyperparameters of answers: the learned ones, or a mixture over what the rows leave open about them.
@@ -75,6 +76,7 @@ class Query(NamedTuple):
     X: np.ndarray  # (m, d) in the data's own units, with typical values in missing cells
     points: Tensor  # (m, d) in the units of the posterior, with NaN where cells are missing
     posterior: Posterior | OpenPosterior
+    beside: Beside = Beside()  # exposure of the points
 
     def moments(self, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return the mean (m, t) and the variance (m,) of the latent function, float64 on the CPU."""
@@ -125,12 +127,13 @@ class Predictor:
         include_noise: bool = False,
         variance: VarianceMethod = "auto",
         return_parts: bool = False,
+        exposure: Any = None,
     ) -> Any:
         """Return the mean of the target, with its standard deviation, its covariance, or parts of the deviation."""
         response = self._response
         if return_parts and response is not None:
             response.refuse_parts()
-        at = self._at(X)
+        at = self._at(X, exposure)
         if response is None:
             found = self._function(at, return_std, return_cov, include_noise, variance)
         else:
@@ -194,10 +197,16 @@ class Predictor:
 
     @guarded()
     def sample_y(
-        self, X: np.ndarray, n_samples: int = 1, random_state: RandomState = 0, *, include_noise: bool = False
+        self,
+        X: np.ndarray,
+        n_samples: int = 1,
+        random_state: RandomState = 0,
+        *,
+        include_noise: bool = False,
+        exposure: Any = None,
     ) -> np.ndarray:
         """Return joint samples of the function at points, or measurements."""
-        at = self._at(X)
+        at = self._at(X, exposure)
         generator = generator_from(random_state)
         if self.posterior.covariance_is_cheap and len(at.points) <= 2000:
             found = at.posterior.sample_at(at.points, n_samples, generator)
@@ -206,19 +215,16 @@ class Predictor:
         return self._measured(found, at, generator) if include_noise else self._samples_in_units(found, at)
 
     @guarded()
-    def predict_quantile(self, X: np.ndarray, q: Any, *, include_noise: bool = True) -> np.ndarray:
+    def predict_quantile(
+        self, X: np.ndarray, q: Any, *, include_noise: bool = True, exposure: Any = None
+    ) -> np.ndarray:
         """Return quantiles of a measurement or of the function, with a last axis for several probabilities."""
         from scipy.special import ndtri
 
         levels = np.asarray(q, dtype=float)
         likelihood, response = self.likelihood, self._response
-        has_quantiles = isinstance(likelihood, Gaussian) or likelihood.is_scale_mixture
-        if response is None and include_noise and not has_quantiles:
-            raise InvalidInputError(
-                "include_noise of GPRegressor.predict_quantile must be False with the "
-                f"{likelihood.name} likelihood: only quantiles of the latent function are available."
-            )
-        at = self._at(X)
+        is_normal = isinstance(likelihood, Gaussian) or not include_noise
+        at = self._at(X, exposure)
         each: list[float] = levels.reshape(-1).tolist()
         if response is not None:
             found = response.quantiles(self._latent(at, response), each, include_noise=include_noise)
@@ -231,6 +237,10 @@ class Predictor:
             none, scale = torch.zeros_like(normal), likelihood.squared_scale(noise)
             moved = [quantile(level, none, normal, likelihood.degrees, scale)[:, None] for level in each]
             found = self._levels_in_units([mean + one for one in moved], at)
+        elif not is_normal:
+            (mean, variance), noise = at.moments(), at.noise()
+            parts = mean, variance.sqrt()[:, None], noise[:, None]
+            found = self._levels_in_units([likelihood.target_quantile(level, *parts) for level in each], at)
         else:
             mean, variance = at.posterior.mean_and_variance(at.points)
             variance = variance + at.posterior.noise_at(at.points) if include_noise else variance
@@ -238,9 +248,11 @@ class Predictor:
         return finite_prediction(found if levels.ndim else found[..., 0])
 
     @guarded()
-    def predictive_log_density(self, X: np.ndarray, y: Any) -> np.ndarray:
-        """Return the log density of measurements at points, in nats."""
+    def predictive_log_density(self, X: np.ndarray, y: Any, beside: Beside | None = None) -> np.ndarray:
+        """Return the log density of measurements at points, in nats; ``beside`` is what else is known of them."""
         at = self._at(X)
+        beside = at.beside if beside is None else beside
+        at = at._replace(beside=beside)
         y = intake.targets(y, len(at.X))
         given = y if y.ndim == 2 else y[:, None]
         if given.shape[1] != self.posterior.n_targets:
@@ -249,9 +261,13 @@ class Predictor:
         response = self._response
         self.transform.check(given)
         if response is not None:
-            return finite_prediction(response.log_density(given, self._latent(at, response))).reshape(y.shape)
+            found = response.log_density(given, self._latent(at, response), beside.limits)
+            return finite_prediction(found).reshape(y.shape)
         offset = self.posterior.model.mean.offset(at.X)[:, None]
         targets = torch.from_numpy(self.scaling.targets(given - offset))
+        if beside.limits is not None:
+            limits = torch.from_numpy(self.scaling.targets(beside.limits.numpy() - offset))
+            targets = replace(beside, limits=limits).given(self.likelihood, targets)
         self.likelihood.check_targets(targets)
         if not isinstance(at.posterior, OpenPosterior) and at.posterior.is_mixture:
             marginals = at.posterior.marginals(at.points, include_noise=True)
@@ -260,17 +276,21 @@ class Predictor:
             is_mixed = isinstance(self.likelihood, StudentT) and self.likelihood.is_scale_mixture
             mean, variance, noise = self._student_parts(at) if is_mixed else (*at.moments(), at.noise())
             logs = self.likelihood.predictive_log_density(targets, mean, variance.sqrt()[:, None], noise[:, None])
-        return finite_prediction((logs.numpy() - np.log(self.scaling.y_scale)).reshape(y.shape))
+        units = np.log(self.scaling.y_scale)
+        if beside.limits is not None:  # between limits that differ it is a probability, which has no unit
+            units = units * (beside.limits[:, :1] == beside.limits[:, 1:]).numpy()
+        return finite_prediction((logs.numpy() - units).reshape(y.shape))
 
     @guarded()
     def leave_one_out(self) -> LeaveOneOut:
         """Return the rows of the fit as they are predicted from all other rows."""
         posterior, scaling, response = self.posterior, self.scaling, self._response
-        found = posterior.left_out()
-        if found is None or not isinstance(posterior, RowsPosterior):
+        found, moments = posterior.left_out(), posterior.left_out_latent(self.likelihood)
+        if (found is None and moments is None) or not isinstance(posterior, RowsPosterior):
             raise InvalidInputError(
-                "leave_one_out of GPRegressor needs inference.Exact, Iterative or Vecchia with Gaussian noise, and all "
-                f"rows of the fit; this is a {posterior.kind} posterior of {posterior.n_rows:,} rows."
+                "leave_one_out of GPRegressor needs inference.Exact, Iterative or Vecchia, and all rows of the fit; "
+                "for targets that are not Gaussian, Vecchia and at most 1,000 rows. This is a "
+                f"{posterior.kind} posterior of {posterior.n_rows:,} rows."
             )
         alone = needed_rows(posterior.table.basis)
         if len(alone):
@@ -279,6 +299,9 @@ class Predictor:
                 f"Without row {int(alone[0])} (counted from 0) one of them is unknown; there are {len(alone)} such "
                 "row(s). An input may be zero everywhere else. Fit with mean='constant', or without these rows."
             )
+        if found is None:
+            assert moments is not None
+            return self._left_out_of(posterior, *(one.cpu() for one in moments))
         found = found.of_student(posterior.table.Y, posterior.model)
         X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
         if response is None:
@@ -294,10 +317,35 @@ class Predictor:
         error = std * relative_error.reshape((-1,) + (1,) * (std.ndim - 1))
         return LeaveOneOut(mean, std, self._without_axis(density), error)
 
+    def _left_out_of(self, posterior: RowsPosterior, mean: Tensor, variance: Tensor) -> LeaveOneOut:
+        """Return the rows of targets that are not Gaussian, from the latent function given all others."""
+        scaling, beside, response = self.scaling, posterior.table.beside, self._response
+        X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
+        at = Query(X, posterior.X, posterior, beside)
+        Y = posterior.table.Y.double().cpu()
+        if response is None:
+            noise = posterior.model.noise_of_rows(slice(None), posterior.X).double().cpu()
+            whole, given = variance + noise, beside.given(self.likelihood, Y)
+            logs = self.likelihood.predictive_log_density(given, mean, variance.sqrt()[:, None], noise[:, None])
+            units = np.log(scaling.y_scale)
+            if beside.limits is not None:
+                units = units * (beside.limits[:, :1] == beside.limits[:, 1:]).cpu().numpy()
+            centre, std, density = self._in_units(mean, X), self._spread(whole), logs.numpy() - units
+        else:
+            latent = Latent(mean + beside.offset_of(mean), variance, self._noise_of(at, response))
+            middle, _, of_target = response.moments(latent)
+            density = response.log_density(scaling.original(Y.numpy()), latent, beside.limits)
+            centre, std = self._without_axis(middle), self._without_axis(np.sqrt(of_target))
+        return LeaveOneOut(centre, std, self._without_axis(density), np.zeros_like(std))
+
     # Points, and the way back to the data's units ---------------------------------------------------------------------
 
-    def _at(self, X: np.ndarray) -> Query:
-        """Return points, with NaN where cells are missing, and what answers there."""
+    def _at(self, X: np.ndarray, exposure: Any = None) -> Query:
+        """Return points, with NaN where cells are missing, what answers there, and what is known beside."""
+        beside = Beside.of(self.likelihood, len(X), exposure)
+        return self._points_of(X)._replace(beside=beside)
+
+    def _points_of(self, X: np.ndarray) -> Query:
         known = X if self.encoder is None else self.encoder.filled(X)
         require_taken(self.posterior.model.kernel, known, self.names)
         points = self._points(known)
@@ -319,7 +367,12 @@ class Predictor:
 
     def _latent(self, at: Query, response: Response, method: VarianceMethod = "auto") -> Latent:
         """Return the latent function at points, with the noise of measurements."""
-        return Latent(*at.moments(method), response.noise(at.posterior, at.points))
+        mean, variance = at.moments(method)
+        return Latent(mean + at.beside.offset_of(mean), variance, self._noise_of(at, response))
+
+    def _noise_of(self, at: Query, response: Response) -> Tensor:
+        """Return the noise of measurements, or their numbers of trials, shape (m,)."""
+        return response.noise(at.posterior, at.points) if at.beside.trials is None else at.beside.trials
 
     def _function(
         self, at: Query, return_std: bool, return_cov: bool, include_noise: bool, variance: VarianceMethod
@@ -352,7 +405,8 @@ class Predictor:
                 return self._without_axis(mean)
             return self._without_axis(mean), self._without_axis(np.sqrt(of_target if include_noise else of_mean))
         given, centre = (one(at.points).double().cpu() for one in (at.posterior.covariance, at.posterior.mean))
-        latent = Latent(centre, given.diagonal().clamp_min(0), response.noise(at.posterior, at.points))
+        centre = centre + at.beside.offset_of(centre)
+        latent = Latent(centre, given.diagonal().clamp_min(0), self._noise_of(at, response))
         mean, _, of_target = response.moments(latent)
         covariance = response.covariance(latent, given)
         if include_noise:
@@ -369,14 +423,19 @@ class Predictor:
         """Return samples (m, t, s) of the function in the targets' units, as `_in_units` does."""
         if self._response is None:
             return self._in_units(values, at.X)
-        noise = self._response.noise(at.posterior, at.points)
-        return self._without_axis(self._response.values(values.double().cpu().numpy(), noise))
+        f = self._with_offset(values, at).numpy()
+        return self._without_axis(self._response.values(f, self._noise_of(at, self._response)))
+
+    def _with_offset(self, values: Tensor, at: Query) -> Tensor:
+        """Return samples (m, t, s) of the latent function as the likelihood has them, float64 on the CPU."""
+        f = values.double().cpu()
+        return f + at.beside.offset_of(f[:, :, 0])[:, :, None] if f.shape[2] else f
 
     def _measured(self, values: Tensor, at: Query, generator: torch.Generator) -> np.ndarray:
         """Return a random measurement for each sample (m, t, s) of the latent function."""
-        response, f = self._response, values.double().cpu()
+        response, f = self._response, self._with_offset(values, at)
         if response is not None:
-            return self._without_axis(response.draws(f.numpy(), response.noise(at.posterior, at.points), generator))
+            return self._without_axis(response.draws(f.numpy(), self._noise_of(at, response), generator))
         white = at.white(self.posterior.model.kernel.white)[:, None, None]
         rest = at.noise()[:, None, None] - white
         f = f + white.sqrt() * standard_normal(len(f), f[0].numel(), generator=generator).reshape(f.shape)

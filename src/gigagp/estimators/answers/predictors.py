@@ -121,6 +121,7 @@ def prior_predictor(estimator: Any, X: Any) -> tuple[Predictor, np.ndarray]:
     check_parameters(estimator)
     refuse_before_fit(estimator)
     likelihood = resolve_likelihood(estimator.likelihood)
+    likelihood = likelihood.settled(likelihood.start(torch.zeros(1, 1, dtype=torch.float64)))
     refuse_white(estimator.kernel, likelihood)
     if estimator.target_transform != "none":
         raise InvalidInputError(

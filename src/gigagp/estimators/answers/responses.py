@@ -26,6 +26,7 @@ from gigagp.model.scaling import Scaling
 from gigagp.model.target_transform import TargetTransform
 from gigagp.model.transformed_answers import covariance_of, function_values, log_density, moments
 from gigagp.settings.random import standard_normal
+from gigagp.tables.beside import Beside
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Response(ABC):
         """Return quantiles of h(f), or of measurements, shape (m, t, k)."""
 
     @abstractmethod
-    def log_density(self, y: np.ndarray, latent: Latent) -> np.ndarray:
-        """Return the log density of measurements (m, t), or their log probability."""
+    def log_density(self, y: np.ndarray, latent: Latent, limits: Tensor | None = None) -> np.ndarray:
+        """Return the log density of measurements (m, t), or their log probability; ``limits`` are theirs, (m, 2)."""
 
     @abstractmethod
     def draws(self, f: np.ndarray, noise: Tensor, generator: torch.Generator) -> np.ndarray:
@@ -124,7 +125,7 @@ class TransformedTarget(Response):
             return self.transform.inverse(mean + np.sqrt(variance + noise) * normal)
         return function_values(self.transform, mean + np.sqrt(variance) * normal, noise)
 
-    def log_density(self, y: np.ndarray, latent: Latent) -> np.ndarray:
+    def log_density(self, y: np.ndarray, latent: Latent, limits: Tensor | None = None) -> np.ndarray:
         """Return the normal log density of ``g(y)`` with the Jacobian."""
         mean, variance, noise = self._own(latent)
         return log_density(self.transform, y[:, 0], mean, variance + noise)[:, None]
@@ -153,7 +154,10 @@ class TransformedTarget(Response):
 
 
 class TargetOfLikelihood(Response):
-    """A target whose likelihood says what its mean is; counts and signs have the units of the model."""
+    """A target whose likelihood says what its mean is; counts and signs have the units of the model.
+
+    Of successes in trials a likelihood has the proportion, and ``noise`` is the number of trials.
+    """
 
     def __init__(self, scaling: Scaling, likelihood: Likelihood) -> None:
         super().__init__(scaling)
@@ -162,22 +166,35 @@ class TargetOfLikelihood(Response):
     def noise(self, posterior: Posterior | OpenPosterior, X: Tensor) -> Tensor:
         if self.likelihood.has_noise:
             return posterior.noise_at(X).double().cpu()
-        return torch.zeros(len(X), dtype=torch.float64)
+        return torch.full((len(X),), float(self._has_trials), dtype=torch.float64)
+
+    @property
+    def _has_trials(self) -> bool:
+        return self.likelihood.exposure == "trials"
+
+    def _original(self, values: np.ndarray, noise: Tensor) -> np.ndarray:
+        """Return what a likelihood says of targets in their own units, (m, t) or (m, t, s)."""
+        if self._has_trials:
+            return values * noise.numpy().reshape((-1,) + (1,) * (values.ndim - 1))
+        return self.scaling.original(values)
 
     def _parts(self, latent: Latent) -> tuple[Tensor, Tensor, Tensor]:
         return latent.mean, latent.variance.sqrt()[:, None], latent.noise[:, None]
 
     def values(self, f: np.ndarray, noise: Tensor) -> np.ndarray:
-        return self.scaling.original(self.likelihood.target_mean(torch.from_numpy(f)).numpy())
+        return self._original(self.likelihood.target_mean(torch.from_numpy(f)).numpy(), noise)
 
     def moments(self, latent: Latent) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         found = self.likelihood.target_moments(*self._parts(latent))
-        unit = np.square(self.scaling.y_scale)
-        return self.scaling.original(found.mean.numpy()), found.of_mean.numpy() * unit, found.of_target.numpy() * unit
+        unit = np.square(latent.noise.numpy()[:, None] if self._has_trials else self.scaling.y_scale)
+        mean = self._original(found.mean.numpy(), latent.noise)
+        return mean, found.of_mean.numpy() * unit, found.of_target.numpy() * unit
 
     def covariance(self, latent: Latent, covariance: Tensor) -> np.ndarray:
-        found = self.likelihood.target_covariance(latent.mean.mT, covariance)
-        return found.movedim(0, -1).numpy() * np.square(self.scaling.y_scale)
+        found = self.likelihood.target_covariance(latent.mean.mT, covariance).movedim(0, -1).numpy()
+        if self._has_trials:
+            return found * np.multiply.outer(latent.noise.numpy(), latent.noise.numpy())[:, :, None]
+        return found * np.square(self.scaling.y_scale)
 
     def quantiles(self, latent: Latent, levels: Sequence[float], *, include_noise: bool) -> np.ndarray:
         """Return h at the quantiles of f, because it rises; or the quantiles that the likelihood states."""
@@ -191,18 +208,19 @@ class TargetOfLikelihood(Response):
             else:
                 normal = torch.special.ndtri(torch.tensor(level, dtype=torch.float64))
                 values = self.likelihood.target_mean(mean + std * normal)
-            found.append(self.scaling.original(values.numpy()))
+            found.append(self._original(values.numpy(), latent.noise))
         return np.stack(found, -1) if found else np.empty((*mean.shape, 0))
 
-    def log_density(self, y: np.ndarray, latent: Latent) -> np.ndarray:
+    def log_density(self, y: np.ndarray, latent: Latent, limits: Tensor | None = None) -> np.ndarray:
         targets = torch.from_numpy(self.scaling.targets(y))
+        targets = Beside(None, latent.noise if self._has_trials else None, limits).given(self.likelihood, targets)
         self.likelihood.check_targets(targets)
         found = self.likelihood.predictive_log_density(targets, *self._parts(latent))
         return found.numpy() - np.log(self.scaling.y_scale)
 
     def draws(self, f: np.ndarray, noise: Tensor, generator: torch.Generator) -> np.ndarray:
         found = self.likelihood.draw_targets(torch.from_numpy(f), noise[:, None, None], generator)
-        return self.scaling.original(found.numpy())
+        return self._original(found.numpy(), noise)
 
     def joint(self, latent: JointPosterior, *, include_noise: bool) -> TargetPosterior:
         return TargetPosterior(latent, self.likelihood, self.scaling, include_noise=include_noise)

@@ -105,7 +105,8 @@ class TargetPosterior:
         """Return the moments in standardized units, each of shape (..., q, t)."""
         # The variance first, because it has the mean.
         variance = self._with_axis(self.latent.variance).double() / self._unit.to(self.X.device).square()
-        mean, noise = self._standardized(self._with_axis(self.latent.mean)), torch.zeros_like(variance)
+        mean = self._standardized(self._with_axis(self.latent.mean))
+        noise = torch.full_like(variance, float(self._likelihood.exposure == "trials"))  # one trial
         if self._noisy and self._likelihood.has_noise:
             noise = noise + self.latent.noise[..., None]
         return self._likelihood.target_moments(mean, variance.clamp_min(0).sqrt(), noise)

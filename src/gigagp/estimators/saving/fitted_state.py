@@ -32,6 +32,7 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
     for name in SCALES:
         tensors[f"scaling.{name}"] = torch.from_numpy(np.ascontiguousarray(getattr(estimator.scaling_, name)))
     tensors[NOISE] = posterior.model.noise_variance.double().cpu()
+    tensors |= {name: posterior.model.parameters()[name] for name in posterior.model.likelihood_names()}
     settings = {
         name: to_plain(kept_optimizer(arguments[name]) if name == "optimizer" else arguments[name])
         for name in estimator.get_params(deep=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -24,9 +25,9 @@ from gigagp.inference.registry import restore_posterior
 from gigagp.kernels import from_dict
 from gigagp.model import means, target_transform
 from gigagp.model.estimate import Estimate
-from gigagp.model.likelihoods import Gaussian, Logistic, Probit, resolve_likelihood
+from gigagp.model.likelihoods import Gaussian, Likelihood, Logistic, Probit, resolve_likelihood
 from gigagp.model.means import Mean
-from gigagp.model.model import NOISE, Model
+from gigagp.model.model import NOISE, OF_LIKELIHOOD, Model
 from gigagp.model.scaling import Scaling
 from gigagp.model.student_noise import StudentNoise
 from gigagp.optimization import History, SolveRecord
@@ -112,7 +113,8 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     settings |= {name: from_plain(value, custom, d) for name, value in header["settings"].items()}
     estimator = cls(**settings)
     device = _device(estimator)
-    model = _model(tensors, header, custom, scaling)
+    likelihood = resolve_likelihood(header.get("likelihood", estimator.likelihood))
+    model = replace(_model(tensors, header, custom, scaling), of_likelihood=_of_likelihood(tensors, likelihood))
     estimator.mean = _mean_argument(model.mean)
     if model.noise_is_known and model.student is None:
         estimator.noise_variance = model.noise_variance.numpy() * scaling.y_scale[0] ** 2
@@ -121,7 +123,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
         model,
         resolve_budget(estimator.memory_budget, device),
         from_plain(header["solver"], custom, d),
-        resolve_likelihood(header.get("likelihood", estimator.likelihood)),
+        likelihood,
         t,
     )
     may_transform = isinstance(saved.likelihood, Gaussian) and not model.noise_is_known
@@ -172,6 +174,15 @@ def _model(tensors: dict[str, Tensor], header: dict[str, Any], custom: Custom, s
             "the header.student must have more than 2 degrees of freedom, weights of rows and 1 target."
         )
     return Model(kernel, mean, variance, noise_is_learned=not held, student=student)
+
+
+def _of_likelihood(tensors: dict[str, Tensor], likelihood: Likelihood) -> dict[str, Tensor]:
+    """Take the learned parameters of a likelihood out of the tensors of a file."""
+    found = {name: value for name, value in part(tensors, OF_LIKELIHOOD).items()}
+    learned = [name for name in likelihood.learned if getattr(likelihood, name) is None]
+    axes = {name: " ".join("k" for _ in range(min(found[name].ndim, 1))) for name in learned if name in found}
+    check_tensors(found, {name: Field(axes.get(name, ""), "float64", positive) for name in learned}, {})
+    return {name: tensors.pop(f"{OF_LIKELIHOOD}{name}") for name in learned}
 
 
 def _set_records(estimator: FittedEstimator, header: dict[str, Any], custom: Custom, d: int) -> None:

@@ -155,14 +155,17 @@ class Inference(Settings, ABC):
     def check_likelihood(self, likelihood: Likelihood) -> None:
         """Refuse (`InvalidInputError`) a likelihood that this method does not support."""
         can = self.abilities.likelihoods
-        if can == "any" or isinstance(likelihood, Gaussian) or (can == "log-concave" and likelihood.is_log_concave):
+        is_variational = likelihood.is_log_concave and not likelihood.only_laplace
+        if can == "any" or isinstance(likelihood, Gaussian) or (can == "log-concave" and is_variational):
             return
         if can == "gaussian" and self.abilities.row_noise and likelihood.is_scale_mixture:
             return
-        others = "inference.QuadruplyStochastic or " if likelihood.is_log_concave else ""
+        others = "inference.QuadruplyStochastic or " if is_variational else ""
         others = "one that takes known noise variances of rows, or " if likelihood.is_scale_mixture else others
         msg = f'inference for the {likelihood.name} likelihood must be "auto", {others}inference.Vecchia; got {self!r}.'
-        if can == "log-concave":
+        if can == "log-concave" and likelihood.is_log_concave:
+            msg += " Its variational bound has no parameters of a likelihood, limits or trials."
+        elif can == "log-concave":
             msg += " Its variational bound has one optimum only for log-concave densities (is_log_concave)."
         raise InvalidInputError(msg)
 

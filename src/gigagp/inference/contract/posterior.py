@@ -14,6 +14,7 @@ from gigagp.inference.contract.left_out import LeftOut
 from gigagp.inference.contract.marginals import Marginals
 from gigagp.inference.contract.saved import Saved
 from gigagp.model.estimate import Estimate
+from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.model.scaling import Scaling
 from gigagp.optimization.history import SolveRecord
@@ -286,6 +287,13 @@ class Posterior(ABC):
 
     def left_out(self) -> LeftOut | None:
         """Return the distribution of each row given all others; by default None."""
+        return None
+
+    def left_out_latent(self, likelihood: Likelihood) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the mean (n, t) and the variance (n,) of the latent function at each row given all others.
+
+        It is for targets that are not Gaussian, of which ``likelihood`` has the learned parameters; by default None.
+        """
         return None
 
     @abstractmethod

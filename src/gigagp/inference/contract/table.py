@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.model.means import Mean
+from gigagp.tables.beside import Beside
 
 #: Largest entry of inputs, as a share of the number whose square overflows: lengthscales may be far below 1.
 _FARTHEST = 1e-3
@@ -24,6 +25,7 @@ class TrainingTable:
     mixed: bool = False  # whether solvers may compute products in float32 where the final accuracy does not suffer
     #: rows of which these were drawn at random because no more could be held; None: these are all
     drawn_from: int | None = None
+    beside: Beside = field(default_factory=Beside)  # exposure, offset and limits of the rows
 
     def require_finite(self) -> TrainingTable:
         """Return the table; raise `InvalidInputError` if numbers, or squares of distances of rows, are infinite."""
@@ -95,7 +97,7 @@ class TrainingTable:
 
     def take_rows(self, rows: torch.Tensor) -> TrainingTable:
         """Return the table restricted to some rows."""
-        return replace(self, X=self.X[rows], Y=self.Y[rows])
+        return replace(self, X=self.X[rows], Y=self.Y[rows], beside=self.beside.take(rows))
 
     def nearest(self, row: int, count: int) -> torch.Tensor:
         """Return the sorted indices of the rows nearest to a row, itself included."""

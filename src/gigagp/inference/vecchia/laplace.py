@@ -15,7 +15,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.laplace_posterior import LaplacePosterior, LatentGaussian
 from gigagp.inference.vecchia.latent import LatentSpace, is_dense
 from gigagp.inference.vecchia.learning_rows import spread_and_clustered
-from gigagp.inference.vecchia.mode import Mode, ModeSearch
+from gigagp.inference.vecchia.mode import Curvature, Mode, ModeSearch, terms
 from gigagp.kernels import Kernel
 from gigagp.model.likelihoods import Likelihood, check_laplace
 from gigagp.model.model import NOISE, Model
@@ -67,6 +67,8 @@ _GRADIENT_DRAWS, _POSTERIOR_DRAWS, _DIRECTIONS = 16, 128, 16
 DRAWN_NUMBERS = 3 * _POSTERIOR_DRAWS
 #: Relative error of their solves.
 _TOLERANCE = 3e-3
+#: Most refinements of a solve for a derivative of the mode, and the relative change that ends them.
+_REFINED, _CLOSE = 30, 1e-7
 #: Gains in nats an observation that end the search for the mode, in learning and for a posterior; and with few rows.
 _LEARNING_GAIN, _LAST_GAIN = 1e-7, 1e-9
 _EXACT_GAIN, _EXACT_LAST_GAIN = 1e-12, 1e-14
@@ -107,8 +109,9 @@ class LaplaceObjective(TableObjective):
         values: bool = False,
     ) -> None:
         super().__init__(table)
-        check_laplace(likelihood, table.Y)
-        likelihood.check_targets(table.Y)
+        self._targets, self._offset = table.beside.given(likelihood, table.Y), table.beside.offset_of(table.Y)
+        likelihood.check_targets(self._targets)
+        check_laplace(likelihood, self._targets)
         n, self.likelihood, self._values = table.n_rows, likelihood, values
         self._n_neighbours = min(n_neighbours, max(n - 1, 1))
         if prediction_neighbours is None:
@@ -117,13 +120,13 @@ class LaplaceObjective(TableObjective):
         self._is_complete = is_dense(n) and min(n_neighbours, prediction_neighbours - 1) >= n - 1
         columns = 3 * n if is_dense(n) else DRAWN_NUMBERS
         require(8 * n * columns, table.budget, f"The posterior draws of {n:,} rows", "Use fewer rows.")
-        self._targets = table.Y.double()
-        p = table.basis.shape[1] if likelihood.has_noise else 0  # labels and counts have no trend
+        # Rates of an exposure in any unit have no typical size.
+        p = table.basis.shape[1] if likelihood.has_trend or table.beside.offset is not None else 0
         self._basis = table.basis.double()[:, :p]
         self._graph: NeighbourGraph | None = None
         self._known: tuple[Tensor, Tensor] | None = None
-        #: model of the last evaluation, and the curvature at its mode, shape (n,)
-        self._last: tuple[Model, Tensor] | None = None
+        #: model of the last evaluation, with the curvature, (n,), and the latent values, (n, t), at its mode
+        self._last: tuple[Model, Tensor, Tensor] | None = None
         #: what learns in place of this objective, from some of the rows
         self._learner: LaplaceObjective | None = None
         learning_rows = _LEARNING_ROWS if learning_rows is None else learning_rows
@@ -156,7 +159,7 @@ class LaplaceObjective(TableObjective):
         Where targets may be grossly wrong, it comes from medians.
         """
         if self.likelihood.scales_by_medians:
-            return float(np.square(centre_and_spread(self._targets.cpu().numpy(), medians=True)[1]).mean())
+            return float(np.square(centre_and_spread(self.table.Y.double().cpu().numpy(), medians=True)[1]).mean())
         return self.likelihood.signal_variance or super().target_variance
 
     def subset(self, rows: Tensor) -> LaplaceObjective:  # type: ignore[override]
@@ -177,8 +180,15 @@ class LaplaceObjective(TableObjective):
     # The evidence ---------------------------------------------------------------------------------------------------
 
     def _noise(self, model: Model) -> Tensor:
-        X = self.table.X.double()
+        """Return the noise variances of the rows, or their numbers of trials, shape (n,)."""
+        X, trials = self.table.X.double(), self.table.beside.trials
+        if trials is not None:
+            return trials.to(X)
         return model.noise_variance.to(X).expand(len(X)) + model.kernel.white(X)
+
+    def _likelihood(self, model: Model) -> Likelihood:
+        """Return the likelihood with the parameters that a model has for it."""
+        return self.likelihood.at({name: value.to(self._offset) for name, value in model.of_likelihood.items()})
 
     def _nugget(self, model: Model, share: float = NUGGETS[0]) -> Tensor:
         return share * model.kernel.diagonal(self.table.X.double())
@@ -208,8 +218,8 @@ class LaplaceObjective(TableObjective):
 
     def _mode(self, model: Model, space: LatentSpace, known: tuple[Tensor, Tensor] | None, tolerance: float) -> Mode:
         variance = model.kernel.diagonal(self.table.X.double())
-        search = ModeSearch(space, self.likelihood, self._targets, self._basis, self._noise(model), variance)
-        return search.maximise(known, tolerance)
+        given = self._likelihood(model), self._targets, self._offset, self._basis, self._noise(model), variance
+        return ModeSearch(space, *given).maximise(known, tolerance)
 
     @torch.no_grad()
     def evaluate(self, model: Model) -> Evaluation:
@@ -226,7 +236,7 @@ class LaplaceObjective(TableObjective):
         mode = self._mode(model, space, self._known, gain)
         self._known = mode.z, mode.coefficients
         curvature = mode.local.curvature.mean(1)
-        self._last = model, curvature
+        self._last = model, curvature, self._latent(mode)
         roots = space.roots(curvature, _GRADIENT_DRAWS, _TOLERANCE)
         gradient = self._gradient(model, self._graph, space, mode, *roots)
         value = None
@@ -234,6 +244,10 @@ class LaplaceObjective(TableObjective):
             determinant = space.log_determinant(curvature, _DIRECTIONS).value
             value = mode.value - 0.5 * self.table.n_targets * determinant
         return Evaluation(value, gradient)
+
+    def _latent(self, mode: Mode) -> Tensor:
+        """Return what the likelihood has as latent values, (n, t)."""
+        return mode.f + self._basis @ mode.coefficients + self._offset
 
     def _gradient(
         self, model: Model, graph: NeighbourGraph, space: LatentSpace, mode: Mode, root: Tensor, prior: Tensor
@@ -249,8 +263,7 @@ class LaplaceObjective(TableObjective):
         variance = root.square().sum(1)[:, None]
         through_mode = -0.5 * variance * local.change
         if bool(through_mode.any()):
-            right = space.colour_transposed(through_mode), self._basis.T @ through_mode
-            z, of_trend = space.solve_with_trend(*right, local.hessian, self._basis, _TOLERANCE)
+            z, of_trend = self._solved_at(space, local, through_mode)
             h = space.colour(z)
         else:
             h, of_trend = torch.zeros_like(through_mode), self._basis.new_zeros(self._basis.shape[1], t)
@@ -261,13 +274,54 @@ class LaplaceObjective(TableObjective):
             for columns in ((mode.f + h, t**0.5 * root), (h, t**0.5 * prior))
         )
         gradient = {name: plus[name] - minus[name] for name in plus}
-        moved = (h + self._basis @ of_trend) * local.slope_by_noise
-        by_noise = (local.value_by_noise - 0.5 * variance * local.curvature_by_noise + moved).sum(1)
+        moved, latent = h + self._basis @ of_trend, self._latent(mode)
+
+        def through_likelihood(values: dict[str, Tensor]) -> Tensor:
+            """Return what the evidence gains by noise and parameters at fixed latent values, to first order."""
+            there = model.replace(values)
+            f, noise = latent.clone().requires_grad_(), self._noise(there)[:, None].expand_as(latent)
+            value, slope, _, curvature = terms(self._likelihood(there), self._targets, f, noise)
+            return (value + moved * slope - 0.5 * variance * curvature.clamp_min(0)).sum()
+
         own = model.parameters()
-        slopes = derivatives(lambda values: (self._noise(model.replace(values)) * by_noise).sum(), own)
-        gradient[NOISE] = torch.zeros_like(gradient[NOISE])
+        slopes = derivatives(through_likelihood, own)
+        others = {NOISE, *model.likelihood_names()}
+        gradient = gradient | {name: torch.zeros_like(one) for name, one in own.items() if name in others}
         found = {name: value.detach() for name, value in gradient.items() if name in own}
         return found | {name: found[name] + slope for name, slope in slopes.items()}
+
+    def _solved_at(self, space: LatentSpace, local: Curvature, right: Tensor) -> tuple[Tensor, Tensor]:
+        """Return z and coefficients of ``(Q + H)^-1 r`` for r (n, t) and minus the second derivatives H at the mode.
+
+        Where the curvature of Newton's steps is larger, its solves are refined: H is positive in all at a maximum, but
+        not in every row.
+        """
+        z, trend = torch.zeros_like(right), right.new_zeros(self._basis.shape[1], right.shape[1])
+        for _ in range(_REFINED):
+            value = right - local.second * (space.colour(z) + self._basis @ trend)
+            left = space.colour_transposed(value) - z, self._basis.T @ value
+            step, by_trend = space.solve_with_trend(*left, local.hessian, self._basis, _TOLERANCE)
+            z, trend = z + step, trend + by_trend
+            if torch.equal(local.second, local.hessian) or float(step.norm()) <= _CLOSE * float(z.norm()):
+                break
+        return z, trend
+
+    def _information_of_parameters(self, model: Model, latent: Tensor) -> Tensor:
+        """Return the sum of the squared slopes of all rows by the parameters of the likelihood, (q, q).
+
+        It is their information at known latent values, and so a little more than there is.
+        """
+        names = model.likelihood_names()
+        with torch.enable_grad():
+            at = {name: model.parameters()[name].detach().clone().requires_grad_() for name in names}
+            there, noise = model.replace(at), self._noise(model)[:, None].expand_as(latent)
+            rows = self._likelihood(there).smooth_log_density(self._targets, latent, noise).sum(1)
+            weights = torch.ones_like(rows).requires_grad_()
+            sums = torch.autograd.grad((weights * rows).sum(), list(at.values()), create_graph=True)
+            flat = torch.cat([one.reshape(-1) for one in sums])
+            each = [torch.autograd.grad(one, weights, retain_graph=True)[0] for one in flat]
+        slopes = torch.stack(each, 1).cpu()
+        return slopes.T @ slopes
 
     @torch.no_grad()
     def fisher(self, space: ParameterSpace, vector: Tensor, probes: Tensor) -> Tensor:
@@ -296,8 +350,14 @@ class LaplaceObjective(TableObjective):
         one = self.likelihood.information(torch.ones((), dtype=torch.float64))
         scale = torch.ones(len(information), dtype=torch.float64)
         scale[found.slices[NOISE]] = 0.0 if one is None else 1 / one
-        information = scale[:, None] * information * scale
-        index = torch.cat([torch.arange(found.slices[name].start, found.slices[name].stop) for name in space.names])
+        information, slices = scale[:, None] * information * scale, dict(found.slices)
+        if model.of_likelihood:
+            of_parameters = self._information_of_parameters(model, self._last[2])
+            information = torch.block_diag(information, of_parameters)
+            for name in model.likelihood_names():
+                start = max(one.stop for one in slices.values())
+                slices[name] = slice(start, start + model.parameters()[name].numel())
+        index = torch.cat([torch.arange(slices[name].start, slices[name].stop) for name in space.names])
         slope = space.jacobian(vector)
         return slope[:, None] * information[index][:, index] * slope[None, :]
 

@@ -14,8 +14,10 @@ from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunction
 from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.vecchia.mode import Curvature
 from gigagp.inference.vecchia.posterior import by_neighbours, corrected_functions, error_covariance
 from gigagp.model.estimate import Estimate
+from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.model.scaling import Scaling
@@ -23,11 +25,14 @@ from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.runtime.memory import require
 from gigagp.settings.random import standard_normal
-from gigagp.settings.schema import Field, check_tensors, number, optional, record, whole
+from gigagp.settings.schema import Field, check_tensors, number, optional, part, positive, record, whole
+from gigagp.tables.beside import Beside
 
 #: Rows at which predictions are held against the values there, how far means may be from them in standard deviations,
 #: and by which factor these may differ.
 _CHECKED_ROWS, _SHIFT, _RATIO = 256, 0.5, 1.5
+#: Least precision of a value at a row that is left out, over that of the prior: a mean may be open.
+_LEAST_PRECISION = 1e-8
 
 
 class LatentGaussian(NamedTuple):
@@ -47,6 +52,10 @@ class LatentGaussian(NamedTuple):
     explained: Tensor  # the mean's basis functions in the place of ``mean``, (n, p)
     value: float  # log evidence
     standard_error: float
+
+
+def _two_columns(tensor: Tensor) -> str | None:
+    return None if tensor.shape[1] == 2 else "of two columns"
 
 
 class LaplacePosterior(RowsPosterior, GrowingPosterior):
@@ -174,6 +183,23 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         rest = values - at_rows
         return corrected_functions(self, self._predictor, prior, rest)
 
+    def left_out_latent(self, likelihood: Likelihood) -> tuple[Tensor, Tensor] | None:
+        """Return the distributions without the rows' own terms in Laplace's approximation; None where they are drawn.
+
+        A row has entered as a Gaussian with the curvature and the slope of its log density (Rasmussen and Williams
+        2006, section 5.4.2, with pseudo-observations in the place of targets).
+        """
+        if not self._exact:
+            return None
+        beside, X, Y = self.table.beside, self.X.double(), self.table.Y
+        mean, variance = (one.double() for one in self.mean_and_variance(self.X))
+        noise = self.model.noise_variance.to(X).expand(len(X)) + self.model.kernel.white(X)
+        noise = noise if beside.trials is None else beside.trials.to(X)
+        local = Curvature.of(likelihood, beside.given(likelihood, Y), mean + beside.offset_of(Y), noise)
+        least = _LEAST_PRECISION / self.prior_variance(X)
+        precision = torch.maximum(1 / variance - local.curvature.mean(1), least)
+        return mean - local.slope / precision[:, None], 1 / precision
+
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the Laplace approximation on all rows; its standard error is that of the determinant."""
         return Estimate(self.latent.value, self.latent.standard_error)
@@ -192,6 +218,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
             "root": self.latent.root,
             "explained": self.latent.explained,
         }
+        tensors |= {f"beside.{name}": value for name, value in self.table.beside.state().items()}
         return tensors, {
             "value": self.latent.value,
             "standard_error": self.latent.standard_error,
@@ -213,11 +240,17 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
             "root": Field("n r"),
             "explained": Field("n p", "float64"),
         }
+        fields |= {
+            "beside.offset?": Field("n", "float64"),
+            "beside.trials?": Field("n", "float64", positive),
+            "beside.limits?": Field("n k", "float64", _two_columns, may_be_infinite=True),
+        }
         if "noise" not in tensors:  # files of the time when latent values had no independent part
             tensors = tensors | {"noise": torch.zeros(len(tensors["X"]), dtype=torch.float64)}
         check_tensors(tensors, fields, saved.sizes)
         given = tensors["X"], tensors["Y"], saved.model.mean, saved.budget
-        table = TrainingTable(*given, drawn_from=header.get("drawn_from"))
+        beside = Beside.from_state(part(tensors, "beside."))
+        table = TrainingTable(*given, drawn_from=header.get("drawn_from"), beside=beside)
         graph = NeighbourGraph(saved.model.kernel, table.X, header["row_neighbours"])
         latent = LatentGaussian(
             tensors["latent"],

@@ -15,67 +15,67 @@ from gigagp.model.likelihoods import Likelihood
 _LEAST_SHARE = 0.05
 #: Steps to the most probable latent value of a single row, and the longest.
 _ROW_STEPS, _LONGEST = 15, 3.0
+#: What a learned mean adds to the prior variance of a single row.
+_OPEN = 1e3
 
 
 class Curvature(NamedTuple):
-    """Derivatives of the log density of every target, shape (n, t) each, for a Laplace approximation.
+    """Derivatives of the log density of every target by its latent value, (n, t) each, for a Laplace approximation."""
 
-    Those by the noise variances of the rows are zeros where the likelihood has no noise.
-    """
-
-    slope: Tensor  # first derivatives by the latent values
-    hessian: Tensor  # minus the second derivatives, or a little more: the curvature of Newton's steps
+    slope: Tensor  # first derivatives
+    second: Tensor  # minus the second derivatives
+    hessian: Tensor  # those, or a little more: the curvature of Newton's steps
     curvature: Tensor  # W of the Gaussian approximation: minus the second derivatives, or the expected information
-    change: Tensor  # derivatives of ``curvature`` by the latent values
-    value_by_noise: Tensor
-    slope_by_noise: Tensor
-    curvature_by_noise: Tensor
+    change: Tensor  # derivatives of ``curvature``
 
     @classmethod
     def of(cls, likelihood: Likelihood, targets: Tensor, latent: Tensor, noise: Tensor) -> Curvature:
         """Return the derivatives at latent values (n, t) with the noise variances (n,) of the rows."""
         with torch.enable_grad():
             f = latent.detach().clone().requires_grad_()
-            each = noise.detach()[:, None].expand_as(f).clone().requires_grad_()
-            value = likelihood.smooth_log_density(targets, f, each)
-            slope, value_by_noise = _derivatives(value, f, each)
-            second, slope_by_noise = _derivatives(slope, f, each)
-            information = likelihood.information(each)
-            curvature = -second if information is None else information.expand_as(f)
-            change, curvature_by_noise = _derivatives(curvature, f, each)
-        second = -second.detach()
-        least = 0.0 if information is None else _LEAST_SHARE * information.detach()
+            each = noise.detach()[:, None].expand_as(f)
+            _, slope, second, curvature = terms(likelihood, targets, f, each)
+            change = _derivative(curvature, f)
+        second, curvature = second.detach(), curvature.detach()
+        least = _LEAST_SHARE * curvature if likelihood.information_at(latent, each) is not None else 0.0
         hessian = torch.maximum(second, torch.as_tensor(least).to(second))
-        positive = curvature.detach() > 0  # not so by rounding, far out in a tail
-        return cls(
-            slope.detach(),
-            hessian,
-            curvature.detach().clamp_min(0),
-            torch.where(positive, change, 0.0).detach(),
-            value_by_noise.detach(),
-            slope_by_noise.detach(),
-            torch.where(positive, curvature_by_noise, 0.0).detach(),
-        )
+        # Not positive by rounding, far out in a tail.
+        kept = curvature > 0
+        change = torch.where(kept, change, 0.0).detach()
+        return cls(slope.detach(), second, hessian, curvature.clamp_min(0), change)
 
 
-def _derivatives(values: Tensor, f: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the derivatives of values of single rows by their latent values and their noise."""
+def terms(likelihood: Likelihood, targets: Tensor, f: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return log densities, slopes, minus the second derivatives and the curvature W, differentiable in all arguments.
+
+    f, of shape (n, t), requires a gradient.
+    """
+    value = likelihood.smooth_log_density(targets, f, noise)
+    slope = _derivative(value, f)
+    second = -_derivative(slope, f)
+    information = likelihood.information_at(f, noise)
+    return value, slope, second, second if information is None else information.expand_as(f)
+
+
+def _derivative(values: Tensor, f: Tensor) -> Tensor:
+    """Return the derivatives of values of single rows by their latent values."""
     if not values.requires_grad:
-        return torch.zeros_like(f), torch.zeros_like(f)
-    found = torch.autograd.grad(values.sum(), (f, noise), create_graph=True, allow_unused=True)
-    by_f, by_noise = (torch.zeros_like(f) if one is None else one for one in found)
-    return by_f, by_noise
+        return torch.zeros_like(f)
+    (found,) = torch.autograd.grad(values.sum(), f, create_graph=True, allow_unused=True)
+    return torch.zeros_like(f) if found is None else found
 
 
-def row_modes(likelihood: Likelihood, targets: Tensor, noise: Tensor, variance: Tensor) -> Tensor:
+def row_modes(likelihood: Likelihood, targets: Tensor, noise: Tensor, variance: Tensor, offset: Tensor) -> Tensor:
     """Return the most probable latent value of every row by itself, (n, t), under a prior variance (n,).
+
+    ``offset``, (n, t), is added to it.
 
     Newton's method on all rows starts there: from zero, counts in the thousands would need as many steps as they have
     digits, and each would overflow first.
     """
-    f = torch.zeros_like(targets)
+    f = torch.zeros_like(offset)
     for _ in range(_ROW_STEPS):
-        found = Curvature.of(likelihood, targets, f, noise)
+        found = Curvature.of(likelihood, targets, f + offset, noise)
         step = (found.slope - f / variance[:, None]) / (found.hessian + 1 / variance[:, None])
         f = f + step.clamp(-_LONGEST, _LONGEST)
     return f
@@ -119,7 +119,8 @@ class ModeSearch:
 
     space: LatentSpace
     likelihood: Likelihood
-    targets: Tensor  # (n, t)
+    targets: Tensor  # (n, t), or with limits (2, n, t)
+    offset: Tensor  # of the latent values, known, (n, t)
     basis: Tensor  # of the mean, (n, p)
     noise: Tensor  # (n,)
     prior_variance: Tensor  # of the latent values, (n,)
@@ -129,9 +130,9 @@ class ModeSearch:
 
         The search ends where a step gains less than ``tolerance`` nats an observation.
         """
-        if known is None and self.likelihood.has_noise and not self.likelihood.is_log_concave:
+        if known is None and self._starts_at_targets and not self.likelihood.is_log_concave:
             known = self._by_falling_noise()
-        return self._climb(self._start(known), tolerance * self.targets.numel(), _STEPS)
+        return self._climb(self._start(known), tolerance * self.offset.numel(), _STEPS)
 
     def _climb(self, here: _Place, left: float, steps: int) -> Mode:
         """Return where steps lead, the last of which promises less than ``left`` nats if there are enough.
@@ -169,10 +170,18 @@ class ModeSearch:
         return known
 
     def _curvature(self, here: _Place) -> Curvature:
-        return Curvature.of(self.likelihood, self.targets, self._latent(here.f, here.coefficients), self.noise)
+        return self._local(self._latent(here.f, here.coefficients))
+
+    def _local(self, latent: Tensor) -> Curvature:
+        return Curvature.of(self.likelihood, self.targets, latent, self.noise)
 
     def _latent(self, f: Tensor, coefficients: Tensor) -> Tensor:
-        return f + self.basis @ coefficients
+        return f + self.basis @ coefficients + self.offset
+
+    @property
+    def _starts_at_targets(self) -> bool:
+        """Whether a target is the latent value with noise added, and measured."""
+        return self.likelihood.has_noise and not self.likelihood.has_limits
 
     def _at(self, z: Tensor, coefficients: Tensor, f: Tensor) -> _Place:
         fit = self.likelihood.smooth_log_density(self.targets, self._latent(f, coefficients), self.noise[:, None])
@@ -184,14 +193,16 @@ class ModeSearch:
 
     def _start(self, known: tuple[Tensor, Tensor] | None) -> _Place:
         """Return the better of the prior's mean and a start: a mode nearby, or one step from modes of single rows."""
-        zero = self._at(torch.zeros_like(self.targets), *self._none())
+        zero = self._at(torch.zeros_like(self.offset), *self._none())
         if known is not None:
             start = self._at(*known, self.space.colour(known[0]))
         else:
             modes = self.targets
-            if not self.likelihood.has_noise:
-                modes = row_modes(self.likelihood, self.targets, self.noise, self.prior_variance)
-            local = Curvature.of(self.likelihood, self.targets, modes, self.noise)
+            if not self._starts_at_targets:
+                open_ = _OPEN if self.basis.shape[1] else 0.0
+                given = self.likelihood, self.targets, self.noise, self.prior_variance + open_, self.offset
+                modes = row_modes(*given)
+            local = self._local(modes + self.offset)
             working = local.curvature * modes + local.slope
             right = self.space.colour_transposed(working)
             z, coefficients = self.space.solve_with_trend(
@@ -201,7 +212,7 @@ class ModeSearch:
         return zero.choose(start, start.value > zero.value)
 
     def _none(self) -> tuple[Tensor, Tensor]:
-        return self.targets.new_zeros(self.basis.shape[1], self.targets.shape[1]), torch.zeros_like(self.targets)
+        return self.offset.new_zeros(self.basis.shape[1], self.offset.shape[1]), torch.zeros_like(self.offset)
 
     def _newton(self, here: _Place, local: Curvature) -> tuple[Tensor, Tensor, float]:
         """Return the step of z and of the coefficients, and the gain that it promises."""

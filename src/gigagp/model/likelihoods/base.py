@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.model.likelihoods.mixtures import Values, mean_distribution, quantile_of
 
 #: Number of quadrature nodes (as in the papers), which gives an accuracy of 1e-12 for the logistic likelihood.
 NODES = 101
@@ -45,6 +48,10 @@ class Likelihood(ABC):
 
     To define one, implement `log_density` with differentiable torch operations and set `is_log_concave`; expectations
     are then computed by quadrature. Objects are frozen and contain only settings.
+
+    A field that is named in `learned` is a parameter of the density. Where it is None, it is learned with the
+    hyperparameters, from the start that `start` returns, and methods find its present value in its place (`at`).
+    Read it with `value`.
     """
 
     #: whether ``log g`` is concave in f for every y; variational inference rejects other likelihoods
@@ -57,6 +64,16 @@ class Likelihood(ABC):
     is_scale_mixture: bool = False
     #: whether some targets may be grossly wrong, so that medians set the units of the standardized problem
     scales_by_medians: bool = False
+    #: positive parameters that are learned where their fields are None, and where learning of each starts
+    learned: ClassVar[Mapping[str, float]] = {}
+    #: whether only Laplace approximations take it, because it has parameters or a mean to learn, limits, or trials
+    only_laplace: bool = False
+    #: what the exposure of a row is: a factor of the rate ``exp(f)``, a number of trials; or there is none
+    exposure: Literal["rate", "trials", "none"] = "none"
+    #: whether a target is known by a lower and an upper limit; ``y`` then has a first axis with both
+    has_limits: bool = False
+    #: values of targets, as far as `target_quantile` searches among them
+    values: Values = "real"
     #: name by which users select it
     name: str
 
@@ -96,6 +113,50 @@ class Likelihood(ABC):
             found.append(torch.logsumexp(logs + weights.log(), -1))
         return torch.cat(found).reshape(mean.shape)
 
+    # Parameters of the density ---------------------------------------------------------------------------------------
+
+    @property
+    def has_trend(self) -> bool:
+        """Whether the coefficients of the mean are learned: of the latent function where it is in other units."""
+        return self.has_noise or self.only_laplace
+
+    def value(self, name: str, like: Tensor) -> Tensor:
+        """Return a parameter as a tensor: as it was given, or as it is being learned."""
+        return torch.as_tensor(getattr(self, name), dtype=like.dtype, device=like.device)
+
+    def start(self, y: Tensor) -> dict[str, Tensor]:
+        """Return where learning starts, for the parameters that are learned; by default as `learned` says.
+
+        Parameters
+        ----------
+        y : Tensor of shape (n, t)
+            Targets, each between its limits.
+        """
+        return {
+            name: torch.tensor(value, dtype=torch.float64)
+            for name, value in self.learned.items()
+            if getattr(self, name) is None
+        }
+
+    def at(self, values: Mapping[str, Any]) -> Self:
+        """Return the likelihood with these values of its parameters, numbers or tensors that may require a gradient."""
+        found = copy.copy(self)
+        for name, value in values.items():
+            object.__setattr__(found, name, value)
+        return found
+
+    def settled(self, values: Mapping[str, Tensor]) -> Self:
+        """Return the likelihood with learned values of its parameters as plain numbers."""
+        return self.at({name: tuple(one.tolist()) if one.ndim else float(one) for name, one in values.items()})
+
+    def refuse(self, bad: Tensor, y: Tensor, what: str) -> None:
+        """Raise `InvalidInputError` for the first target that is bad, if there is one; ``what`` is allowed."""
+        if bool(bad.any()):
+            place = tuple(int(one) for one in bad.nonzero()[0])
+            row = f"row {place[0]}" + (f", column {place[1]}" if bad.ndim > 1 and bad.shape[1] > 1 else "")
+            msg = f"targets of the {self.name} likelihood must be {what}; got {float(y[place]):.6g} in {row}."
+            raise InvalidInputError(msg)
+
     def smooth_log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
         """Return a log density with three derivatives in f, for Laplace approximations; by default `log_density`."""
         return self.log_density(y, f, noise)
@@ -107,6 +168,10 @@ class Likelihood(ABC):
         positive.
         """
         return None
+
+    def information_at(self, f: Tensor, noise: Tensor) -> Tensor | None:
+        """Return the expected information where it depends on f; by default `information`."""
+        return self.information(noise)
 
     def check_targets(self, y: Tensor) -> None:  # noqa: B027  # most likelihoods accept any number
         """Raise `InvalidInputError` for targets that the likelihood does not allow."""
@@ -208,9 +273,26 @@ class Likelihood(ABC):
         Raises
         ------
         InvalidInputError
+            If the class defines neither this nor `distribution`.
+        """
+        return quantile_of(self.mixture_distribution, self.values, level, mean, std, noise)
+
+    def mixture_distribution(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        """Return the probability of at most y for ``f ~ N(mean, std^2)``, each of shape (m,); from `distribution`."""
+        return mean_distribution(self.distribution, y, mean, std, noise)
+
+    def distribution(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        """Return the probability of at most y where the latent function is f; it must not rise where f rises.
+
+        Of counts it is a continuous function of y, whose values between whole numbers have no meaning. It is given
+        float64 tensors of shapes that broadcast, and needs no gradient.
+
+        Raises
+        ------
+        InvalidInputError
             If the class does not define it.
         """
-        raise self._undefined("target_quantile", "Quantiles of measurements")
+        raise self._undefined("target_quantile (or distribution)", "Quantiles of measurements")
 
     def draw_targets(self, f: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
         """Return a random target for each latent value.

@@ -9,14 +9,30 @@ from gigagp.errors import InvalidInputError
 from gigagp.model.likelihoods.base import Likelihood
 from gigagp.model.likelihoods.classes import Logistic, Probit
 from gigagp.model.likelihoods.counts import Poisson
-from gigagp.model.likelihoods.noise import Gaussian, Laplace, StudentT
+from gigagp.model.likelihoods.intervals import Censored, Ordinal
+from gigagp.model.likelihoods.noise import Gaussian, Laplace, Quantile, StudentT
+from gigagp.model.likelihoods.proportions import Beta, Binomial
+from gigagp.model.likelihoods.rates import (
+    Gamma,
+    HurdlePoisson,
+    NegativeBinomial,
+    Weibull,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
+)
 
 #: Argument for a choice between Gaussian and Student-t noise.
 AUTO = "auto"
 
-_BY_NAME: dict[str, type[Likelihood]] = {
-    kind.name: kind for kind in (Gaussian, Laplace, StudentT, Logistic, Probit, Poisson)
-}
+_KINDS: tuple[type[Likelihood], ...] = (
+    *(Gaussian, Laplace, StudentT, Quantile, Censored),
+    *(Logistic, Probit, Ordinal, Binomial, Beta),
+    *(Poisson, NegativeBinomial, ZeroInflatedPoisson, ZeroInflatedNegativeBinomial, HurdlePoisson),
+    *(Gamma, Weibull),
+)
+_BY_NAME = {kind.name: kind for kind in _KINDS}
+#: Names of all likelihoods of the package.
+NAMES = tuple(_BY_NAME)
 
 
 def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> None:
@@ -32,10 +48,15 @@ def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> 
     """
     reason = "does not declare it (is_log_concave)"
     if likelihood.is_log_concave:
-        distinct = torch.unique(y.double().reshape(-1))
-        tried = distinct[torch.linspace(0, len(distinct) - 1, min(len(distinct), 9)).round().long()]
+        # Limits are a pair for each target, of which the finite one is where to look.
+        pairs = y.double().reshape(2 if likelihood.has_limits else 1, -1)
+        pairs = torch.unique(pairs, dim=1)
+        pairs = pairs[:, torch.linspace(0, pairs.shape[1] - 1, min(pairs.shape[1], 9)).round().long()]
+        tried = torch.where(torch.isfinite(pairs[0]), pairs[0], pairs[-1])
         grid = tried[:, None] + torch.linspace(-6, 6, 241, dtype=torch.float64)
-        values = likelihood.log_density(tried[:, None], grid, torch.tensor(noise, dtype=torch.float64))
+        likelihood = likelihood.at(likelihood.start(tried))
+        given = pairs[..., None] if likelihood.has_limits else tried[:, None]
+        values = likelihood.log_density(given, grid, torch.tensor(noise, dtype=torch.float64))
         bend = values[:, 2:] - 2 * values[:, 1:-1] + values[:, :-2]
         # Places far from zero are rounded, and the density follows.
         rounded = 4 * torch.finfo(grid.dtype).eps * grid.abs().amax(1, keepdim=True)
@@ -47,7 +68,7 @@ def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> 
         reason = f"is convex near f = {float(grid[row, place + 1]):.3g} for y = {float(tried[row]):.3g}"
     raise InvalidInputError(
         f"likelihood must be log-concave in the latent function; {type(likelihood).__name__} {reason}. "
-        f"Use one of {', '.join(name for name, kind in _BY_NAME.items() if kind.is_log_concave)}."
+        f"Use one of {', '.join(one.name for one in _KINDS if one.is_log_concave and not one.only_laplace)}."
     )
 
 
@@ -62,7 +83,8 @@ def check_laplace(likelihood: Likelihood, y: Tensor) -> None:
     y : Tensor
         Targets.
     """
-    if likelihood.information(torch.ones((), dtype=torch.float64)) is None:
+    one = torch.ones((), dtype=torch.float64)
+    if likelihood.at(likelihood.start(y)).information_at(0 * one, one) is None:
         check_log_concave(likelihood, y)
 
 

@@ -34,6 +34,8 @@ class Poisson(Likelihood):
 
     is_log_concave = True
     name = "poisson"
+    exposure = "rate"
+    values = "counts"
     signal_variance = 1.0
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:

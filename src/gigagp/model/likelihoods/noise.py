@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.model.likelihoods.base import NODES, Likelihood
 from gigagp.model.student_noise import START_DF, precision_rule
-from gigagp.settings.fields import Range, Remedy, Settings
+from gigagp.settings.fields import Fraction, Range, Remedy, Settings
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,7 @@ class Laplace(Likelihood):
     def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
         """Return the expectation in closed form, because a quadrature is inaccurate at the kink."""
         b = (0.5 * noise).sqrt()
-        gap = y - mean
-        spread = std.clamp_min(torch.finfo(std.dtype).tiny ** 0.25)  # avoids a division by zero
-        ratio = gap / spread
-        folded = spread * math.sqrt(2 / math.pi) * torch.exp(-0.5 * ratio.square()) + gap * torch.erf(
-            ratio / math.sqrt(2)
-        )
-        return -(2 * b).log() - folded / b
+        return -(2 * b).log() - _mean_size(y - mean, std) / b
 
     def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
         """Return the log density of the sum of normal and double-exponential errors, in closed form."""
@@ -81,6 +75,92 @@ class Laplace(Likelihood):
 
     def information(self, noise: Tensor) -> Tensor:
         return 2 / noise
+
+    def mixture_distribution(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        return Quantile().mixture_distribution(y, mean, std, noise)
+
+
+@dataclass(frozen=True)
+class Quantile(Settings, Likelihood):
+    """The function is a quantile of the target: noise of the asymmetric Laplace distribution.
+
+    With ``r = y - f`` and the scale s, the density is ``q (1 - q) / s exp(-max(q r, (q - 1) r) / s)``: its mode is the
+    fit that quantile regression has. What a prediction returns as the mean of the target is the quantile.
+
+    When to use: where one quantile is asked for and the distribution of the targets is not known. The error bars are
+    those of this noise. `GPRegressor.predict_quantile` has all quantiles of a model of the whole distribution.
+
+    Parameters
+    ----------
+    level : float, default 0.5
+        Probability that a target is below the function. 0.5 is `Laplace` noise, whose function is a median.
+
+    References
+    ----------
+    Yu and Moyeed 2001, Bayesian quantile regression, doi:10.1016/S0167-7152(01)00124-9.
+    """
+
+    level: Fraction = 0.5
+
+    is_log_concave = True
+    has_noise = True
+    only_laplace = True
+    scales_by_medians = True
+    name = "quantile"
+
+    def _scale(self, noise: Tensor) -> Tensor:
+        """Return s: the noise variance is ``s^2 (1 - 2 q + 2 q^2) / (q (1 - q))^2``."""
+        q = self.level
+        return noise.sqrt() * (q * (1 - q) / math.sqrt(1 - 2 * q + 2 * q * q))
+
+    def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        q, s, r = self.level, self._scale(noise), y - f
+        return math.log(q * (1 - q)) - s.log() - ((q - 0.5) * r + 0.5 * r.abs()) / s
+
+    def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
+        """Return the expectation in closed form; see `Laplace`."""
+        q, s, r = self.level, self._scale(noise), y - mean
+        return math.log(q * (1 - q)) - s.log() - ((q - 0.5) * r + 0.5 * _mean_size(r, std)) / s
+
+    def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        """Return the log density of the sum of normal and asymmetric errors, in closed form."""
+        q, (_, above, below) = self.level, self._sides(y, mean, std, noise)
+        return torch.logaddexp(above, below) + math.log(q * (1 - q)) - self._scale(noise).log()
+
+    def mixture_distribution(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        """Return the distribution function of the sum of normal and asymmetric errors, in closed form."""
+        gap, above, below = self._sides(y, mean, std, noise)
+        q = self.level
+        return (torch.special.ndtr(gap) - (1 - q) * above.exp() + q * below.exp()).clamp(0, 1)
+
+    def _sides(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gap in standard deviations, and logs of what errors above and below the function share."""
+        q, p = self.level, 1 - self.level
+        spread = std.clamp_min(torch.finfo(std.dtype).tiny ** 0.25)
+        gap, share = (y - mean) / spread, spread / self._scale(noise)
+        above = torch.special.log_ndtr(gap - q * share) - q * share * gap + 0.5 * (q * share).square()
+        below = torch.special.log_ndtr(-gap - p * share) + p * share * gap + 0.5 * (p * share).square()
+        return gap, above, below
+
+    def smooth_log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        """Return the mean log density for f with a quarter of the scale as standard deviation; see `Laplace`."""
+        return self.expected_log_density(y, f, 0.25 * self._scale(noise), noise)
+
+    def information(self, noise: Tensor) -> Tensor:
+        return self.level * (1 - self.level) / self._scale(noise).square()
+
+    def draw_targets(self, f: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the function with the difference of two exponential errors."""
+        uniform = torch.rand(2, *f.shape, generator=generator, dtype=torch.float64).clamp_min(1e-300).to(f)
+        up, down = -uniform.log()
+        return f + self._scale(noise) * (up / self.level - down / (1 - self.level))
+
+
+def _mean_size(gap: Tensor, std: Tensor) -> Tensor:
+    """Return the mean of ``|gap - e|`` for ``e ~ N(0, std^2)``."""
+    spread = std.clamp_min(torch.finfo(std.dtype).tiny ** 0.25)  # avoids a division by zero
+    ratio = gap / spread
+    return spread * math.sqrt(2 / math.pi) * torch.exp(-0.5 * ratio.square()) + gap * torch.erf(ratio / math.sqrt(2))
 
 
 #: Rows that `StudentT` integrates at once.
