@@ -4,6 +4,7 @@ import json
 import signal
 import warnings
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -466,8 +467,7 @@ def test_beyond_the_rows_error_bars_only_widen():
             assert (np.diff(std) > -1e-9 * std[-1]).all(), (kernel, std)
 
 
-@pytest.mark.parametrize("rule", ["choose", "average"])
-def test_rows_that_are_exact_do_not_decide_alone(rule, monkeypatch):
+def test_rows_that_are_exact_do_not_decide_alone(monkeypatch):
     """Nine targets of ten are an input, to the digit; the others tell how a kernel fills gaps, by their CRPS."""
     rng = np.random.default_rng(1)
     X = rng.uniform(0, 1, (160, 2))
@@ -479,11 +479,21 @@ def test_rows_that_are_exact_do_not_decide_alone(rule, monkeypatch):
             monkeypatch.setattr(kernel_rules._Kernel, "predicts_worse", lambda *_: False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
-            gp = GPRegressor(None if name == "default" else rule).fit(X[:110], y[:110])
+            gp = GPRegressor(None if name == "default" else "choose").fit(X[:110], y[:110])
         mean, std = gp.predict(X[110:], return_std=True, include_noise=True)
         found[name] = gigagp.metrics.gaussian_crps(y[110:], mean, std)
     assert found["rule"] < 1.05 * found["default"]
     assert found["control"] > 1.5 * found["default"]
+
+
+@pytest.mark.parametrize("crps", [0.9, 1.1])
+def test_what_predicts_left_out_rows_worse_has_no_weight(crps):
+    model = SimpleNamespace(noise_is_known=True)
+    row = torch.ones(20, dtype=torch.float64)
+    default = kernel_rules._Kernel(0.0, 0 * row, "matern32", model, crps=row)
+    other = kernel_rules._Kernel(50.0, 3 * row, "rq", model, crps=crps * row)
+    weights = kernel_rules.tempered_weights([default, other])
+    assert weights == pytest.approx([0.0, 1.0] if crps < 1 else [1.0, 0.0], abs=0.02)
 
 
 @pytest.mark.parametrize("rule", ["choose", "average"])
