@@ -115,6 +115,8 @@ def test_an_exposure_is_a_factor_of_the_rate():
     """Predictions for an exposure are those of the rate times it; counts vary around that."""
     gp = fitted("poisson")
     rate, std = gp.predict(NEW, return_std=True)
+    with pytest.raises(InvalidInputError, match="A picture cannot show rows with exposure"):
+        gp.plot()
     mean, of_mean = gp.predict(NEW, return_std=True, exposure=3.0)
     np.testing.assert_allclose(mean, 3 * rate)
     np.testing.assert_allclose(of_mean, 3 * std)

@@ -120,6 +120,12 @@ class View:
             raise InvalidInputError(f"target of a picture must be from 0 to {len(places) - 1}; got {target!r}.")
         self.model, self.target = model, target
         self.regressor, self.place = places[target]
+        posterior = self.regressor.posterior_
+        if isinstance(posterior, RowsPosterior) and posterior.table.beside.state():
+            raise InvalidInputError(
+                "A picture cannot show rows with exposure, offset or limits: their targets are no measurements of what "
+                "is predicted. Draw gp.predict yourself."
+            )
         self.classes = model.classes_.tolist() if self.is_classifier else []
         self.encoder: TableEncoder | None = fitted_encoder(self.regressor)
         names = getattr(model, "feature_names_in_", None)
