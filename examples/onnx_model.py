@@ -7,7 +7,8 @@ from gigagp import GPRegressor, inference, kernels, onnx
 
 random = np.random.default_rng(0)
 X = random.uniform(0, 10, size=(400, 2))
-gp = GPRegressor(kernels.Matern(1.5), inference.SparseVariational(60)).fit(X, np.sin(X[:, 0]) + 0.1 * X[:, 1])
+y = np.sin(X[:, 0] / 2) + 0.1 * X[:, 1] + 0.1 * random.normal(size=400)
+gp = GPRegressor(kernels.Matern(2.5), inference.SparseVariational(60)).fit(X, y)
 onnx.export(gp, "model.onnx")  # X to mean and std, as gp.predict(X, return_std=True)
 
 session = onnxruntime.InferenceSession("model.onnx")

@@ -36,7 +36,7 @@ from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.kernels import Kernel
 from gigagp.kernels.stationary import rows_check
 from gigagp.model.estimate import Estimate
-from gigagp.model.likelihoods import Likelihood, StudentT
+from gigagp.model.likelihoods import Likelihood, StudentT, resolve_likelihood
 from gigagp.model.means import Mean, MeanLike
 from gigagp.model.model import HyperparameterUnits
 from gigagp.model.scaling import Scaling
@@ -536,7 +536,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         from sklearn.metrics import r2_score  # loads slowly
 
         with scored():
-            if self.likelihood_.has_limits:
+            if resolve_likelihood(self.likelihood).has_limits:
                 y, limits = split_limits(intake.targets(y, finite=False))
                 censored = limits[:, 0] != limits[:, 1]
                 if censored.any():

@@ -81,7 +81,7 @@ def test_classes(run, refused, folder, tmp_path, kind):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--likelihood", "student"), "--likelihood must be one of gaussian, laplace"),
+        (("--likelihood", "student"), "--likelihood must be one of gaussian, student-t"),
         (("--likelihood", "logistic", "--mean", "linear"), "--mean linear does not apply"),
         (("--likelihood", "logistic"), "is not a class label"),
         (("--likelihood", "laplace", "--rows", 50), "--rows and --noise-column do not apply to --inference quadr"),

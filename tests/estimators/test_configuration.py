@@ -37,6 +37,7 @@ SETTINGS = [
     inference.ComputationAware(policy=actions.PseudoInputs()),
     inference.Iterative(),
     inference.Iterative(gradient=gradients.Exact(), warm_start="previous", final_tolerance=1e-5),
+    inference.Markov(),
     inference.Vecchia(40, prediction_neighbors=None, learning_rows=500),
     inference.RandomFeatures(200, truncation.SingleSample(truncation.OneOverJ(50, step=10)), redraw=True),
     gradients.Exact(),
