@@ -178,7 +178,7 @@ def main() -> None:
 
 def _is_its_own_choice(tried: list[dict[str, Any]]) -> bool:
     """Whether the candidate with the most evidence was chosen."""
-    best = max((one for one in tried if not one["without_noise"]), key=lambda one: one["gain"])
+    best = max((one for one in tried if not one["refusal"]), key=lambda one: one["gain"])
     return best["weight"] == 1.0
 
 

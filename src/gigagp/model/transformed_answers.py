@@ -15,8 +15,9 @@ import numpy as np
 
 from gigagp.model.target_transform import Log, TargetTransform
 
-#: Distance of the nodes of the trapezoidal rule for a first and for a second moment, in standard deviations.
-_STEPS = {1: 1 / 3, 2: 1 / 6}
+#: Distance of the nodes of the trapezoidal rule, in standard deviations. A third is enough for a power, and leaves an
+#: error of 4 % of a standard deviation of h(f) where a spline has a steep piece.
+_STEP = 1 / 6
 #: Distances from the mean at which a rule may end, in standard deviations: where an inverse grows as fast as exp(s z),
 #: most of a variance comes from 2 s of them above the mean.
 _REACHES = np.arange(9.0, 46.0, 6.0)
@@ -37,9 +38,9 @@ class _Rule(NamedTuple):
 
 
 @lru_cache
-def _rule(reach: float, step: float) -> _Rule:
-    places = np.arange(-reach, reach + step / 2, step)
-    roots = np.sqrt(step / np.sqrt(2 * np.pi)) * np.exp(-(places**2) / 4)
+def _rule(reach: float) -> _Rule:
+    places = np.arange(-reach, reach + _STEP / 2, _STEP)
+    roots = np.sqrt(_STEP / np.sqrt(2 * np.pi)) * np.exp(-(places**2) / 4)
     tilt = (reach - _REACHES[0]) / 2  # the coefficients of exp(s z) are largest at s^2, with a spread of s
     found = [np.zeros_like(roots), roots]
     for k in range(min(32 + int(tilt**2 + 8 * tilt), 350)):  # beyond 350, squares are too fast for the nodes
@@ -88,7 +89,7 @@ def _parts(transform: TargetTransform, mean: np.ndarray, whole: np.ndarray, mome
         goes_on = ~(logs < _SHARE)[:, 2:].reshape(len(logs), 2, -1).all(1)
         number = np.where(goes_on, np.arange(1, 1 + len(_REACHES)), 0).max(1)
         for one in np.unique(number[number < len(_REACHES)]):
-            some, rule = np.flatnonzero(number == one), _rule(float(_REACHES[one]), _STEPS[moment])
+            some, rule = np.flatnonzero(number == one), _rule(float(_REACHES[one]))
             values = (transform.inverse(centre[some] + width[some] * rule.places) - median[some]) * rule.roots
             yield _Part(first + some, rule, median[some, 0], values)
 

@@ -41,8 +41,8 @@ _FEWEST, _TOGETHER, _GROUPS = 50, 300, 8
 _NEAREST = 3
 #: There is structure if the correlation is this large and this many standard errors above what the model expects.
 _ALIKE, _STANDARD_ERRORS = 0.1, 4.5
-#: Least share of the noise in the variance of left-out rows. Where it is smaller, noise cannot hide much.
-_NOISE = 0.3
+#: Least share of the noise in the variance of left-out rows, and of the targets: less cannot hide much.
+_NOISE, _VISIBLE = 0.3, 1e-4
 
 
 class Likeness(NamedTuple):
@@ -89,7 +89,8 @@ def likeness(model: Model, table: TrainingTable) -> Likeness | None:
     if not found:
         return None
     whole = _Sums(*(torch.stack(parts).sum(0) for parts in zip(*found, strict=True)))
-    hides = bool(whole.noise >= _NOISE * whole.total)
+    spread = held.Y.double().var(0, correction=0).mean()
+    hides = bool(whole.noise >= _NOISE * whole.total) and bool(whole.noise >= _VISIBLE * spread * whole.rows)
     if not hides or not bool((whole.squares > 0).all()) or not bool((whole.pairs > 0).all()):
         return None
     correlations = whole.excess / (whole.squares / whole.rows) / whole.pairs

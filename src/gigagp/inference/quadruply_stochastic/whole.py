@@ -493,7 +493,7 @@ def relevant_weights(
         if not bool(left.any()):
             left[updated.argmin()] = True
         kept, start = kept[left], found.to_start(left)
-    found, promised = of_kept().maximise(start, tolerance)
+    found, promised = of_kept().maximise(start, min(tolerance, _LAST_TOLERANCE))
     solutions = Phi.new_zeros(m, found.open_trend.solutions.shape[1])
     solutions[kept] = found.open_trend.solutions
     return RelevantWeights(found, kept, precision, replace(found.open_trend, solutions=solutions), promised)
