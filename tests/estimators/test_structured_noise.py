@@ -139,6 +139,15 @@ def test_noise_that_hides_nothing_and_few_rows_are_not_looked_at():
     assert at(X[:60], np.ones(60), 0.1) is None
 
 
+@pytest.mark.parametrize(("noise", "seen"), [(1e-5, False), (1e-2, True)])
+def test_noise_that_is_nothing_beside_the_targets_is_not_looked_at(noise, seen):
+    """A smooth function without noise: a given noise variance is more than the rows leave open."""
+    X = np.random.default_rng(0).uniform(-2, 2, (200, 2))
+    gp = GPRegressor(kernels.RBF(1.0, 1.0), "auto", None, standardize=False, noise_variance=noise)
+    gp.fit(X, np.sin(X[:, 0]) + 0.1 * X[:, 1])
+    assert (likeness(gp.posterior_.model, gp.posterior_.table) is not None) == seen
+
+
 def test_repeated_rows_and_several_targets():
     """Neighbours at one place tell of the noise alone; the target with the most structure counts."""
     X, y = two_scales(300)
