@@ -34,12 +34,23 @@ class Cells:
     times : Tensor of shape (n_times, columns of times)
     entity, time : Tensor of shape (n,)
         Several rows may be in one cell.
+    entity_columns, time_columns : tuple of int
+        The columns of the rows that each part has.
     """
 
     entities: Tensor
     times: Tensor
     entity: Tensor
     time: Tensor
+    entity_columns: tuple[int, ...]
+    time_columns: tuple[int, ...]
+
+    @classmethod
+    def of(cls, X: Tensor, entity_columns: tuple[int, ...], time_columns: tuple[int, ...]) -> Cells:
+        """Return the cells of rows."""
+        parts = (_distinct(X[:, list(columns)]) for columns in (entity_columns, time_columns))
+        (entities, entity), (times, time) = parts
+        return cls(entities, times, entity, time, entity_columns, time_columns)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -76,7 +87,7 @@ class Factors:
     time_names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PanelTiles:
     """An engine that multiplies one factor of a Kronecker product after the other.
 
@@ -84,14 +95,16 @@ class PanelTiles:
 
     Parameters
     ----------
-    entity_columns, time_columns : tuple of int
-        The columns of each part of the kernel. No leaf of the kernel depends on columns of both.
+    rows : Tensor of shape (n, d)
+        The rows of the panel. No leaf of the kernel depends on columns of entities and of times.
+    known : Cells
+        Where they are.
     engine : Engine
         The engine for the factors, and for the kernel itself.
     """
 
-    entity_columns: tuple[int, ...]
-    time_columns: tuple[int, ...]
+    rows: Tensor
+    known: Cells
     engine: Engine
 
     @property
@@ -107,7 +120,7 @@ class PanelTiles:
         out = X.new_empty(X.shape[0], V.shape[1])
         row_bytes = 3 * n_times * V.shape[1] * X.element_size()
         for rows in [slice(None)] if Z is X else ranges(X.shape[0], max(budget // (4 * row_bytes), 256)):
-            left = right if Z is X else self._cells(X[rows])
+            left = right if Z is X else self.cells(X[rows])
             total: Tensor | None = None
             for factors in self._factors(kernel):
                 half = self._times(
@@ -164,18 +177,8 @@ class PanelTiles:
         return self.engine.product(kernel, X, Z, V, budget=budget)
 
     def cells(self, X: Tensor) -> Cells:
-        """Return the cells of rows, which are remembered as long as the rows are."""
-        key = (self.entity_columns, self.time_columns)
-        known = _known.setdefault(X, {})
-        if key not in known:
-            known[key] = self._cells(X)
-        return known[key]
-
-    def _cells(self, X: Tensor) -> Cells:
-        (entities, entity), (times, time) = (
-            _distinct(X[:, list(columns)]) for columns in (self.entity_columns, self.time_columns)
-        )
-        return Cells(entities, times, entity, time)
+        """Return the cells of rows, which are known for those of the panel."""
+        return self.known if X is self.rows else Cells.of(X, self.known.entity_columns, self.known.time_columns)
 
     def _factors(self, kernel: Kernel) -> list[Factors]:
         """Return the kernel without white terms as a sum of products; terms of the same times are one product."""
@@ -184,13 +187,13 @@ class PanelTiles:
         labels = {id(leaf): tuple(next(names) for _ in leaf.parameters()) for leaf in kernel.leaves()}
         groups: dict[tuple[int, ...], list[tuple[list[Leaf], list[Leaf]]]] = {}
         for term in kernel.correlated_terms():
-            of_times = [leaf for leaf in term if not _is_of(leaf, self.entity_columns)]
-            of_entities = [leaf for leaf in term if _is_of(leaf, self.entity_columns)]
+            of_times = [leaf for leaf in term if not _is_of(leaf, self.known.entity_columns)]
+            of_entities = [leaf for leaf in term if _is_of(leaf, self.known.entity_columns)]
             groups.setdefault(tuple(id(leaf) for leaf in of_times), []).append((of_entities, of_times))
         return [
             Factors(
-                Sum(*(_product(leaves, self.entity_columns) for leaves, _ in terms)),
-                _product(terms[0][1], self.time_columns),
+                Sum(*(_product(leaves, self.known.entity_columns) for leaves, _ in terms)),
+                _product(terms[0][1], self.known.time_columns),
                 tuple(name for leaves, _ in terms for leaf in leaves for name in labels[id(leaf)]),
                 tuple(name for leaf in terms[0][1] for name in labels[id(leaf)]),
             )
@@ -203,33 +206,45 @@ def panel_of(kernel: Kernel, X: Tensor, engine: Engine) -> PanelTiles | None:
 
     Every set of columns that no leaf joins with others may be the times, with all other columns as the entities.
     """
-    if len(X) < _FEWEST_ROWS:
-        return None
     joined = _joined_columns(kernel)
-    best, least = None, _MOST_OPERATIONS * len(X) ** 2
-    for times in joined if len(joined) > 1 else ():
-        entities = tuple(sorted(column for other in joined if other is not times for column in other))
-        panel = PanelTiles(entities, times, engine)
-        cells = panel.cells(X)
-        if cells.shape[0] < cells.shape[1]:  # the smaller factor is stored
-            panel = PanelTiles(times, entities, engine)
-            cells = panel.cells(X)
-        if cells.shape[0] * cells.shape[1] <= _MOST_CELLS * len(X) and cells.operations <= least:
-            best, least = panel, cells.operations
-    return best
+    if len(X) < _FEWEST_ROWS or len(joined) < 2:
+        return None
+    found = _known.setdefault(X, {})
+    if joined not in found:
+        found[joined] = _cheapest(X, joined)
+    cells = found[joined]
+    return None if cells is None else PanelTiles(X, cells, engine)
 
 
-#: Cells of the rows that live, by the columns of entities and times.
+#: What `_cheapest` has found for the rows that live.
 _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
-def _joined_columns(kernel: Kernel) -> list[tuple[int, ...]]:
+def _cheapest(X: Tensor, joined: tuple[tuple[int, ...], ...]) -> Cells | None:
+    """Return the cells of rows with the fewest operations, with the smaller factor as the times; None for no panel.
+
+    A factor has at least as many members as any of its sets of columns has values, which most tables show at the first.
+    """
+    n, best, least = len(X), None, _MOST_OPERATIONS * len(X) ** 2
+    if any(len(_distinct(X[:, list(columns)])[0]) ** 2 > least for columns in joined):
+        return None
+    for times in joined if len(joined) > 2 else joined[:1]:
+        entities = tuple(sorted(column for other in joined if other is not times for column in other))
+        cells = Cells.of(X, entities, times)
+        if cells.shape[0] < cells.shape[1]:
+            cells = Cells.of(X, times, entities)
+        if cells.shape[0] * cells.shape[1] <= _MOST_CELLS * n and cells.operations <= least:
+            best, least = cells, cells.operations
+    return best
+
+
+def _joined_columns(kernel: Kernel) -> tuple[tuple[int, ...], ...]:
     """Return the sets of columns that leaves of a bound kernel depend on together, joined where they overlap."""
     sets: list[set[int]] = []
     for leaf in (leaf for term in kernel.correlated_terms() for leaf in term if not isinstance(leaf, Constant)):
         columns = set(leaf.active_columns)
         sets = [one for one in sets if not one & columns] + [columns.union(*(one for one in sets if one & columns))]
-    return sorted(tuple(sorted(columns)) for columns in sets)
+    return tuple(sorted(tuple(sorted(columns)) for columns in sets))
 
 
 def _is_of(leaf: Leaf, columns: tuple[int, ...]) -> bool:
