@@ -13,19 +13,25 @@ from pathlib import Path
 import pytest
 from stress.plants import PLANTS
 
-import gigagp
-
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, TOOLS = SETTINGS["project"], SETTINGS["tool"]
 #: Names that differ between the registries.
 CONDA = {"torch": "pytorch"}
 
 
-def test_the_version_is_everywhere_the_same():
-    for name in ("CITATION.cff", "packaging/conda/recipe.yaml"):
-        found = re.search(r"^ *version: (\d\S*)$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
-        assert found is not None, name
-        assert found.group(1) == gigagp.__version__, name
+def test_a_release_refuses_what_is_no_version():
+    script = ROOT / "packaging/release.sh"
+    for wrong in ([], ["1.0"], ["v1.0.0"]):
+        run = subprocess.run([script, *wrong], capture_output=True, text=True, timeout=60, check=False)
+        assert (run.returncode, run.stderr) == (2, "usage: packaging/release.sh MAJOR.MINOR.PATCH\n")
+
+
+def test_every_fragment_of_the_changelog_has_a_kind():
+    """towncrier passes over files whose kind it does not know."""
+    kinds = {kind["directory"] for kind in TOOLS["towncrier"]["type"]}
+    found = [path.name for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
+    assert [name for name in found if not re.fullmatch(rf"\+[\w-]+\.({'|'.join(kinds)})\.md", name)] == []
 
 
 def test_the_conda_recipe_has_the_dependencies():

@@ -12,9 +12,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
+    __version__: str
+
     from gigagp import diagnostics, errors, inference, kernels, operators, optimization, plots, presets, search, solvers
     from gigagp.classification import GPClassifier
     from gigagp.diagnostics.comparison import compare
@@ -84,12 +84,25 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name == "__version__":
+        value: object = _installed_version()
+    elif name in _HOMES:
+        module, _, attribute = _HOMES[name].partition(":")
+        value = importlib.import_module(module)
+        value = getattr(value, attribute) if attribute else value
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
-    value = importlib.import_module(module)
-    globals()[name] = getattr(value, attribute) if attribute else value  # the next use costs a dictionary look-up
-    return globals()[name]
+    globals()[name] = value  # the next use costs a dictionary look-up
+    return value
+
+
+def _installed_version() -> str:
+    """Return the version that the build took from the tag; 0.0.0 for sources that were never installed."""
+    metadata = importlib.import_module("importlib.metadata")
+    try:
+        return str(metadata.version(__name__))
+    except metadata.PackageNotFoundError:
+        return "0.0.0"
 
 
 def __dir__() -> list[str]:
