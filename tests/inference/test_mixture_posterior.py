@@ -246,3 +246,18 @@ def test_weights_of_a_file_keep_their_bits():
         assert float(mixture.weights.sum()) == pytest.approx(1, abs=1e-14)
         assert torch.equal(MixturePosterior(mixture.components, mixture.weights).weights, mixture.weights)
     assert off  # the control
+
+
+def test_a_component_that_rows_rule_out_is_left_out():
+    """Its weight is below the smallest number, of which further rows and model files made errors."""
+    table, more = made_table(), torch.tensor([[0.3, 0.3], [1.3, 1.3]], dtype=torch.float64)
+    values = torch.tensor([[60.0], [0.5]], dtype=torch.float64)
+    once = made_mixture(table).with_rows(more[:1], values[:1])
+    assert once.weights.tolist() == [1.0]
+    grown = once.with_rows(more[1:], values[1:])
+    expected = made_mixture(table).components[0].with_rows(more, values)
+    tensors, header = grown.state()
+    again = MixturePosterior.from_state(tensors, header, saved_with(grown.model))
+    points = torch.from_numpy(NEW)
+    for found in (grown, again):
+        torch.testing.assert_close(found.mean_and_variance(points), expected.mean_and_variance(points))

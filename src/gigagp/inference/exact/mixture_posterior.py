@@ -58,8 +58,8 @@ class MixturePosterior(RowsPosterior, GrowingPosterior):
 
     The components have one table with one target. Several targets, whose variances would differ, are refused
     (`InvalidInputError`). The heaviest component comes first, and its model is that of the mixture. Weights are scaled
-    to add up to 1. What further rows gain in nats, divided by the ``temperature``, changes the logarithms of the
-    weights; at 1 this is Bayes' rule.
+    to add up to 1, and components without weight are left out. What further rows gain in nats, divided by the
+    ``temperature``, changes the logarithms of the weights; at 1 this is Bayes' rule.
 
     Each component has coefficients of the mean of its own, whose uncertainty is part of its answers. Of the mixture
     itself nothing is uncertain beyond that, so its ``coefficient_root`` is empty, and the methods "given the trend" are
@@ -73,9 +73,9 @@ class MixturePosterior(RowsPosterior, GrowingPosterior):
         if len({one.dtype for one in components}) > 1:
             components = [one.in_float64() if isinstance(one, ExactPosterior) else one for one in components]
         self.temperature = temperature
-        order = weights.argsort(descending=True, stable=True)
-        self.components = tuple(components[k] for k in order.tolist())
-        weights = weights[order].double().cpu()
+        weights, order = weights.double().cpu().sort(descending=True, stable=True)
+        weights = weights[weights > 0]  # others are below the smallest number
+        self.components = tuple(components[k] for k in order[: len(weights)].tolist())
         total = float(weights.sum())
         # Those of a model file have been scaled before, and scaling them again would change their last bits.
         self.weights = weights if abs(total - 1.0) < _ROUNDING else weights / total
