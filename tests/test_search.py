@@ -13,7 +13,7 @@ import torch
 from scipy import special, stats
 from scipy.integrate import trapezoid
 
-from gigagp import GPRegressor, inference, kernels
+from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError
 from gigagp.search import Search
 from gigagp.search.acquisition import log_expected_improvement, log_improvement, maximize
@@ -251,6 +251,36 @@ def test_other_regressors():
         search = run(Search(BOX, regressor=given), bowl, 12)
         assert bowl(search.best.x) < 1.0
         assert not hasattr(given, "posterior_")
+
+
+@pytest.mark.parametrize(("acquisition", "sign"), [("logei", 1), ("thompson", -1)])
+def test_the_best_point_of_a_known_function_is_asked_for_and_the_search_is_soon_done(acquisition, sign):
+    X = np.linspace(0, 1, 9)[:, None]
+    known = GPRegressor(kernels.RBF(0.5), noise_variance=1e-8, optimizer=None)
+    search = Search([(0, 1)], n_initial=1, acquisition=acquisition, maximize=sign < 0, regressor=known)
+    search.tell(X, sign * (X[:, 0] - 0.3) ** 2)
+    search.ask()
+    for _ in range(4):
+        assert not search.is_done(), "three suggestions must promise little"
+        (x,) = search.ask()
+        assert x[0] == pytest.approx(0.3, abs=0.01)
+        search.tell(x, sign * (x[0] - 0.3) ** 2)
+    assert search.is_done()
+    assert not search.is_done(tolerance=1e-300)
+
+
+def test_a_surprise_is_learned_from_all_rows_where_the_posterior_keeps_none():
+    X = np.linspace(0, 1, 9)[:, None]
+    few = GPRegressor(kernels.RBF(0.5), inference.SparseVariational(5), optimizer=optimization.LBFGS(steps=2))
+    search = Search([(0, 1)], n_initial=1, regressor=few)
+    search.tell(X, X[:, 0])
+    search.ask()
+    (x,) = search.ask()
+    before = search.gp
+    search.tell(x, 10.0)
+    search.ask()
+    assert [gp.posterior_.n_rows for gp in (before, search.gp)] == [9, 10]
+    assert not search.gp.posterior_.model.equals(before.posterior_.model)
 
 
 # Refusals -------------------------------------------------------------------------------------------------------------
