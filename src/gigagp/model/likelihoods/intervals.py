@@ -133,9 +133,6 @@ class Ordinal(Settings, Likelihood):
         lower, upper = torch.cat([-infinite, ends])[level], torch.cat([ends, infinite])[level]
         return log_probability_between(lower, upper, f, spread)
 
-    def start_curvature(self, y: Tensor, noise: float) -> float:
-        return 1.0
-
     def target_mean(self, f: Tensor) -> Tensor:
         """Return the mean level, the sum of the probabilities of all thresholds to be exceeded."""
         return torch.special.ndtr(f[..., None] - self._thresholds(f)).sum(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -25,12 +26,9 @@ class _Proportion(Settings, Likelihood):
     only_laplace = True
     signal_variance = 3.0
 
+    @abstractmethod
     def share(self, noise: Tensor) -> Tensor:
         """Return s, at most 1."""
-        raise NotImplementedError
-
-    def start_curvature(self, y: Tensor, noise: float) -> float:
-        return 0.25
 
     def target_mean(self, f: Tensor) -> Tensor:
         return torch.sigmoid(f)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -63,9 +64,6 @@ class Rate(Settings, Likelihood):
     def powers(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return a, b and c."""
         raise NotImplementedError
-
-    def start_curvature(self, y: Tensor, noise: float) -> float:
-        return 1.0
 
     def target_mean(self, f: Tensor) -> Tensor:
         return self.powers(f)[0] * rate(f)
@@ -182,17 +180,17 @@ class _WithZeros(Rate):
         drawn = self.draw_others(f, noise, generator)
         return torch.where(uniform < self._share(f)[2], torch.zeros_like(drawn), drawn)
 
+    @abstractmethod
     def draw_others(self, f: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
         """Return counts that are no extra zeros."""
-        raise NotImplementedError
 
 
 class _ZeroInflated(_WithZeros):
     """Base of mixtures of zeros and counts that have zeros of their own; the density is not log-concave at zero."""
 
+    @abstractmethod
     def counts(self) -> Likelihood:
         """Return the likelihood of counts that are no extra zeros."""
-        raise NotImplementedError
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
         log_odds, log_none, _ = self._share(f)
