@@ -289,3 +289,31 @@ def test_values_of_a_file_are_checked(tmp_path):
     ):
         with pytest.raises(ModelFileError):
             GPRegressor._from_state({**tensors, name: value}, header, NOTHING)
+
+
+ENDLESS = np.full(N, np.inf)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "targets", "way"),
+    [
+        ("poisson", np.zeros(N), "lower"),
+        ("negative-binomial", np.zeros(N), "lower"),
+        ("zero-inflated-poisson", np.zeros(N), "lower"),
+        ("hurdle-poisson", np.ones(N), "lower"),
+        ("binomial", np.zeros(N), "lower"),
+        ("binomial", TRIALS, "higher"),
+        ("weibull", np.stack([TIMES, ENDLESS], 1), "higher"),
+        ("censored", np.stack([VALUES, ENDLESS], 1), "higher"),
+        ("censored", np.stack([-ENDLESS, VALUES], 1), "lower"),
+    ],
+)
+def test_targets_that_do_not_limit_the_mean_are_refused(likelihood, targets, way):
+    """They ended in predictions that are not finite, or in 9 with a standard deviation of 134,378."""
+    beside = {"binomial": {"exposure": TRIALS}, "poisson": {"exposure": EFFORT}}.get(likelihood, {})
+    with pytest.raises(InvalidInputError, match=f'more probable the {way} .* or use mean="zero"'):
+        GPRegressor(likelihood=likelihood).fit(X, targets, **beside)
+    if likelihood == "poisson":  # one event, or a mean that is not learned, is enough
+        known = GPRegressor(likelihood=likelihood, mean="zero").fit(X, targets, **beside)
+        one = GPRegressor(likelihood=likelihood).fit(X, np.eye(N)[3], **beside)
+        assert np.isfinite([known.predict(NEW), one.predict(NEW)]).all()

@@ -357,3 +357,17 @@ def test_rows_predicted_from_all_others():
     assert (found.std**2 > gp.noise_variance_).all()
     scale = np.sqrt(gp.noise_variance_ * (df - 2) / df)
     assert np.median(np.abs(y - found.mean)[~wrong]) < 2 * scale
+
+
+@pytest.mark.parametrize("method", [inference.Vecchia(n_neighbors=20), inference.Iterative()], ids=["laplace", "weights"])
+def test_a_rule_for_kernels_compares_them_by_weights_of_rows(method):
+    """With Laplace's approximation it ended in a `TypeError`, and beyond 500 rows it took the noise for Gaussian."""
+    draw = np.random.default_rng(0)
+    x = np.sort(draw.uniform(0, 6, 100))
+    truth = np.sin(2 * np.pi * x / 2)
+    y = truth + 0.05 * draw.normal(size=100)
+    y[::9] += 30
+    gp = GPRegressor("choose", method, likelihood="student-t").fit(x[:, None], y)
+    assert gp.kernel_choice_.rule == "choose"
+    assert len(gp.kernel_choice_.tried) > 2
+    assert np.abs(gp.predict(x[:, None]) - truth).mean() < 0.05

@@ -293,14 +293,17 @@ def test_large_counts_and_narrow_densities():
 @pytest.mark.parametrize(
     ("likelihood", "bad", "match"),
     [
-        (NegativeBinomial(), [[1.0], [-1.0]], "whole numbers, 0 or above; got -1 in row 1"),
-        (HurdlePoisson(), [[1.0], [2.0], [0.5]], "whole numbers, 0 or above; got 0.5 in row 2"),
-        (Gamma(), [[0.0], [1.0]], "positive; got 0 in row 0"),
+        (NegativeBinomial(), [[1.0], [-1.0]], r"whole numbers from 0 to 2\^53 .*; got -1 in row 1"),
+        (HurdlePoisson(), [[1.0], [2.0], [0.5]], r"whole numbers from 0 to 2\^53 .*; got 0.5 in row 2"),
+        (NegativeBinomial(), [[1.0], [1e17]], r"whole numbers from 0 to 2\^53 .*; got 1e\+17 in row 1"),
+        (Gamma(), [[0.0], [1.0]], "positive, from 1e-15 to 1e15 .*; got 0 in row 0"),
+        (Gamma(), [[1.0], [1e200]], r"positive, from 1e-15 to 1e15 .*; got 1e\+200 in row 1"),
         (Beta(), [[0.5, 0.5], [0.5, 1.0]], "above 0 and below 1; got 1 in row 1, column 1"),
         (Binomial(), [[0.5], [1.25]], "proportions from 0 to 1; got 1.25 in row 1"),
         (Ordinal(), [[0.0], [1.5]], "levels: whole numbers, 0 or above; got 1.5 in row 1"),
         (Ordinal((1.0,)), [[0.0], [3.0]], "whole numbers from 0 to 2; got 3 in row 1"),
         (Weibull(), [[[1.0], [-1.0]], [[1.0], [2.0]]], "between limits from 0 on, .*; got -1 in row 1"),
+        (Weibull(), [[[1.0], [0.0]], [[math.inf], [1e-30]]], "between limits from 1e-15 .*; got 1e-30 in row 1"),
     ],
 )
 def test_bad_targets_are_named(likelihood, bad, match):

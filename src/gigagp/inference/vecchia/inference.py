@@ -101,7 +101,9 @@ class Vecchia(Inference):
         """Return the approximation of the log marginal likelihood on a table, by Laplace's if it is not Gaussian."""
         if isinstance(likelihood, Gaussian | None):
             return VecchiaObjective(table, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
-        return LaplaceObjective(table, likelihood, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
+        found = LaplaceObjective(table, likelihood, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
+        found.require_limits()
+        return found
 
     def forecast(self, subject: Subject) -> Forecast:
         """Return the scores of the left-out rows, and the time of regressing every row on its neighbours."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp.errors import FitWarning, warn
+from gigagp.errors import FitWarning, InvalidInputError, warn
 from gigagp.inference.contract.input_gradients import derivatives
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
@@ -78,6 +78,8 @@ _LEARNING_BLOCK, _LAST_BLOCK = 256, 512
 _MISSED = 1e-4
 #: Rows whose pseudo-observations give the expected information.
 _INFORMATION_ROWS = 4000
+#: Latent values at which the slopes of densities are looked at.
+_ANYWHERE = (-30.0, -10.0, -3.0, 0.0, 3.0, 10.0, 30.0)
 #: Largest variance of a pseudo-observation, over the prior's.
 _LARGEST_NOISE = 1e8
 
@@ -178,6 +180,29 @@ class LaplaceObjective(TableObjective):
         return model
 
     # The evidence ---------------------------------------------------------------------------------------------------
+
+    def require_limits(self) -> None:
+        """Raise `InvalidInputError` if every target is likelier the lower, or the higher, the latent function is.
+
+        Nothing then limits the coefficients of the mean, whose prior is flat: all counts are zero, say.
+        """
+        if not self._basis.shape[1]:
+            return
+        likelihood, trials = self.likelihood.at(self.likelihood.start(self.table.Y.double())), self.table.beside.trials
+        noise = torch.ones_like(self._offset) if trials is None else trials.to(self._offset)[:, None]
+        slopes = []
+        with torch.enable_grad():
+            for place in _ANYWHERE:
+                f = torch.full_like(self._offset, place).requires_grad_()
+                slopes.append(terms(likelihood, self._targets, f, noise.expand_as(f))[1].detach())
+        of_targets = torch.stack(slopes).transpose(0, 1).flatten(0, 1)  # each column is a target's
+        for way, falls in (("lower", of_targets), ("higher", -of_targets)):
+            if bool(((falls <= 0).all(0) & (falls < 0).any(0)).any()):
+                raise InvalidInputError(
+                    f"every target of the {likelihood.name} likelihood is more probable the {way} the latent function "
+                    "is, so that nothing limits its learned mean (all counts are 0, or no event was seen, say). "
+                    'Give rows with other targets, or use mean="zero".'
+                )
 
     def _noise(self, model: Model) -> Tensor:
         """Return the noise variances of the rows, or their numbers of trials, shape (n,)."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError
 from gigagp.model.likelihoods.base import NODES, Likelihood, TargetMoments
 
 #: Nats below the largest integrand at which integrals over rates end.
@@ -22,6 +21,13 @@ _ROWS = 2048
 _NEWTON_STEPS, _HALVINGS, _TRIED = 60, 30, 400
 #: Counts from which Stirling's series has all digits.
 _STIRLING = 100.0
+#: What counts must be. Beyond 2^53 neighbouring whole numbers are the same in float64.
+COUNTS = "whole numbers from 0 to 2^53 (9e15)"
+
+
+def is_no_count(y: Tensor) -> Tensor:
+    """Return which numbers are no counts."""
+    return ~((y >= 0) & (y == y.round()) & (y <= 2.0**53))
 
 
 @dataclass(frozen=True)
@@ -53,10 +59,7 @@ class Poisson(Likelihood):
         return torch.cat(found).reshape(y.shape)
 
     def check_targets(self, y: Tensor) -> None:
-        bad = (y < 0) | (y != y.round())
-        if bool(bad.any()):
-            msg = f"targets of the poisson likelihood must be whole numbers, 0 or above; got {y[bad][:3].tolist()}."
-            raise InvalidInputError(msg)
+        self.refuse(is_no_count(y), y, COUNTS)
 
     def start_curvature(self, y: Tensor, noise: float) -> float:
         return max(float(y.double().mean()), 0.1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gigagp.model.likelihoods.base import Likelihood, TargetMoments
-from gigagp.model.likelihoods.counts import Poisson
+from gigagp.model.likelihoods.counts import COUNTS, Poisson, is_no_count
 from gigagp.model.likelihoods.mixtures import log_integral
 from gigagp.settings.fields import Positive, Settings
 
@@ -21,8 +21,15 @@ _LARGEST = 600.0
 _SMALL = -20.0
 #: Numbers from which Stirling's series has all digits.
 _STIRLING = 100.0
+#: Amounts and times: a curvature of 1e20 beside others of 1 has no factor in float64.
+_LEAST_AMOUNT, _LARGEST_AMOUNT = 1e-15, 1e15
+_AMOUNTS = "from 1e-15 to 1e15 (give them in other units)"
 #: Rows that are integrated at once.
 _ROWS = 2048
+
+
+def _is_no_amount(y: Tensor) -> Tensor:
+    return ~((y >= _LEAST_AMOUNT) & (y <= _LARGEST_AMOUNT))
 
 
 def rate(f: Tensor) -> Tensor:
@@ -99,9 +106,9 @@ class Rate(Settings, Likelihood):
 
     def check_targets(self, y: Tensor) -> None:
         if self.values == "counts":
-            self.refuse(~((y >= 0) & (y == y.round())), y, "whole numbers, 0 or above")
+            self.refuse(is_no_count(y), y, COUNTS)
         else:
-            self.refuse(~(y > 0), y, "positive")
+            self.refuse(_is_no_amount(y), y, f"positive, {_AMOUNTS}")
 
 
 @dataclass(frozen=True)
@@ -406,6 +413,8 @@ class Weibull(Rate):
     def check_targets(self, y: Tensor) -> None:
         lower, upper = y
         self.refuse((lower < 0) | (upper <= 0), lower, "between limits from 0 on, the upper one above 0")
+        for limit in y:
+            self.refuse((limit > 0) & torch.isfinite(limit) & _is_no_amount(limit), limit, f"between limits {_AMOUNTS}")
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
         k = self.value("shape", f)
