@@ -30,7 +30,7 @@ from earlier_run import earlier_rows
 from forecasts import METHODS, read
 from maps import write
 
-from gigagp import GPRegressor
+from gigagp import GPRegressor, kernels
 from gigagp.errors import GigaGPError
 from gigagp.tables.encoding import TableEncoder
 
@@ -76,7 +76,7 @@ def run(parts: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], budget: fl
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            gp = GPRegressor(inference=METHODS[method], time_budget=budget).fit(X, y)
+            gp = GPRegressor(kernels.Matern(nu=1.5), inference=METHODS[method], time_budget=budget).fit(X, y)
         except GigaGPError as error:
             return {"error": str(error)[:200], "fit_s": time.process_time() - started}
         found = {"fit_s": time.process_time() - started, "ended": repr(gp.inference_)}

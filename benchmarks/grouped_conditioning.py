@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from maps import FILES, read_map, write
 from splits import read_split
 
-from gigagp import GPRegressor, inference
+from gigagp import GPRegressor, inference, kernels
 
 _GROUPS = 300
 
@@ -40,7 +40,7 @@ def main() -> None:
         else:
             X, y = read_split(arguments.data, name, rows=arguments.rows)[:2]
         m = 30 if X.shape[1] <= 3 else 60
-        gp = GPRegressor(inference=inference.Vecchia(m)).fit(X, y)
+        gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Vecchia(m)).fit(X, y)
         graph = gp.posterior_._graph
         near = graph.neighbourhood
         late = near.order[len(near.order) // 2 :]  # half of the rows have the finest scale

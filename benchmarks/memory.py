@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gigagp import GPRegressor, inference, optimization, solvers
+from gigagp import GPRegressor, inference, kernels, optimization, solvers
 from gigagp.errors import SolverWarning
 from gigagp.runtime.memory import resolve_budget
 
@@ -62,6 +62,7 @@ def main() -> None:
     X_test = generator.normal(size=(arguments.test_rows, arguments.inputs))
     budget = resolve_budget(arguments.budget)
     gp = GPRegressor(
+        kernels.Matern(nu=1.5),
         inference=inference.Iterative(solver=solvers.ConjugateGradients(max_epochs=arguments.epochs)),
         optimizer=optimization.Auto(polish_steps=1),
         memory_budget=arguments.budget,

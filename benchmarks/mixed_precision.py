@@ -20,7 +20,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from splits import read_split
 
-from gigagp import GPRegressor, __version__, inference, metrics
+from gigagp import GPRegressor, __version__, inference, kernels, metrics
 
 _TILES_BUDGET = "1GiB"
 
@@ -45,7 +45,9 @@ def main() -> None:
     for dtype in arguments.dtypes:
         wall, cpu = time.perf_counter(), time.process_time()
         budget = _TILES_BUDGET if arguments.tiles else None
-        gp = GPRegressor(inference=inference.Iterative(), dtype=dtype, memory_budget=budget, random_state=0).fit(X, y)
+        gp = GPRegressor(
+            kernels.Matern(nu=1.5), inference=inference.Iterative(), dtype=dtype, memory_budget=budget, random_state=0
+        ).fit(X, y)
         mean, std = gp.predict(X_test, return_std=True, include_noise=True)
         row = {
             "dtype": dtype,

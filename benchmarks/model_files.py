@@ -40,7 +40,7 @@ def mixed(rows: np.ndarray) -> np.ndarray:
 
 
 def regression(y: np.ndarray = Y, **settings: Any) -> Callable[[], GPRegressor]:
-    return lambda: GPRegressor(**settings).fit(X, y)
+    return lambda: GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | settings).fit(X, y)
 
 
 BOX = kernels.RBF([0.5, 0.5])

@@ -61,14 +61,14 @@ CASES = (
 
 def make(case: str) -> tuple[Any, int, int]:
     """Return the estimator of a case, its number of rows and its number of inputs."""
-    from gigagp import GPClassifier, GPRegressor, inference, optimization
+    from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 
     name, rows = case.split(",")
     estimators = {
-        **dict.fromkeys(("default", "six inputs", *REAL), lambda: GPRegressor()),
+        **dict.fromkeys(("default", "six inputs", *REAL), lambda: GPRegressor(kernels.Matern(nu=1.5))),
         "iterative": lambda: GPRegressor(inference=inference.Iterative(), optimizer=optimization.Adam(steps=10)),
         "grid": lambda: GPRegressor(inference=inference.Grid(size=100)),
-        "neighbours": lambda: GPRegressor(inference=inference.Vecchia()),
+        "neighbours": lambda: GPRegressor(kernels.Matern(nu=1.5), inference=inference.Vecchia()),
         "sparse variational": lambda: GPRegressor(inference=inference.SparseVariational(n_inducing=200)),
         "computation-aware": lambda: GPRegressor(
             inference=inference.ComputationAware(n_actions=128), optimizer=optimization.Adam(steps=15)

@@ -47,7 +47,9 @@ def main() -> None:
     rng = np.random.default_rng(0)
     kernel = kernels.RBF(30.0, 2000.0) + kernels.Periodic(lengthscale=1.0, variance=9.0, period=1.0)
     GPRegressor(kernel).fit(*monthly(rng)).plot(path=out / "pictures-curve.png", upper=2040, label="CO2 (ppm)")
-    GPRegressor().fit(*stations(rng)).plot(path=out / "pictures-map.png", label="temperature (°C)")
+    GPRegressor(kernels.Matern(nu=1.5)).fit(*stations(rng)).plot(
+        path=out / "pictures-map.png", label="temperature (°C)"
+    )
     gp = GPRegressor(encode="auto").fit(*houses(rng, 300))
     gp.plot(path=out / "pictures-inputs.png", label="price (thousands)")
     X, y = houses(rng, 300)

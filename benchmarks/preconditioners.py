@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from maps import FILES, read_map, write
 from splits import read_split
 
-from gigagp import GPRegressor, inference
+from gigagp import GPRegressor, inference, kernels
 from gigagp.operators import KernelMatrix
 from gigagp.solvers import ConjugateGradients, Status
 from gigagp.solvers.preconditioners import (
@@ -91,7 +91,9 @@ def measure(
 def study(folder: Path, name: str, rows: int, shares: list[float | None], cap: int) -> list[dict[str, object]]:
     """Return the figures of all preconditioners on one table."""
     X, y = read(folder, name, rows)
-    gp = GPRegressor(inference=inference.Vecchia(30 if X.shape[1] <= 3 else 60), standardize=False).fit(X, y)
+    gp = GPRegressor(
+        kernels.Matern(nu=1.5), inference=inference.Vecchia(30 if X.shape[1] <= 3 else 60), standardize=False
+    ).fit(X, y)
     inputs = torch.from_numpy(np.ascontiguousarray(X))
     generator = torch.Generator().manual_seed(1)
     random = torch.randn(len(y), 4, generator=generator, dtype=torch.float64)

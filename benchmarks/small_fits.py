@@ -37,9 +37,9 @@ def make(task: str, n: int) -> tuple[np.ndarray, np.ndarray]:
 def estimator_of(library: str, task: str) -> Any:
     """Return an estimator with a default of gigagp, or its kernel in scikit-learn."""
     if library == "gigagp":
-        from gigagp import GPClassifier, GPRegressor
+        from gigagp import GPClassifier, GPRegressor, kernels
 
-        return GPRegressor() if task == "regression" else GPClassifier()
+        return GPRegressor(kernels.Matern(nu=1.5)) if task == "regression" else GPClassifier()
     from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor, kernels
 
     if task == "classification":

@@ -30,7 +30,7 @@ from checkout import commit
 from maps import FILES, read_map
 from splits import read_split
 
-from gigagp import GPRegressor
+from gigagp import GPRegressor, kernels
 from gigagp.errors import GigaGPError
 from gigagp.estimators.arguments import Arguments, Problem
 from gigagp.inference.exact.exact import Exact
@@ -104,7 +104,7 @@ class Case:
     """One table, and the log posterior of its hyperparameters."""
 
     def __init__(self, X: np.ndarray, y: np.ndarray) -> None:
-        self.problem = Problem.of(Arguments.of(GPRegressor()), X, y)
+        self.problem = Problem.of(Arguments.of(GPRegressor(kernels.Matern(nu=1.5))), X, y)
         self.objective = Exact().objective(self.problem.table(), torch.Generator().manual_seed(0))
 
     def value(self, model: Model) -> float:

@@ -116,7 +116,7 @@ def read(table: str, rows: int) -> tuple[Any, np.ndarray] | None:
 
 def fit(folder: Path, table: str, rows: int, way: str) -> dict[str, Any]:
     """Return the scores of the fits of all splits of a table."""
-    from gigagp import GPRegressor
+    from gigagp import GPRegressor, kernels
     from gigagp.errors import FitWarning
 
     found = read(table, rows)
@@ -134,7 +134,9 @@ def fit(folder: Path, table: str, rows: int, way: str) -> dict[str, Any]:
         rows_of = X.iloc if hasattr(X, "iloc") else X
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            gp = GPRegressor(**settings, random_state=0).fit(rows_of[train], y[train])
+            gp = GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | settings, random_state=0).fit(
+                rows_of[train], y[train]
+            )
             density = gp.predictive_log_density(rows_of[test], y[test])
             low, high = np.moveaxis(gp.predict_quantile(rows_of[test], [0.025, 0.975]), -1, 0)
         warned = {str(one.message)[:100] for one in caught if issubclass(one.category, FitWarning)}

@@ -300,7 +300,7 @@ def test_sampled_functions():
 
 def test_what_is_no_model_is_refused():
     X, y = table()
-    for wrong in (GPRegressor(), "model"):
+    for wrong in (GPRegressor(kernels.Matern(nu=1.5)), "model"):
         with pytest.raises(InvalidInputError, match="must be a fitted GPRegressor"):
             GigaModel(wrong)
     with pytest.raises(InvalidInputError, match="one kernel"):

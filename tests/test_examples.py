@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gigagp import GPRegressor
+from gigagp import GPRegressor, kernels
 from gigagp.commands.app import app
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -74,7 +74,7 @@ def test_a_graph_predicts_as_the_model(tmp_path, monkeypatch, capsys):
 
 def test_the_service_answers_rows_and_refuses_others(tmp_path):
     X = np.linspace(0, 1, 20)[:, None]
-    gp = GPRegressor().fit(X, np.sin(5 * X[:, 0]))
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, np.sin(5 * X[:, 0]))
     handler = runpy.run_path(str(EXAMPLES / "http_service.py"))["Handler"]
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.model = gp

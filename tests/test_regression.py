@@ -270,7 +270,7 @@ def test_known_noise_of_each_row(method, standardize):
 def test_known_noise_is_not_learned_and_not_known_elsewhere():
     X, noise = points(60, 2).numpy(), np.linspace(0.01, 0.5, 60)
     y = draw_targets(kernels.RBF(1.0), torch.from_numpy(X), 0.1)[:, 0].numpy()
-    gp = GPRegressor(noise_variance=noise, standardize=False).fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5), noise_variance=noise, standardize=False).fit(X, y)
     np.testing.assert_array_equal(gp.noise_variance_, noise)
     assert gp.kernel_ != kernels.Matern(1.5).bind(2)  # other hyperparameters were learned
     assert all(NOISE not in step.hyperparameters for step in gp.history_)
@@ -306,8 +306,10 @@ def test_predictions_follow_the_units_of_the_table(method):
     X, X_new = points(90, 2).numpy(), points(15, 2, seed=3).numpy()
     y = draw_targets(kernels.RBF(1.0), torch.from_numpy(X), 0.1)[:, 0].numpy()
     settings = {"inference": method, "optimizer": optimization.Adam(steps=3)}
-    plain = GPRegressor(**settings).fit(X, y)
-    scaled = GPRegressor(**settings).fit(X * [1e4, 1e-3] + [5.0, 0.01], y * 1e3 - 7)
+    plain = GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | settings).fit(X, y)
+    scaled = GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | settings).fit(
+        X * [1e4, 1e-3] + [5.0, 0.01], y * 1e3 - 7
+    )
     mean, std = plain.predict(X_new, return_std=True)
     scaled_mean, scaled_std = scaled.predict(X_new * [1e4, 1e-3] + [5.0, 0.01], return_std=True)
     np.testing.assert_allclose(scaled_mean, mean * 1e3 - 7, atol=1e-5)
@@ -376,7 +378,7 @@ def test_sample_functions_are_functions(method):
 def test_sampled_functions_and_answers_stay_those_of_their_fit():
     """A later fit in other units, or of other inputs, had put them into its own units, without a warning."""
     X = points(30, 2).numpy()
-    gp = GPRegressor().fit(X, np.sin(X[:, 0]))
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, np.sin(X[:, 0]))
     functions, predictor = gp.sample_functions(3, random_state=1), gp._predictor()
     before = functions(X), predictor.predict(X, return_std=True)
     gp.fit(100 * X[:, :1], 7 + 50 * X[:, 0])
@@ -417,7 +419,7 @@ def test_validation_rows_are_scored_and_not_learned_from(method):
 def test_what_ran_is_on_the_fitted_object():
     X = points(60, 2).numpy()
     y = draw_targets(kernels.RBF(1.0), torch.from_numpy(X), 0.1)[:, 0].numpy()
-    exact = GPRegressor().fit(X, y)
+    exact = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)
     assert exact.inference_ == inference.Exact()
     assert exact.solver_ == "cholesky"
     assert isinstance(exact.optimizer_, optimization.Auto)
@@ -479,7 +481,7 @@ def test_the_same_seed_gives_the_same_bits(method):
     y = draw_targets(kernels.RBF(1.0), torch.from_numpy(X), 0.1)[:, 0].numpy()
 
     def bits(seed):
-        gp = GPRegressor(inference=method, random_state=seed).fit(X, y)
+        gp = GPRegressor(kernels.Matern(nu=1.5), inference=method, random_state=seed).fit(X, y)
         return np.concatenate([*gp.predict(X, return_std=True), gp.sample_y(X, 2, random_state=seed).ravel()])
 
     np.testing.assert_array_equal(bits(1), bits(1))

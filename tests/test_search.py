@@ -309,13 +309,19 @@ def test_bounds_are_checked(bounds, match):
         ({"n_initial": 0}, "n_initial of Search"),
         ({"maximize": "yes"}, "maximize of Search"),
         ({"regressor": "gp"}, "regressor of Search must be a GPRegressor"),
-        ({"regressor": GPRegressor(mean=np.ravel)}, "mean of the regressor"),
+        ({"regressor": GPRegressor(kernels.Matern(nu=1.5), mean=np.ravel)}, "mean of the regressor"),
         ({"regressor": GPRegressor("average")}, "kernel of the regressor"),
-        ({"regressor": GPRegressor(target_transform="log")}, "target_transform of the regressor"),
+        (
+            {"regressor": GPRegressor(kernels.Matern(nu=1.5), target_transform="log")},
+            "target_transform of the regressor",
+        ),
         ({"regressor": GPRegressor(inference=inference.Grid())}, "inference of the regressor"),
         ({"regressor": GPRegressor(inference=inference.ComputationAware())}, "inference of the regressor"),
         ({"regressor": GPRegressor(encode="auto")}, "encode of the regressor"),
-        ({"regressor": GPRegressor(noise_variance=[1.0, 2.0])}, "noise_variance of the regressor"),
+        (
+            {"regressor": GPRegressor(kernels.Matern(nu=1.5), noise_variance=[1.0, 2.0])},
+            "noise_variance of the regressor",
+        ),
         ({"regressor": GPRegressor(likelihood="student-t")}, "likelihood of the regressor"),
     ],
 )

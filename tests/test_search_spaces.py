@@ -110,7 +110,7 @@ def test_kernels_of_the_regressor_are_of_the_numbers():
             Search(BOUNDS, regressor=GPRegressor(kernels.Matern(columns=columns)))
     only = run(Search({"a": list("xyz"), "b": list("uvw")}, n_initial=3), lambda x: float(x["a"] == x["b"]), 5)
     assert [type(part) for part in only.gp.kernel_.leaves()] == [kernels.Categorical] * 2
-    assert run(Search(BOUNDS, n_initial=3, regressor=GPRegressor()), loss, 5).gp is not None
+    assert run(Search(BOUNDS, n_initial=3, regressor=GPRegressor(kernels.Matern(nu=1.5))), loss, 5).gp is not None
 
 
 # The maximum ----------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def _points(gp: Any, X: np.ndarray, draw: Draw) -> np.ndarray:
 
 
 def _time(draw: Draw) -> str:
-    from gigagp import GPRegressor, optimization
+    from gigagp import GPRegressor, kernels, optimization
 
     X, y, settings = _problem(draw)
     seconds = draw.one_of([1e-9, 1e-3, 0.01, 0.05, "0.02s", "0.1s"])
@@ -63,7 +63,7 @@ def _time(draw: Draw) -> str:
         settings["kernel"] = draw.one_of(["auto", "choose", "average"])
         settings["inference"] = "auto"
     draw.note(f"time_budget {seconds!r}, {optimizer}, {settings}")
-    gp = GPRegressor(**settings, optimizer=optimizer, time_budget=seconds)
+    gp = GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | settings, optimizer=optimizer, time_budget=seconds)
     said = _fit(draw, gp, X, y)
     ended, text = gp.history_.interrupted, gp.describe()
     draw.note(f"ended by {ended!r} after {len(gp.history_)} steps")
@@ -107,7 +107,7 @@ def _check_reread(gp: Any, X: np.ndarray, y: np.ndarray, draw: Draw) -> None:
 
 def _steps(draw: Draw) -> str:
     """Check that few steps are as many as were asked for, and that the model is that of the reported numbers."""
-    from gigagp import GPRegressor, optimization
+    from gigagp import GPRegressor, kernels, optimization
 
     X, y, settings = _problem(draw)
     count = draw.whole(1, 4)
@@ -115,7 +115,7 @@ def _steps(draw: Draw) -> str:
     if getattr(settings["inference"], "batch_size", None) is not None:
         optimizer = optimization.Adam(steps=count)
     draw.note(f"{optimizer}, {settings}")
-    gp = GPRegressor(**settings, optimizer=optimizer)
+    gp = GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | settings, optimizer=optimizer)
     said = _fit(draw, gp, X, y)
     if type(optimizer).__name__ == "Adam" and len(gp.history_) > count + 1:
         raise Wrong(f"{count} steps were asked for, and {len(gp.history_)} made")

@@ -154,7 +154,7 @@ def _elsewhere(model: Any, new: np.ndarray) -> dict[str, Any]:
 
 def _fitted(draw: Draw) -> tuple[Any, np.ndarray, Any]:
     """Return a fitted model of any kind, with its rows."""
-    from gigagp import GPClassifier, GPRegressor, inference
+    from gigagp import GPClassifier, GPRegressor, inference, kernels
 
     n, d = draw_size(draw, 40), draw.whole(1, 3)
     X = draw_places(draw, n, d)
@@ -196,4 +196,4 @@ def _fitted(draw: Draw) -> tuple[Any, np.ndarray, Any]:
         if kind == "several":
             settings["outputs"] = draw.one_of(["auto", "shared"])
     draw.note(f"{kind}, {settings}")
-    return _silently(GPRegressor(**settings), X, y), X, y
+    return _silently(GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | settings), X, y), X, y

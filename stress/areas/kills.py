@@ -49,17 +49,17 @@ def write_at_every_step() -> None:
 
 
 def _estimator(name: str) -> Any:
-    from gigagp import GPRegressor, inference, optimization
+    from gigagp import GPRegressor, inference, kernels, optimization
 
     return {
-        "exact, auto": lambda: GPRegressor(),
+        "exact, auto": lambda: GPRegressor(kernels.Matern(nu=1.5)),
         "exact, Adam": lambda: GPRegressor(optimizer=optimization.Adam(steps=30)),
         "exact, L-BFGS": lambda: GPRegressor(optimizer=optimization.LBFGS(steps=12)),
         "iterative, Adam": lambda: GPRegressor(
             inference=inference.Iterative(n_samples=4), optimizer=optimization.Adam(steps=8)
         ),
-        "iterative, auto": lambda: GPRegressor(inference=inference.Iterative(n_samples=4)),
-        "neighbours": lambda: GPRegressor(inference=inference.Vecchia(5, 8)),
+        "iterative, auto": lambda: GPRegressor(kernels.Matern(nu=1.5), inference=inference.Iterative(n_samples=4)),
+        "neighbours": lambda: GPRegressor(kernels.Matern(nu=1.5), inference=inference.Vecchia(5, 8)),
         "neighbours, gross outliers": lambda: GPRegressor(inference=inference.Vecchia(5, 8), likelihood="student-t"),
         "sparse, auto": lambda: GPRegressor(inference=inference.SparseVariational(n_inducing=6)),
         "aware, Adam": lambda: GPRegressor(

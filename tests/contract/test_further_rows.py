@@ -180,7 +180,7 @@ def test_refit_has_the_rows_in_their_own_units(options):
 )
 def test_refit_is_refused_where_it_cannot_be(options, match):
     X = np.linspace(0, 1, 20)[:, None]
-    gp = GPRegressor(**{"inference": inference.Exact(), **options}).fit(X, X[:, 0])
+    gp = GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | {"inference": inference.Exact(), **options}).fit(X, X[:, 0])
     with pytest.raises(InvalidInputError, match=match):
         gp.condition_on(X[:1], [1.0], refit=True)
     assert gp.condition_on(X[:1] + 0.01, [0.0]).posterior_.n_rows == 21

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gigagp
-from gigagp import GPRegressor, compare, inference
+from gigagp import GPRegressor, compare, inference, kernels
 from gigagp.commands.app import app
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.metrics import gaussian_nll, rmse
@@ -24,7 +24,7 @@ def made_rows(n: int, d: int = 2) -> tuple[np.ndarray, np.ndarray]:
 
 def test_scores_are_those_of_the_held_out_rows():
     X, y = made_rows(400)
-    found = compare(X, y, {"exact": GPRegressor(inference=inference.Exact())}, held_out=0.25)
+    found = compare(X, y, {"exact": GPRegressor(kernels.Matern(nu=1.5), inference=inference.Exact())}, held_out=0.25)
     assert (found.n_rows, found.n_held_out) == (300, 100)
     scored = {one.name: one for one in found.models}
     assert scored["exact"].rmse == rmse(found.y, found.mean)
@@ -32,13 +32,13 @@ def test_scores_are_those_of_the_held_out_rows():
     held_out = np.isin(y, found.y)
     assert held_out.sum() == 100
     assert found.model.posterior_.n_rows == 300
-    again = GPRegressor(inference=inference.Exact()).fit(X[~held_out], y[~held_out])
+    again = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Exact()).fit(X[~held_out], y[~held_out])
     np.testing.assert_allclose(again.predict(X[held_out]), found.mean, rtol=1e-9)
 
 
 def test_simple_methods_are_what_they_say():
     X, y = made_rows(400)
-    found = compare(X, y, {"exact": GPRegressor(inference=inference.Exact())})
+    found = compare(X, y, {"exact": GPRegressor(kernels.Matern(nu=1.5), inference=inference.Exact())})
     scored = {one.name: one for one in found.models}
     train = ~np.isin(y, found.y)
     assert scored["mean"].rmse == pytest.approx(rmse(found.y, np.full(80, y[train].mean())))
@@ -53,7 +53,7 @@ def test_simple_methods_are_what_they_say():
 def test_the_best_is_that_with_the_lowest_density_loss():
     X, y = made_rows(300)
     bad = GPRegressor(gigagp.kernels.RBF(100.0), noise_variance=1.0, optimizer=None)
-    found = compare(X, y, {"bad": bad, "good": GPRegressor()})
+    found = compare(X, y, {"bad": bad, "good": GPRegressor(kernels.Matern(nu=1.5))})
     assert found.best == "good"
     assert str(found).splitlines()[3].startswith("-> good")
     assert bad.time_budget is None
@@ -61,8 +61,8 @@ def test_the_best_is_that_with_the_lowest_density_loss():
 
 def test_a_model_that_fails_is_reported_beside_the_others():
     X, y = made_rows(300)
-    small = GPRegressor(inference=inference.Exact(), memory_budget=1000)
-    found = compare(X, y, {"small": small, "good": GPRegressor()})
+    small = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Exact(), memory_budget=1000)
+    found = compare(X, y, {"small": small, "good": GPRegressor(kernels.Matern(nu=1.5))})
     assert found.models[0].rmse is None
     assert "memory budget" in found.models[0].note
     assert found.best == "good"
@@ -87,7 +87,7 @@ def test_degenerate_tables_are_compared():
     y = np.tile([1.0, 2.0, 3.0], 20)
     assert compare(X, y, time_budget=5).n_rows == 48
     line = np.column_stack([np.arange(60.0), np.arange(60.0)])  # no triangle has an area
-    assert compare(line, np.sin(line[:, 0]), {"exact": GPRegressor()}).best == "exact"
+    assert compare(line, np.sin(line[:, 0]), {"exact": GPRegressor(kernels.Matern(nu=1.5))}).best == "exact"
 
 
 def test_the_command_compares_a_table_of_any_columns(tmp_path):

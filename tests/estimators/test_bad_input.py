@@ -103,7 +103,7 @@ def test_new_tables_have_to_match():
 
 
 def test_asking_before_fitting():
-    gp = GPRegressor()
+    gp = GPRegressor(kernels.Matern(nu=1.5))
     for ask in (gp.describe, gp.log_marginal_likelihood):  # predictions come from the prior
         with pytest.raises(ValueError, match="not fitted"):
             ask()
@@ -111,7 +111,7 @@ def test_asking_before_fitting():
 
 @BOTH
 def test_two_rows_are_enough(method):
-    gp = GPRegressor(inference=method).fit(X[:2], y[:2])
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=method).fit(X[:2], y[:2])
     mean, std = gp.predict(X_NEW, return_std=True)
     assert np.isfinite(mean).all()
     assert (std > 0).all()
@@ -128,14 +128,14 @@ def test_constant_columns_change_nothing(method):
     expected = GPRegressor(kernel, method, None).fit(X, y).predict(X_NEW, return_std=True, variance="solve")
     found = GPRegressor(wide_kernel, method, None).fit(wide, y).predict(wide_new, return_std=True, variance="solve")
     np.testing.assert_allclose(found, expected, atol=1e-9 if method == inference.Exact() else 5e-3)
-    learned = GPRegressor(inference=method).fit(wide, y)
+    learned = GPRegressor(kernels.Matern(nu=1.5), inference=method).fit(wide, y)
     assert learned.score(wide, y) > 0.5
 
 
 @BOTH
 def test_a_constant_target_is_predicted(method):
     for constant in (0.0, 1234.5):
-        gp = GPRegressor(inference=method).fit(X, np.full(60, constant))
+        gp = GPRegressor(kernels.Matern(nu=1.5), inference=method).fit(X, np.full(60, constant))
         mean, std = gp.predict(X_NEW, return_std=True)
         np.testing.assert_allclose(mean, constant, atol=1e-9)
         assert np.isfinite(std).all()
@@ -160,7 +160,7 @@ def test_repeated_rows_are_more_information(method):
 def test_repeated_rows_can_be_learned_from(method):
     """Without noise in the data, the likelihood drives the noise to zero, where H is singular."""
     repeated = np.repeat(X[:30], 3, axis=0)
-    gp = GPRegressor(inference=method).fit(repeated, np.sin(repeated[:, 0]))
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=method).fit(repeated, np.sin(repeated[:, 0]))
     assert gp.noise_variance_ > 0
     assert gp.score(repeated, np.sin(repeated[:, 0])) > 0.99
 
@@ -275,34 +275,70 @@ def test_kernels_that_do_not_fit_the_table():
 # Arguments ------------------------------------------------------------------------------------------------------------
 
 REFUSED = [
-    (lambda: GPRegressor(noise_variance=-0.1), "noise_variance of GPRegressor must be positive and finite; got -0.1"),
-    (lambda: GPRegressor(noise_variance=0), "noise_variance of GPRegressor must be positive and finite; got 0.0"),
-    (lambda: GPRegressor(noise_variance=np.nan), "noise_variance of GPRegressor must be positive and finite; got nan"),
-    (lambda: GPRegressor(noise_variance=np.r_[np.ones(59), -2.0]), "must be positive and finite; got -2.0"),
     (
-        lambda: GPRegressor(noise_variance=np.ones(59)),
+        lambda: GPRegressor(kernels.Matern(nu=1.5), noise_variance=-0.1),
+        "noise_variance of GPRegressor must be positive and finite; got -0.1",
+    ),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), noise_variance=0),
+        "noise_variance of GPRegressor must be positive and finite; got 0.0",
+    ),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), noise_variance=np.nan),
+        "noise_variance of GPRegressor must be positive and finite; got nan",
+    ),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), noise_variance=np.r_[np.ones(59), -2.0]),
+        "must be positive and finite; got -2.0",
+    ),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), noise_variance=np.ones(59)),
         r"must have shape \(\) or \(60,\), one for each row; got \(59,\)",
     ),
-    (lambda: GPRegressor(noise_variance=np.ones((60, 1))), r"must have shape \(\) or \(60,\)"),
+    (lambda: GPRegressor(kernels.Matern(nu=1.5), noise_variance=np.ones((60, 1))), r"must have shape \(\) or \(60,\)"),
     (
-        lambda: GPRegressor(noise_variance="low"),
+        lambda: GPRegressor(kernels.Matern(nu=1.5), noise_variance="low"),
         "noise_variance of GPRegressor must hold real numbers; got the text 'low'",
     ),
-    (lambda: GPRegressor(inference="exactly"), 'inference of GPRegressor must be "auto" or one of gigagp.inference'),
-    (lambda: GPRegressor(inference=inference.Iterative), 'inference of GPRegressor must be "auto" or one of'),
-    (lambda: GPRegressor(optimizer="adam"), 'optimizer of GPRegressor must be "auto", None or one of'),
-    (lambda: GPRegressor(mean="quadratic"), "mean of GPRegressor must be one of"),
-    (lambda: GPRegressor(mean=lambda X: X), r"A mean function must return 60 finite numbers .* got shape \(60, 3\)"),
-    (lambda: GPRegressor(mean=lambda X: X[:, 0] / 0), "A mean function must return 60 finite numbers"),
     (
-        lambda: GPRegressor(dtype="float16"),
+        lambda: GPRegressor(kernels.Matern(nu=1.5), inference="exactly"),
+        'inference of GPRegressor must be "auto" or one of gigagp.inference',
+    ),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), inference=inference.Iterative),
+        'inference of GPRegressor must be "auto" or one of',
+    ),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), optimizer="adam"),
+        'optimizer of GPRegressor must be "auto", None or one of',
+    ),
+    (lambda: GPRegressor(kernels.Matern(nu=1.5), mean="quadratic"), "mean of GPRegressor must be one of"),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), mean=lambda X: X),
+        r"A mean function must return 60 finite numbers .* got shape \(60, 3\)",
+    ),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), mean=lambda X: X[:, 0] / 0),
+        "A mean function must return 60 finite numbers",
+    ),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), dtype="float16"),
         'dtype of GPRegressor must be "float64", "float32" or "mixed"; got \'float16\'',
     ),
-    (lambda: GPRegressor(device="abacus"), 'device of GPRegressor must be "auto", "cpu" or "cuda"; got \'abacus\''),
-    (lambda: GPRegressor(memory_budget="lots"), "memory_budget must be bytes or a string"),
-    (lambda: GPRegressor(memory_budget=0), "memory_budget of GPRegressor must be a positive number"),
-    (lambda: GPRegressor(verbose=-1), "verbose of GPRegressor must be 0"),
-    (lambda: GPRegressor(random_state="seed"), "random_state of GPRegressor must be None, an int"),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), device="abacus"),
+        'device of GPRegressor must be "auto", "cpu" or "cuda"; got \'abacus\'',
+    ),
+    (lambda: GPRegressor(kernels.Matern(nu=1.5), memory_budget="lots"), "memory_budget must be bytes or a string"),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), memory_budget=0),
+        "memory_budget of GPRegressor must be a positive number",
+    ),
+    (lambda: GPRegressor(kernels.Matern(nu=1.5), verbose=-1), "verbose of GPRegressor must be 0"),
+    (
+        lambda: GPRegressor(kernels.Matern(nu=1.5), random_state="seed"),
+        "random_state of GPRegressor must be None, an int",
+    ),
     (lambda: kernels.RBF(lengthscale=-1.0), "lengthscale of RBF must be positive and finite"),
     (lambda: kernels.RBF(variance=0.0), "variance of RBF must be positive and finite"),
 ]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from stress.faults import limited_files
 
-from gigagp import GPRegressor, gradients, inference, optimization, solvers, truncation
+from gigagp import GPRegressor, gradients, inference, kernels, optimization, solvers, truncation
 from gigagp.errors import GigaGPWarning, InvalidInputError, ModelFileError
 from gigagp.estimators import checkpoint
 from gigagp.inference.exact.exact import ExactObjective
@@ -66,7 +66,7 @@ class Killed(BaseException):
 
 def estimator(name, **changes):
     method, optimizer = METHODS[name]
-    return GPRegressor(inference=method, optimizer=optimizer, **changes)
+    return GPRegressor(inference=method, optimizer=optimizer, **{"kernel": kernels.Matern(nu=1.5)} | changes)
 
 
 def kill_after(monkeypatch, evaluations):

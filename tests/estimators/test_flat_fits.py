@@ -101,8 +101,8 @@ def counts(f: np.ndarray, random: np.random.Generator) -> np.ndarray:
         (GPRegressor(likelihood="poisson", random_state=0), counts),
         (GPRegressor(likelihood="student-t", random_state=0), lambda f, _: f),
         (GPRegressor(likelihood="laplace", random_state=0), lambda f, _: f),
-        (GPRegressor(target_transform="auto", random_state=0), lambda f, _: np.exp(f)),
-        (GPRegressor(noise_variance=np.full(400, 0.01), random_state=0), lambda f, _: f),
+        (GPRegressor(Matern(nu=1.5), target_transform="auto", random_state=0), lambda f, _: np.exp(f)),
+        (GPRegressor(Matern(nu=1.5), noise_variance=np.full(400, 0.01), random_state=0), lambda f, _: f),
     ],
 )
 def test_lengthscales_that_are_far_too_short_warn_with_other_targets(estimator, draw):

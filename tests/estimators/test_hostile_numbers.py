@@ -68,7 +68,11 @@ def test_finite_or_refused(case, method):
     for standardize, dtype, learns in [(True, "float64", True), (False, "float64", True), (False, rounded, False)]:
         steps = ("auto" if method == "quadruply" else optimization.LBFGS(steps=3)) if learns else None
         estimator = GPRegressor(
-            inference=INFERENCES[method], optimizer=steps, standardize=standardize, dtype=dtype, **settings
+            inference=INFERENCES[method],
+            optimizer=steps,
+            standardize=standardize,
+            dtype=dtype,
+            **{"kernel": kernels.Matern(nu=1.5)} | settings,
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GigaGPWarning)

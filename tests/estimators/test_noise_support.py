@@ -39,7 +39,7 @@ def test_pure_noise_is_noise_with_and_without_repeated_rows(d, repeats):
     anew, elsewhere = [], []
     for seed in range(3):
         X, y, random = pure_noise(d, repeats, seed)
-        gp = GPRegressor().fit(X, y)
+        gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)
         anew.append(standardized(gp, np.tile(X, (8, 1)), steps(random, 200)))
         elsewhere.append(standardized(gp, random.uniform(size=(200, d)), steps(random, 200)))
     assert 0.5 < np.sqrt(np.mean(np.square(anew))) < 1.8
@@ -49,7 +49,10 @@ def test_pure_noise_is_noise_with_and_without_repeated_rows(d, repeats):
 def test_few_repeats_do_not_make_a_fit_more_certain():
     """In six inputs 25 rows do not tell noise from a function; two that repeat must not seem to."""
     X, y, _ = pure_noise(6, 2, 0)
-    with_repeats, without = GPRegressor().fit(X, y), GPRegressor().fit(X[:23], y[:23])
+    with_repeats, without = (
+        GPRegressor(kernels.Matern(nu=1.5)).fit(X, y),
+        GPRegressor(kernels.Matern(nu=1.5)).fit(X[:23], y[:23]),
+    )
     assert with_repeats.noise_variance_ == pytest.approx(without.noise_variance_, rel=0.5)
 
 
@@ -102,7 +105,7 @@ def test_functions_keep_their_noise():
     clumped = np.concatenate([X[:20], 0.01 * X[20:]])
     for rows, noise, unit in ((X, 0.0, 1.0), (X, 0.1, 1.0), (X, 0.1, 1e6), (clumped, 0.1, 1.0)):
         y = unit * (np.sin(2 * rows[:, 0]) + rows[:, 1] + noise * random.normal(size=60))
-        gp = GPRegressor().fit(rows, y)
+        gp = GPRegressor(kernels.Matern(nu=1.5)).fit(rows, y)
         assert not gp.likelihood_note_
         assert gp.noise_variance_ < (1.8 * noise * unit) ** 2 + 1e-5 * unit**2
 
@@ -110,7 +113,7 @@ def test_functions_keep_their_noise():
 def test_near_rows_of_a_smooth_function_are_no_repeats():
     """Two of these are .0002 apart, and had counted as one place, from which alone the noise was learned."""
     X = np.random.default_rng(0).uniform(size=(20, 1))
-    assert not GPRegressor().fit(X, np.sin(8 * X[:, 0])).likelihood_note_
+    assert not GPRegressor(kernels.Matern(nu=1.5)).fit(X, np.sin(8 * X[:, 0])).likelihood_note_
 
 
 def test_rows_of_a_smooth_function_are_no_repeats_beside_scattered_ones():
@@ -130,7 +133,7 @@ def test_a_single_row_decides_nothing():
     y[30] += 0.5
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # of the far target
-        assert not GPRegressor().fit(X, y).likelihood_note_
+        assert not GPRegressor(kernels.Matern(nu=1.5)).fit(X, y).likelihood_note_
 
 
 def test_the_supported_noise_is_that_of_the_density():
@@ -160,7 +163,7 @@ def test_the_supported_noise_is_that_of_the_density():
 def test_noise_that_is_given_stays(options):
     random = np.random.default_rng(0)
     X, y = random.uniform(size=(25, 2)), random.normal(size=25)
-    gp = GPRegressor(**options).fit(X, y)
+    gp = GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | options).fit(X, y)
     assert not gp.likelihood_note_
     if "noise_variance" in options:
         np.testing.assert_allclose(gp.noise_variance_, options["noise_variance"])

@@ -42,7 +42,7 @@ def test_a_classifier_too():
 
 
 def test_validation_scores_are_shown():
-    gp = GPRegressor(inference=inference.Exact()).fit(X, X[:, 0], validation=(X[:5], X[:5, 0]))
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Exact()).fit(X, X[:, 0], validation=(X[:5], X[:5, 0]))
     assert f"RMSE {gp.history_[-1].validation_rmse:.4g}" in gp._repr_html_()
 
 
@@ -94,5 +94,5 @@ def test_numbers_have_four_digits(text, short):
 
 
 def test_a_description_has_no_long_line():
-    gp = GPRegressor(inference=inference.Iterative()).fit(X, X[:, 0] + 0.1 * X[:, 1])
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Iterative()).fit(X, X[:, 0] + 0.1 * X[:, 1])
     assert max(map(len, gp.describe().splitlines())) < 140

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from engines import needs_extension
-from gigagp import GPRegressor
+from gigagp import GPRegressor, kernels
 from gigagp.errors import GigaGPWarning, unshown, warn
 
 Table = tuple[pd.DataFrame, np.ndarray]
@@ -177,7 +177,9 @@ def test_candidates_beyond_exact_sizes_are_considered_in_silence(monkeypatch):
     monkeypatch.setattr("gigagp.estimators.planning.EXACT_ROWS", 300)
     monkeypatch.setattr("gigagp.inference.automatic.objective.EXACT_ROWS", 300)
     random, X = numbers(600, 4)
-    model = GPRegressor(verbose=0).fit(X, np.sin(3 * X[:, 0]) + X[:, 1] + 0.1 * random.normal(size=600))
+    model = GPRegressor(kernels.Matern(nu=1.5), verbose=0).fit(
+        X, np.sin(3 * X[:, 0]) + X[:, 1] + 0.1 * random.normal(size=600)
+    )
     assert any(type(option.inference).__name__ == "Grid" for option in model.plan_.options)
 
 

@@ -52,11 +52,11 @@ def alone(gp: GPRegressor, table=X, y=Y) -> list[GPRegressor]:
 @pytest.mark.parametrize("rows", [np.linspace(-2, 2, 12), np.sort(np.random.default_rng(0).uniform(-2, 2, 12))])
 def test_twelve_rows_of_a_wave_and_a_parabola(rows):
     both = np.stack([np.sin(3 * rows), 1e4 * rows**2], 1)
-    gp, point = GPRegressor().fit(rows[:, None], both), [[1.1]]
+    gp, point = GPRegressor(kernels.Matern(nu=1.5)).fit(rows[:, None], both), [[1.1]]
     mean, std = gp.predict(point, return_std=True)
-    shared = GPRegressor(outputs="shared").fit(rows[:, None], both)
+    shared = GPRegressor(kernels.Matern(nu=1.5), outputs="shared").fit(rows[:, None], both)
     for k, truth in enumerate([np.sin(3.3), 12100.0]):
-        expected = GPRegressor().fit(rows[:, None], both[:, k]).predict(point, return_std=True)
+        expected = GPRegressor(kernels.Matern(nu=1.5)).fit(rows[:, None], both[:, k]).predict(point, return_std=True)
         assert (mean[0, k], std[0, k]) == (expected[0][0], expected[1][0])
         assert abs(mean[0, k] - truth) < 3 * std[0, k]
     assert shared.predict(point, return_std=True)[1][0, 1] > 3 * std[0, 1]  # the control: the kernel of the wave
@@ -100,7 +100,7 @@ def answers(gp: GPRegressor, table, y) -> dict[str, np.ndarray]:
 @pytest.mark.filterwarnings("ignore::gigagp.errors.GigaGPWarning")  # of few steps and few rows
 def test_each_output_is_a_fit_of_it_alone(name, tmp_path):
     two = Y[:, :2]
-    gp = GPRegressor(**FITS[name]).fit(X, two)
+    gp = GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | FITS[name]).fit(X, two)
     assert gp.outputs_ == "independent"
     expected = [answers(one, NEW, Y_NEW[:, k]) for k, one in enumerate(alone(gp, y=two))]
     found = answers(gp, NEW, Y_NEW[:, :2])
@@ -123,11 +123,11 @@ def test_each_output_is_a_fit_of_it_alone(name, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::gigagp.errors.GigaGPWarning")
 def test_transforms_and_uncertain_hyperparameters_belong_to_each_output():
-    gp = GPRegressor(target_transform="auto").fit(X, Y[:, [0, 2]])
+    gp = GPRegressor(kernels.Matern(nu=1.5), target_transform="auto").fit(X, Y[:, [0, 2]])
     assert [one.kind for one in gp.target_transform_] == [one.target_transform_.kind for one in gp.estimators_]
     for k, one in enumerate(alone(gp, y=Y[:, [0, 2]])):
         np.testing.assert_array_equal(gp.predict(NEW)[:, k], one.predict(NEW))
-    gp = GPRegressor().fit(X, Y[:, :2])
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, Y[:, :2])
     mixed = gp.predict(NEW, return_std=True, hyperparameters="laplace")
     for k, one in enumerate(alone(gp, y=Y[:, :2])):
         for part, expected in zip(mixed, one.predict(NEW, return_std=True, hyperparameters="laplace"), strict=True):
@@ -259,7 +259,7 @@ def test_samples_of_different_outputs_are_independent(method):
 
 
 def test_joint_distributions():
-    gp = GPRegressor().fit(X, Y[:, :2])
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, Y[:, :2])
     points = torch.from_numpy(np.linspace(-2, 2, 6)).reshape(2, 3, 1).requires_grad_()
     joint = gp.posterior(points, include_noise=True)
     parts = [one.posterior(points, include_noise=True) for one in gp.estimators_]
@@ -289,7 +289,7 @@ def test_joint_distributions():
 @pytest.mark.parametrize("refit", [False, True])
 def test_rows_are_added_to_each_output(refit):
     first, rest = slice(0, 30), slice(30, 37)
-    gp = GPRegressor().fit(X[first], Y[first])
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X[first], Y[first])
     before = gp.predict(NEW)
     grown = gp.condition_on(X[rest], Y[rest], refit=refit)
     np.testing.assert_array_equal(gp.predict(NEW), before)
@@ -364,7 +364,7 @@ def test_a_killed_fit_goes_on_where_it_was(tmp_path, monkeypatch, stopped):
 
 
 def test_ctrl_c_before_the_last_output_leaves_the_estimator_as_it_was(monkeypatch):
-    gp = GPRegressor().fit(X, Y[:, :2])
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, Y[:, :2])
     before, real, cut = gp.predict(NEW), fitting.fit_rows, [0]
 
     def interrupted(*arguments):
@@ -393,7 +393,7 @@ def test_a_time_budget_is_shared(monkeypatch):
         return real(arguments, *rest)
 
     monkeypatch.setattr(fitting, "fit_rows", watched)
-    GPRegressor(time_budget=300).fit(X, Y)
+    GPRegressor(kernels.Matern(nu=1.5), time_budget=300).fit(X, Y)
     assert deadlines[0] == pytest.approx(100, rel=0.05)
     assert 100 < deadlines[1] <= 150
     assert 200 < deadlines[2] <= 300  # what the others have left
@@ -429,19 +429,19 @@ def with_view(gp: GPRegressor) -> str:
 @needs_extension
 def test_plans():
     rows, table = RNG.uniform(-1, 1, (120, 2)), RNG.normal(size=(120, 2))
-    gp = GPRegressor()
+    gp = GPRegressor(kernels.Matern(nu=1.5))
     plans = gp.plan(rows, table)
     for k, plan in enumerate(plans):
         expected = gp.plan(rows, table[:, k])
         assert [(one.inference, one.nll, one.rmse) for one in plan.options] == [
             (one.inference, one.nll, one.rmse) for one in expected.options
         ]
-    assert len(GPRegressor(outputs="shared").plan(rows, table).options) > 0
+    assert len(GPRegressor(kernels.Matern(nu=1.5), outputs="shared").plan(rows, table).options) > 0
 
 
 def test_pictures_and_reports_are_of_the_output_that_is_asked_for(tmp_path):
-    gp = GPRegressor().fit(FRAME[["x"]], Y)
-    own = GPRegressor().fit(FRAME[["x"]], Y[:, 1])
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(FRAME[["x"]], Y)
+    own = GPRegressor(kernels.Matern(nu=1.5)).fit(FRAME[["x"]], Y[:, 1])
     pairs = [
         (plots.predicted(gp, target=1), plots.predicted(own)),
         (plots.predicted(gp, FRAME_NEW[["x"]], Y_NEW, target=1), plots.predicted(own, FRAME_NEW[["x"]], Y_NEW[:, 1])),
@@ -477,13 +477,15 @@ def test_encoded_tables_and_validation():
 
 
 def test_messages_name_the_output_and_come_before_any_work(monkeypatch):
-    gp = GPRegressor(target_transform="log")
+    gp = GPRegressor(kernels.Matern(nu=1.5), target_transform="log")
     monkeypatch.setattr(fitting, "fit_rows", None)  # nothing may be fitted
     with pytest.raises(InvalidInputError, match=re.escape("y[:, 2]: y must be positive")):
         gp.fit(X, np.abs(Y) * [1, 1, -1])
     monkeypatch.undo()
     with pytest.warns(FitWarning, match=re.escape("y[:, 1]: ")):
-        GPRegressor().fit(np.tile(X, (3, 1)), np.tile(Y, (3, 1)) + 1e9 * np.eye(111, 3, -5) * [0, 1, 0])
+        GPRegressor(kernels.Matern(nu=1.5)).fit(
+            np.tile(X, (3, 1)), np.tile(Y, (3, 1)) + 1e9 * np.eye(111, 3, -5) * [0, 1, 0]
+        )
 
 
 # The choice -----------------------------------------------------------------------------------------------------------
@@ -515,10 +517,10 @@ def test_auto_fits_each_output_up_to_a_size():
 def test_auto_warns_where_given_variances_change_their_meaning(given, name):
     many, rest = np.tile(Y, (1, 20)), {"optimizer": None, **given}
     with pytest.warns(GigaGPWarning, match=rf'{name} is given in squared units.*outputs="independent"'):
-        GPRegressor(**rest).fit(X, many)
-    GPRegressor(outputs="shared", **rest).fit(X, many)  # warnings are errors
-    GPRegressor(hyperparameter_units="standardized", **rest).fit(X, many)
-    GPRegressor(**rest).fit(X, Y)
+        GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | rest).fit(X, many)
+    GPRegressor(outputs="shared", **{"kernel": kernels.Matern(nu=1.5)} | rest).fit(X, many)  # warnings are errors
+    GPRegressor(hyperparameter_units="standardized", **{"kernel": kernels.Matern(nu=1.5)} | rest).fit(X, many)
+    GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | rest).fit(X, Y)
     GPRegressor(kernels.RBF(0.3), optimizer=None).fit(X, many)
 
 
@@ -546,7 +548,7 @@ def test_botorch_takes_outputs_of_both_kinds():
     pytest.importorskip("botorch")
     from gigagp.botorch import GigaModel
 
-    gp = GPRegressor().fit(X, Y[:, :2])
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, Y[:, :2])
     model, points = GigaModel(gp), torch.from_numpy(NEW).reshape(3, 3, 1)
     assert model.num_outputs == 2
     parts = [GigaModel(one) for one in gp.estimators_]

@@ -159,7 +159,9 @@ def test_points_at_which_far_rows_matter_do_not_count():
 def test_a_fit_without_errors_and_without_variances_does_not_warn():
     X = np.array([[0.0], [1.0]])
     method = inference.SparseVariational(n_inducing=2, batch_size=None)
-    GPRegressor(inference=method, mean="linear", dtype="float32", random_state=0).fit(1e6 * X, 1e6 * X[:, 0])
+    GPRegressor(Matern(nu=1.5), inference=method, mean="linear", dtype="float32", random_state=0).fit(
+        1e6 * X, 1e6 * X[:, 0]
+    )
 
 
 def test_rows_in_groups_are_compared_within_groups():

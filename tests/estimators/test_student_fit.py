@@ -66,7 +66,7 @@ def test_every_inference_with_row_noise_finds_the_outliers(method):
     assert error(gp) < 0.09
     assert isinstance(gp.likelihood_, StudentT)
     assert gp.likelihood_.df < 4
-    plain = GPRegressor(inference=method).fit(X, y)
+    plain = GPRegressor(kernels.Matern(nu=1.5), inference=method).fit(X, y)
     assert error(plain) > 2 * error(gp)
     assert isinstance(plain.likelihood_, Gaussian)
     with pytest.raises(AttributeError, match="noise_weights_ of GPRegressor needs Student-t noise"):
@@ -88,7 +88,7 @@ def test_intervals_of_heavy_tails_are_calibrated():
         X, y, _ = measured(n, share=0.0, seed=seed, law=law)
         X_new, y_new, _ = measured(1500, share=0.0, seed=50 + seed, law=law)
         for likelihood in ("student-t", "gaussian"):
-            gp = GPRegressor(likelihood=likelihood).fit(X, y)
+            gp = GPRegressor(kernels.Matern(nu=1.5), likelihood=likelihood).fit(X, y)
             low, first, third, high = gp.predict_quantile(X_new, [0.025, 0.25, 0.75, 0.975]).T
             found = inside.setdefault(likelihood, [])
             found.append([np.mean((first <= y_new) & (y_new <= third)), np.mean((low <= y_new) & (y_new <= high))])
@@ -167,7 +167,7 @@ def test_given_degrees_of_freedom_and_no_optimizer():
 @pytest.mark.parametrize("seed", range(3))
 def test_auto_leaves_normal_noise_as_it_is(seed):
     X, y, _ = measured(250, share=0.0, seed=seed)
-    chosen, plain = (GPRegressor(likelihood=one).fit(X, y) for one in ("auto", "gaussian"))
+    chosen, plain = (GPRegressor(kernels.Matern(nu=1.5), likelihood=one).fit(X, y) for one in ("auto", "gaussian"))
     assert chosen.likelihood_ == Gaussian()
     np.testing.assert_array_equal(chosen.predict(NEW), plain.predict(NEW))
     assert "noise         Gaussian, auto: a Student-t density of left-out errors gains" in chosen.describe()
@@ -175,11 +175,11 @@ def test_auto_leaves_normal_noise_as_it_is(seed):
 
 def test_auto_takes_student_t_noise_where_it_gains():
     X, y, _ = measured(250)
-    chosen, robust = (GPRegressor(likelihood=one).fit(X, y) for one in ("auto", "student-t"))
+    chosen, robust = (GPRegressor(kernels.Matern(nu=1.5), likelihood=one).fit(X, y) for one in ("auto", "student-t"))
     assert isinstance(chosen.likelihood_, StudentT)
     np.testing.assert_array_equal(chosen.predict(NEW), robust.predict(NEW))
     assert "auto: Student-t noise gains +" in chosen.describe()
-    rounded = GPRegressor(likelihood="auto").fit(X, np.round(y))
+    rounded = GPRegressor(kernels.Matern(nu=1.5), likelihood="auto").fit(X, np.round(y))
     assert "of the rows" in rounded.describe() or "different targets" in rounded.describe()
 
 
@@ -215,7 +215,7 @@ def test_the_kernel_is_chosen_with_it():
 @pytest.mark.parametrize("method", [inference.Exact(), inference.Iterative()], ids=lambda one: type(one).__name__)
 def test_models_are_saved(likelihood, method, tmp_path):
     X, y, _ = measured(120)
-    gp = GPRegressor(likelihood=likelihood, inference=method).fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5), likelihood=likelihood, inference=method).fit(X, y)
     gp.save(tmp_path / "model.gp")
     again = gigagp.load(tmp_path / "model.gp")
     assert again.likelihood == likelihood
@@ -306,7 +306,9 @@ def test_auto_finds_wrong_targets_that_its_sample_does_not_hold(wrong, monkeypat
     y[torch.randperm(1500, generator=generator())[-2:]] = wrong
 
     def found():
-        return choose(Arguments.of(GPRegressor(likelihood="auto")), X, y, generator()).likelihood
+        return choose(
+            Arguments.of(GPRegressor(kernels.Matern(nu=1.5), likelihood="auto")), X, y, generator()
+        ).likelihood
 
     assert found() == StudentT()
     monkeypatch.setattr(likelihood_choice, "_FAR_ERROR", np.inf)  # the control
@@ -315,7 +317,7 @@ def test_auto_finds_wrong_targets_that_its_sample_does_not_hold(wrong, monkeypat
 
 def test_the_comparison_stays_small_where_many_rows_are_far():
     X, y, _ = measured(5000, share=0.05, size=50.0)
-    found = choose(Arguments.of(GPRegressor(likelihood="auto")), X, y, generator())
+    found = choose(Arguments.of(GPRegressor(kernels.Matern(nu=1.5), likelihood="auto")), X, y, generator())
     assert found.likelihood == StudentT()
     assert int(re.search(r"on (\d+) rows", found.note)[1]) <= 500
 
@@ -329,7 +331,9 @@ def test_auto_keeps_a_peak_that_its_sample_does_not_resolve(height, monkeypatch)
     y = np.sin(X[:, 0]) + height * np.exp(-((X - 1) ** 2).sum(1) / 0.03) + 0.05 * draw.normal(size=3000)
 
     def found():
-        return choose(Arguments.of(GPRegressor(likelihood="auto")), X, y, generator()).likelihood
+        return choose(
+            Arguments.of(GPRegressor(kernels.Matern(nu=1.5), likelihood="auto")), X, y, generator()
+        ).likelihood
 
     assert found() == Gaussian()
     monkeypatch.setattr(likelihood_choice, "_ALIKE", np.inf)  # the control
@@ -342,7 +346,7 @@ def test_the_comparison_of_rows_that_cannot_be_fitted_is_gaussian(monkeypatch):
 
     monkeypatch.setattr(likelihood_choice, "_trial", failing)
     X, y, _ = measured(100)
-    found = choose(Arguments.of(GPRegressor(likelihood="auto")), X, y, generator())
+    found = choose(Arguments.of(GPRegressor(kernels.Matern(nu=1.5), likelihood="auto")), X, y, generator())
     assert found.likelihood == Gaussian()
     assert "could not be fitted" in found.note
 

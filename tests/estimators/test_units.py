@@ -133,10 +133,10 @@ def test_known_noise_and_several_targets() -> None:
     known = np.linspace(50, 200, len(X))
     np.testing.assert_allclose(fit(None, noise_variance=known).noise_variance_, known)
     given = {"optimizer": None, "noise_variance": 0.25}
-    both = GPRegressor(outputs="shared", **given).fit(X, np.stack([Y, X[:, 0]], 1))
+    both = GPRegressor(outputs="shared", **{"kernel": kernels.Matern(nu=1.5)} | given).fit(X, np.stack([Y, X[:, 0]], 1))
     assert both.noise_variance_ == 0.25  # a share of each target's variance
     np.testing.assert_allclose(both.kernel_.lengthscale, 2**0.5 * X.std(0), rtol=1e-12)
-    own = GPRegressor(**given).fit(X, np.stack([Y, X[:, 0]], 1))
+    own = GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | given).fit(X, np.stack([Y, X[:, 0]], 1))
     for k, target in enumerate((Y, X[:, 0])):
         assert own.noise_variance_[k] == pytest.approx(0.25)  # in squared units of each target
         assert float(own.posterior_[k].model.noise_variance) == pytest.approx(0.25 / target.var())
@@ -197,8 +197,8 @@ def test_standardized_units_by_choice() -> None:
 
 def test_learning_does_not_depend_on_the_units_of_the_table() -> None:
     optimizer = optimization.LBFGS(20)
-    metres = GPRegressor(optimizer=optimizer).fit(X, Y)
-    other = GPRegressor(optimizer=optimizer).fit(X * [1e3, 1e-2], Y / 1e6)
+    metres = GPRegressor(kernels.Matern(nu=1.5), optimizer=optimizer).fit(X, Y)
+    other = GPRegressor(kernels.Matern(nu=1.5), optimizer=optimizer).fit(X * [1e3, 1e-2], Y / 1e6)
     np.testing.assert_allclose(
         other.kernel_.lengthscale, metres.kernel_.lengthscale * torch.tensor([1e3, 1e-2]), rtol=1e-4
     )

@@ -132,7 +132,7 @@ def test_a_budget_is_used_for_whatever_is_better():
 @needs_extension
 def test_plans_are_in_the_targets_units():
     X, y = made_rows(400, 2, 3)
-    one, other = GPRegressor().plan(X, y), GPRegressor().plan(100 * X, 10 * y)
+    one, other = GPRegressor(Matern(nu=1.5)).plan(X, y), GPRegressor(Matern(nu=1.5)).plan(100 * X, 10 * y)
     assert other.chosen.nll == pytest.approx(one.chosen.nll + math.log(10), abs=1e-6)
     assert other.chosen.rmse == pytest.approx(10 * one.chosen.rmse, rel=1e-6)
     assert one.chosen.inference == Exact()
@@ -142,7 +142,7 @@ def test_plans_are_in_the_targets_units():
 @pytest.mark.slow
 def test_a_plan_forecasts_the_score_of_new_rows():
     X, y = made_rows(4400, 3, 4)
-    gp = GPRegressor()
+    gp = GPRegressor(Matern(nu=1.5))
     plan = gp.plan(X[:3400], y[:3400])
     assert not hasattr(gp, "posterior_")
     assert not hasattr(gp, "n_features_in_")
@@ -192,7 +192,7 @@ def test_neighbours_can_end_a_fit(tmp_path, monkeypatch):
     monkeypatch.setattr("gigagp.runtime.machine._ENTRY", 1.0)  # solves that would take years
     monkeypatch.setattr("gigagp.inference.exact.exact.FACTOR_SECONDS", 1.0)
     X, y = made_rows(3200, 2, 6)
-    gp = GPRegressor().fit(X, y)
+    gp = GPRegressor(Matern(nu=1.5)).fit(X, y)
     assert isinstance(gp.inference_, Vecchia)
     assert gp.posterior_.kind == "vecchia"
     assert "would take about" in gp.describe()
@@ -204,14 +204,14 @@ def test_neighbours_can_end_a_fit(tmp_path, monkeypatch):
     for one, other in zip(gp.predict(X[:9], return_std=True), again.predict(X[:9], return_std=True), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
     monkeypatch.undo()
-    exact = GPRegressor().fit(X, y)
+    exact = GPRegressor(Matern(nu=1.5)).fit(X, y)
     assert isinstance(exact.inference_, Iterative)
     np.testing.assert_allclose(gp.predict(X[:200]), exact.predict(X[:200]), atol=0.05)
 
 
 def test_a_plan_comes_back_from_a_file_and_old_files_have_none(tmp_path):
     X, y = made_rows(40, 2, 6)
-    gp = GPRegressor().fit(X, y)
+    gp = GPRegressor(Matern(nu=1.5)).fit(X, y)
     local, exact = (Option(one, 40, 3.0, 1e6, 0.1, math.inf, 1.0) for one in (Vecchia(30, 90), Iterative()))
     for plan in (Plan.of([local, exact], math.inf), Plan.of([local, exact], 60.0).instead(local, "It was late."), None):
         gp.plan_ = plan
@@ -245,11 +245,11 @@ def test_neighbours_end_a_fit_whose_solves_take_longer_than_foreseen(monkeypatch
     X, y = made_rows(3200, 2, 12)
     monkeypatch.setattr("gigagp.inference.automatic.objective._SHORT", 1e9)
     monkeypatch.setattr("gigagp.inference.iterative.iterative.IterativeObjective.posterior", never)
-    gp = GPRegressor(time_budget=1000.0).fit(X, y)
+    gp = GPRegressor(Matern(nu=1.5), time_budget=1000.0).fit(X, y)
     assert isinstance(gp.inference_, Vecchia)
     assert "took longer than foreseen" in gp.describe()
     monkeypatch.undo()
-    assert isinstance(GPRegressor(time_budget=1000.0).fit(X, y).inference_, Iterative)  # the control
+    assert isinstance(GPRegressor(Matern(nu=1.5), time_budget=1000.0).fit(X, y).inference_, Iterative)  # the control
 
 
 @needs_extension
@@ -263,12 +263,14 @@ def test_neighbours_end_a_fit_whose_last_solve_is_cut(monkeypatch):
             return solved(objective, model, generator)
 
     monkeypatch.setattr("gigagp.inference.iterative.iterative.IterativeObjective.solved_posterior", cut)
-    gp = GPRegressor(time_budget=1000.0).fit(X, y)
+    gp = GPRegressor(Matern(nu=1.5), time_budget=1000.0).fit(X, y)
     assert isinstance(gp.inference_, Vecchia)
     assert "took longer than foreseen" in gp.describe()
     assert interruption.seconds_left() == np.inf
     with pytest.warns(SolverWarning, match="time budget"):
-        GPRegressor(inference=Iterative(), time_budget=1000.0).fit(X, y)  # the control: it has nothing else
+        GPRegressor(Matern(nu=1.5), inference=Iterative(), time_budget=1000.0).fit(
+            X, y
+        )  # the control: it has nothing else
 
 
 @needs_extension
@@ -277,7 +279,7 @@ def test_neighbours_end_a_fit_with_too_little_noise_for_solves():
     """Without noise the kernel matrix is too ill conditioned for solves in float64; neighbours' matrices are small."""
     X = np.random.default_rng(0).normal(size=(3300, 2))
     y = X @ [0.1, -0.1] + 0.3 * np.sin(X[:, 0])
-    gp = GPRegressor().fit(X[:3100], y[:3100])
+    gp = GPRegressor(Matern(nu=1.5)).fit(X[:3100], y[:3100])
     assert isinstance(gp.inference_, Vecchia)
     assert "too ill conditioned" in gp.describe()
     assert np.abs(gp.predict(X[3100:]) - y[3100:]).max() < 0.01 * y.std()
@@ -292,7 +294,7 @@ def test_neighbours_end_a_fit_whose_solves_fail(monkeypatch):
     monkeypatch.setattr("gigagp.inference.contract.least_noise._LEAST_SHARE", 0.0)
     X = np.random.default_rng(0).normal(size=(3300, 2))
     y = X @ [0.1, -0.1] + 0.3 * np.sin(X[:, 0])
-    gp = GPRegressor().fit(X[:3100], y[:3100])
+    gp = GPRegressor(Matern(nu=1.5)).fit(X[:3100], y[:3100])
     assert isinstance(gp.inference_, Vecchia)
     assert "too ill conditioned" in gp.describe()
     with pytest.raises(NotPositiveDefiniteError, match="found no answer"):
@@ -311,7 +313,7 @@ def test_neighbours_guide_where_the_matrix_of_a_subset_has_no_factor(monkeypatch
             return SubsetGuide(neighbours.table, model, 300, substitute=neighbours if has_substitute else None)
 
         monkeypatch.setattr("gigagp.inference.automatic.objective.guide_of", guide_of)
-        return GPRegressor().fit(X, y).history_.to_dict()["stage"]
+        return GPRegressor(Matern(nu=1.5)).fit(X, y).history_.to_dict()["stage"]
 
     monkeypatch.setattr(SubsetGuide, "_factorise", fails)
     X, y = made_rows(3200, 2, 14)
@@ -332,9 +334,9 @@ def test_known_noise_leaves_no_row_out(monkeypatch):
     monkeypatch.setattr("gigagp.inference.automatic.inference._SEARCHES", 10**12)  # searches that take for ever
     monkeypatch.setattr("gigagp.inference.automatic.inference._FEWEST_ROWS", 1000)
     X, y = made_rows(3200, 2, 8)
-    known = GPRegressor(noise_variance=np.full(3200, 0.01), time_budget=100).fit(X, y)
+    known = GPRegressor(Matern(nu=1.5), noise_variance=np.full(3200, 0.01), time_budget=100).fit(X, y)
     assert known.posterior_.n_rows == 3200
-    thinned = GPRegressor(time_budget=100).fit(X, y)
+    thinned = GPRegressor(Matern(nu=1.5), time_budget=100).fit(X, y)
     assert thinned.posterior_.n_rows == 1000
     assert "1,000," in thinned.describe().splitlines()[0]
 
@@ -364,17 +366,17 @@ def test_rows_are_left_out_only_where_neighbours_could_not_end_in_time(monkeypat
 def test_learning_ends_in_time(n, budget, slowness, monkeypatch):
     """On any machine: times are what the clock says, whatever a forecast of them has been."""
     X, y = made_rows(n, 2, 9)
-    whole = GPRegressor().fit(X, y)
+    whole = GPRegressor(Matern(nu=1.5)).fit(X, y)
     clock = Clock(0.05)
     monkeypatch.setattr("time.monotonic", clock)
     monkeypatch.setattr("time.perf_counter", clock)
     monkeypatch.setattr("gigagp.inference.automatic.objective.slowness", lambda: slowness)
-    gp = GPRegressor(time_budget=budget).fit(X, y)
+    gp = GPRegressor(Matern(nu=1.5), time_budget=budget).fit(X, y)
     assert gp.history_.interrupted == "time budget"
     assert "time budget" in gp.describe()
     assert 1 <= len(gp.history_) < len(whole.history_)
     assert np.isfinite(gp.predict(X)).all()
-    needed = GPRegressor(time_budget=1e6).fit(X, y)  # the control
+    needed = GPRegressor(Matern(nu=1.5), time_budget=1e6).fit(X, y)  # the control
     assert needed.history_.interrupted == ""
 
 
@@ -405,7 +407,7 @@ def test_hyperparameters_of_other_rows_are_warned_of_where_they_mislead(approxim
         interruption.check()
 
     monkeypatch.setattr(kind, "evaluate", late)
-    gp = GPRegressor(inference=method, optimizer=Auto(subset_sizes=(100,)), time_budget=1000)
+    gp = GPRegressor(Matern(nu=1.5), inference=method, optimizer=Auto(subset_sizes=(100,)), time_budget=1000)
     with pytest.warns(FitWarning, match="error bars are too small") if approximate else contextlib.nullcontext():
         gp.fit(X, y)
     assert np.isfinite(gp.predict(X)).all()
@@ -423,7 +425,7 @@ def test_a_budget_in_which_no_posterior_can_be_had_is_refused_before_the_work(me
     X, y = made_rows(300, 2, 12)
     kind = type(method.objective(problem(40, 2, 0)[1], torch.Generator()))
     monkeypatch.setattr(kind, "least_seconds", lambda _: 6000.0)
-    gp = GPRegressor(inference=method, time_budget="1h")
+    gp = GPRegressor(Matern(nu=1.5), inference=method, time_budget="1h")
     with pytest.raises(InvalidInputError, match=r"too short for .* of 300 rows, which takes at least about 100 min"):
         gp.fit(X, y)
     assert not hasattr(gp, "kernel_")

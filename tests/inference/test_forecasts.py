@@ -145,9 +145,9 @@ def prefer(monkeypatch, kind, seconds: float = 1e-3):
 @pytest.mark.parametrize("kind", [inference.SparseVariational, inference.Grid, inference.ComputationAware])
 def test_any_method_can_end_a_fit(kind, small, monkeypatch, tmp_path):
     X, y = rows(300)
-    other = GPRegressor(optimizer=QUICK).fit(X[:200], y[:200])
+    other = GPRegressor(Matern(nu=1.5), optimizer=QUICK).fit(X[:200], y[:200])
     prefer(monkeypatch, kind)
-    gp = GPRegressor(optimizer=QUICK).fit(X[:200], y[:200])
+    gp = GPRegressor(Matern(nu=1.5), optimizer=QUICK).fit(X[:200], y[:200])
     assert isinstance(gp.inference_, kind)
     assert gp.plan_.chosen.inference == kind()
     assert not isinstance(other.inference_, kind)
@@ -163,10 +163,14 @@ def test_a_method_that_cannot_have_the_model_is_not_asked(small, monkeypatch):
     prefer(monkeypatch, inference.Grid)
     X, y = rows(200, 5)
     for dtype in ("float32", "mixed"):  # grids are float64
-        narrow = GPRegressor(dtype=dtype, optimizer=QUICK).fit(X[:, :2], y)
+        narrow = GPRegressor(Matern(nu=1.5), dtype=dtype, optimizer=QUICK).fit(X[:, :2], y)
         assert not isinstance(narrow.inference_, inference.Grid)
-    assert isinstance(GPRegressor(optimizer=QUICK).fit(X[:, :2], y).inference_, inference.Grid)  # the control
-    assert not isinstance(GPRegressor(optimizer=QUICK).fit(X, y).inference_, inference.Grid)  # five inputs
+    assert isinstance(
+        GPRegressor(Matern(nu=1.5), optimizer=QUICK).fit(X[:, :2], y).inference_, inference.Grid
+    )  # the control
+    assert not isinstance(
+        GPRegressor(Matern(nu=1.5), optimizer=QUICK).fit(X, y).inference_, inference.Grid
+    )  # five inputs
     with_slope = RBF(lengthscale=1.0) * Linear()
     assert not isinstance(GPRegressor(with_slope, optimizer=QUICK).fit(X[:, :2], y).inference_, inference.Grid)
 
@@ -175,7 +179,7 @@ def test_hyperparameters_and_known_noise_leave_neighbours_and_solves(small, monk
     prefer(monkeypatch, inference.SparseVariational)
     X, y = rows(200)
     fixed = GPRegressor(Matern(lengthscale=1.0, variance=1.0), noise_variance=0.04, optimizer=None).fit(X, y)
-    known = GPRegressor(noise_variance=np.full(200, 0.04), optimizer=QUICK).fit(X, y)
+    known = GPRegressor(Matern(nu=1.5), noise_variance=np.full(200, 0.04), optimizer=QUICK).fit(X, y)
     for gp in (fixed, known):
         assert isinstance(gp.inference_, inference.Vecchia | inference.Iterative)
         assert len(gp.plan_.options) == 2
@@ -183,14 +187,14 @@ def test_hyperparameters_and_known_noise_leave_neighbours_and_solves(small, monk
 
 def test_memory_decides_too(small, monkeypatch):
     X, y = rows(200)
-    whole = GPRegressor(memory_budget="1GiB", optimizer=QUICK).plan(X, y)
+    whole = GPRegressor(Matern(nu=1.5), memory_budget="1GiB", optimizer=QUICK).plan(X, y)
     monkeypatch.setattr(
         inference.SparseVariational, "forecast", lambda self, known: Forecast(1e-3, 2.0**31, -9.0, 1e-3)
     )
-    plan = GPRegressor(memory_budget="1GiB", optimizer=QUICK).plan(X, y)
+    plan = GPRegressor(Matern(nu=1.5), memory_budget="1GiB", optimizer=QUICK).plan(X, y)
     assert plan.chosen.inference == whole.chosen.inference
     assert "would take 2 GiB of memory" in plan.reason
-    larger = GPRegressor(memory_budget="4GiB", optimizer=QUICK).plan(X, y)
+    larger = GPRegressor(Matern(nu=1.5), memory_budget="4GiB", optimizer=QUICK).plan(X, y)
     assert isinstance(larger.chosen.inference, inference.SparseVariational)
 
 
@@ -198,14 +202,14 @@ def test_learning_of_a_bound_that_does_not_begin_ends_with_neighbours(small, mon
     """A deadline right after the choice leaves the neighbours' hyperparameters, which are not those of a bound."""
     prefer(monkeypatch, inference.SparseVariational)
     X, y = rows(200)
-    real = GPRegressor(time_budget=1e6, optimizer=QUICK).fit(X, y)
+    real = GPRegressor(Matern(nu=1.5), time_budget=1e6, optimizer=QUICK).fit(X, y)
     assert isinstance(real.inference_, inference.SparseVariational)
 
     def late(self, *arguments, **options):
         raise gigagp.runtime.interruption.Interrupted
 
     monkeypatch.setattr("gigagp.optimization.auto.Auto._maximise_bound", late)
-    gp = GPRegressor(time_budget=1e6, optimizer=QUICK).fit(X, y)
+    gp = GPRegressor(Matern(nu=1.5), time_budget=1e6, optimizer=QUICK).fit(X, y)
     assert isinstance(gp.inference_, inference.Vecchia)
     assert "took longer than foreseen" in gp.describe()
     np.testing.assert_allclose(gp.predict(X), real.predict(X), atol=0.2)
@@ -225,12 +229,12 @@ def test_learning_of_a_bound_that_does_not_end_ends_with_neighbours(small, monke
         return evaluate(self, model)
 
     monkeypatch.setattr(kind, "evaluate", slow)
-    gp = GPRegressor(time_budget=1e6, optimizer=QUICK).fit(X, y)
+    gp = GPRegressor(Matern(nu=1.5), time_budget=1e6, optimizer=QUICK).fit(X, y)
     assert len(seen) == 4
     assert gp.history_.interrupted == "time budget"
     assert isinstance(gp.inference_, inference.Vecchia)
     assert "took longer than foreseen" in gp.describe()
-    whole = GPRegressor(time_budget=1e6, optimizer=QUICK).fit(X, y)  # the control
+    whole = GPRegressor(Matern(nu=1.5), time_budget=1e6, optimizer=QUICK).fit(X, y)  # the control
     assert isinstance(whole.inference_, inference.SparseVariational)
     assert whole.history_.interrupted == ""
 
@@ -249,7 +253,7 @@ def test_what_cannot_end_in_time_is_not_tried(small, monkeypatch):
     monkeypatch.setattr("gigagp.inference.iterative.iterative.automatic", tried)
     monkeypatch.setattr("gigagp.inference.automatic.objective.FEWEST_PRODUCTS", 1e15)
     X, y = rows(200)
-    gp = GPRegressor(time_budget=1e4, optimizer=QUICK).fit(X, y)
+    gp = GPRegressor(Matern(nu=1.5), time_budget=1e4, optimizer=QUICK).fit(X, y)
     assert {type(one.inference) for one in gp.plan_.options} >= {inference.Vecchia, inference.Iterative}
     with pytest.raises(AssertionError, match="trial solves"):  # the control
         GPRegressor(optimizer=QUICK).fit(X, y)
@@ -259,7 +263,7 @@ def test_a_killed_fit_that_ends_with_inducing_points_resumes(small, monkeypatch,
     prefer(monkeypatch, inference.SparseVariational)
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     X, y = rows(200)
-    whole = GPRegressor(random_state=0, optimizer=QUICK).fit(X, y)
+    whole = GPRegressor(Matern(nu=1.5), random_state=0, optimizer=QUICK).fit(X, y)
     path = tmp_path / "fit.checkpoint"
     kind = type(inference.SparseVariational().objective(_table(X, y), torch.Generator()))
     evaluate, seen = kind.evaluate, []
@@ -274,7 +278,7 @@ def test_a_killed_fit_that_ends_with_inducing_points_resumes(small, monkeypatch,
     with pytest.raises(RuntimeError, match="killed"):
         GPRegressor(random_state=0, optimizer=QUICK).fit(X, y, checkpoint=path)
     assert path.exists()
-    gp = GPRegressor(random_state=0, optimizer=QUICK).fit(X, y, checkpoint=path)
+    gp = GPRegressor(Matern(nu=1.5), random_state=0, optimizer=QUICK).fit(X, y, checkpoint=path)
     assert not path.exists()
     assert (gp.predict(X) == whole.predict(X)).all()
 

@@ -116,7 +116,7 @@ def test_predictions_never_hold_all_covariances():
 @pytest.mark.parametrize("learn", [True, False])
 def test_a_saved_model_is_the_same_without_its_rows(tmp_path, method, optimizer, learn):
     chosen = SparseVariational(12, METHODS[method].batch_size, learn_inducing_points=learn, start="greedy")
-    gp = GPRegressor(inference=chosen, optimizer=optimizer, mean="linear").fit(TABLE, TARGET)
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=chosen, optimizer=optimizer, mean="linear").fit(TABLE, TARGET)
     gp.save(tmp_path / "model.gp")
     loaded = gigagp.load(tmp_path / "model.gp")
     for options in ({"return_std": True}, {"return_cov": True}, {"return_std": True, "include_noise": True}):
@@ -137,7 +137,7 @@ def test_a_saved_model_is_the_same_without_its_rows(tmp_path, method, optimizer,
 @pytest.mark.parametrize("method", METHODS)
 def test_fitting_learns_points_and_hyperparameters(method):
     optimizer = optimization.Auto(stochastic_polish=optimization.Adam(0.01, 60, transform="log", final_share=0.1))
-    gp = GPRegressor(inference=METHODS[method], optimizer=optimizer).fit(TABLE, TARGET)
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=METHODS[method], optimizer=optimizer).fit(TABLE, TARGET)
     given = GPRegressor(inference=METHODS[method], optimizer=None).fit(TABLE, TARGET)
     exact = GPRegressor(gp.kernel_, inference=inference.Exact(), optimizer=None, noise_variance=gp.noise_variance_)
     value = gp.log_marginal_likelihood().value
@@ -219,7 +219,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch, method, op
 
             monkeypatch.setattr(kind, "evaluate", evaluate)
 
-    whole = GPRegressor(inference=chosen, optimizer=optimizer).fit(TABLE, TARGET)
+    whole = GPRegressor(kernels.Matern(nu=1.5), inference=chosen, optimizer=optimizer).fit(TABLE, TARGET)
     with monkeypatch.context():
         count(4)
         with pytest.raises(Killed):
@@ -230,7 +230,9 @@ def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch, method, op
     monkeypatch.undo()
     ran["count"] = 0
     count(10**6)
-    resumed = GPRegressor(inference=chosen, optimizer=optimizer).fit(TABLE, TARGET, checkpoint=path)
+    resumed = GPRegressor(kernels.Matern(nu=1.5), inference=chosen, optimizer=optimizer).fit(
+        TABLE, TARGET, checkpoint=path
+    )
     assert ran["count"] == len(whole.history_) - 4
     for left, right in zip(whole.predict(TABLE, return_std=True), resumed.predict(TABLE, return_std=True), strict=True):
         assert np.array_equal(left, right)

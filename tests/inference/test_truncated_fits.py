@@ -28,7 +28,7 @@ def fitted(truncation=LAW, optimizer=None, gradient=None, warm_start=False, vali
         n_samples=16,
     )
     optimizer = optimizer or optimization.Adam(steps=12)
-    return GPRegressor(inference=method, optimizer=optimizer).fit(X, y, validation)
+    return GPRegressor(kernels.Matern(nu=1.5), inference=method, optimizer=optimizer).fit(X, y, validation)
 
 
 @pytest.mark.parametrize("warm_start", [False, True, "previous"])

@@ -111,7 +111,7 @@ def test_draws_come_to_the_sum_over_a_dense_grid(draws, monkeypatch):
     errors, levels = {"learned": [], "laplace": []}, {"learned": [], "laplace": []}
     for seed, case in enumerate(CASES):
         X, y = rows(*case[:2], seed, case[2])
-        gp, truth = GPRegressor(standardize=False).fit(X, y), Dense(X, y)
+        gp, truth = GPRegressor(kernels.Matern(nu=1.5), standardize=False).fit(X, y), Dense(X, y)
         mean, std = truth.moments()
         for name in errors:
             m, s = gp.predict(NEW, return_std=True, hyperparameters=name)
@@ -128,7 +128,7 @@ def test_neighbours_and_solves_agree_with_it():
     X, y = rows(40, 0.3, 0)
     found = {}
     for method in (inference.Exact(), inference.Vecchia(39, 39), inference.Iterative(final_tolerance=1e-8)):
-        gp = GPRegressor(inference=method).fit(X, y)
+        gp = GPRegressor(kernels.Matern(nu=1.5), inference=method).fit(X, y)
         found[method.abilities.name] = gp.predict(NEW, return_std=True, variance="solve", hyperparameters="laplace")
         assert np.isfinite(gp.sample_y(NEW, 3, hyperparameters="laplace")).all()
     for name in ("vecchia", "iterative"):  # which end their learning elsewhere by the tolerance of learning
@@ -203,7 +203,7 @@ def dense_information(gp: GPRegressor) -> torch.Tensor:
 
 def test_draws_have_the_covariance_of_the_information(monkeypatch):
     X, y = rows(50, 0.3, 0)
-    gp = GPRegressor().fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)
     objective = gp.inference_.objective(gp.posterior_.table, torch.Generator())
     beliefs = uncertain._Beliefs.of(objective, gp.posterior_.model, torch.Generator().manual_seed(0))
     drawn, _ = beliefs.plain_draws(4096)
@@ -216,7 +216,7 @@ def test_draws_have_the_covariance_of_the_information(monkeypatch):
 
 def test_halves_of_an_axis_have_their_widths():
     X, y = rows(20, 0.3, 0)
-    gp = GPRegressor().fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)
     objective = gp.inference_.objective(gp.posterior_.table, torch.Generator())
     beliefs = uncertain._Beliefs.of(objective, gp.posterior_.model, torch.Generator().manual_seed(0))
     widths = torch.tensor([[1.0, 0.5, 2.0], [1.0, 1.5, 0.4]]).double()
@@ -272,7 +272,7 @@ def test_what_rows_do_not_determine_stays_with_the_prior(kind):
     elif kind == "one place":
         X[:] = 1.0
         X[0] = 2.0
-    gp = GPRegressor().fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)
     new = np.concatenate([X[:3], X[:3] + 100.0])
     mean, std = gp.predict(new, return_std=True, include_noise=True, hyperparameters="laplace")
     assert np.isfinite(mean).all()
@@ -283,7 +283,7 @@ def test_what_rows_do_not_determine_stays_with_the_prior(kind):
 
 def test_answers_agree_with_each_other():
     X, y = rows(20, 0.3, 1)
-    gp = GPRegressor().fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)
     before = gp.predict(NEW, return_std=True)
     mean, std = gp.predict(NEW, return_std=True, hyperparameters="laplace")
     _, covariance = gp.predict(NEW, return_cov=True, hyperparameters="laplace")
@@ -304,7 +304,7 @@ def test_answers_agree_with_each_other():
 
 def test_a_mixture_is_made_once_for_a_fit(tmp_path):
     X, y = rows(20, 0.3, 1)
-    gp = GPRegressor(inference=inference.Vecchia(19, 19)).fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Vecchia(19, 19)).fit(X, y)
     first = gp.predict(NEW, hyperparameters="laplace")
     assert gp._predictor("laplace").posterior is gp._predictor("laplace").posterior
     for other in (pickle.loads(pickle.dumps(gp)), _loaded(gp, tmp_path)):
@@ -320,11 +320,11 @@ def _loaded(gp: GPRegressor, folder) -> GPRegressor:
 
 def test_a_transformed_target_and_known_noise():
     X, y = rows(30, 0.3, 1)
-    gp = GPRegressor(target_transform="log").fit(X, np.exp(y))
-    plain = GPRegressor().fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5), target_transform="log").fit(X, np.exp(y))
+    plain = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)
     found, expected = (one.predict_quantile(NEW, 0.5, hyperparameters="laplace") for one in (gp, plain))
     np.testing.assert_allclose(np.log(found), expected, atol=0.1)
-    known = GPRegressor(noise_variance=np.full(30, 0.1)).fit(X, y)
+    known = GPRegressor(kernels.Matern(nu=1.5), noise_variance=np.full(30, 0.1)).fit(X, y)
     assert (known.predict(NEW, return_std=True, hyperparameters="laplace")[1] > 0).all()
 
 
@@ -333,7 +333,7 @@ def test_a_learning_that_ended_early_is_told():
     gp = GPRegressor(optimizer=optimization.Adam(steps=1)).fit(X, y)
     with pytest.warns(FitWarning, match="nats below the nearest mode"):
         found = gp.predict(NEW, hyperparameters="laplace")
-    good = GPRegressor().fit(X, y).predict(NEW, hyperparameters="laplace")
+    good = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y).predict(NEW, hyperparameters="laplace")
     np.testing.assert_allclose(found, good, atol=0.05)
 
 
@@ -343,7 +343,10 @@ def test_a_learning_that_ended_early_is_told():
         (lambda X, y: GPRegressor(optimizer=None).fit(X, y), "learned hyperparameters"),
         (lambda X, y: GPRegressor(kernels.RBF(1.0, 1.0, fixed=True), noise_variance=0.1).fit(X, y), None),
         (lambda X, y: GPRegressor(likelihood="student-t").fit(X, y), "Gaussian noise"),
-        (lambda X, y: GPRegressor(outputs="shared").fit(X, np.stack([y, -y], 1)), "got 2 that share"),
+        (
+            lambda X, y: GPRegressor(kernels.Matern(nu=1.5), outputs="shared").fit(X, np.stack([y, -y], 1)),
+            "got 2 that share",
+        ),
         (lambda X, y: GPRegressor(inference=inference.SparseVariational(5)).fit(X, y), "Exact, Iterative or Vecchia"),
         (lambda X, y: GPRegressor(inference=inference.ComputationAware(5)).fit(X, y), "Exact, Iterative or Vecchia"),
         (lambda X, y: GPRegressor(inference=inference.Grid(size=20)).fit(X, y), "Exact, Iterative or Vecchia"),
@@ -366,14 +369,14 @@ def test_wrong_arguments_refuse():
     X, y = rows(20, 0.3, 0)
     with pytest.raises(NotFittedError):
         GPRegressor().predict(NEW, hyperparameters="laplace")
-    gp = GPRegressor().fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)
     with pytest.raises(InvalidInputError, match="hyperparameters of GPRegressor"):
         gp.predict(NEW, hyperparameters="mcmc")
     with pytest.raises(InvalidInputError, match="return_parts"):
         gp.predict(NEW, return_parts=True, hyperparameters="laplace")
     with pytest.raises(TypeError, match="hyperparameters"):
         GPClassifier().predict_proba(NEW, hyperparameters="laplace")
-    small = GPRegressor(memory_budget=5 * 8 * 20**2 + 200).fit(X, y)
+    small = GPRegressor(kernels.Matern(nu=1.5), memory_budget=5 * 8 * 20**2 + 200).fit(X, y)
     with pytest.raises(MemoryBudgetError, match="A mixture of"):
         small.predict(NEW, hyperparameters="laplace")
 

@@ -183,7 +183,7 @@ def test_fewer_rows_than_neighbours_are_exact(n, mean):
     X, y = points(n, 2).numpy(), points(n, 1, seed=1)[:, 0].numpy()
     given = {"kernel": kernels.Matern(1.5, [0.8, 1.7], 1.3), "noise_variance": 0.1, "optimizer": None, "mean": mean}
     found, exact = (
-        GPRegressor(inference=method, standardize=False, **given).fit(X, y)
+        GPRegressor(inference=method, standardize=False, **{"kernel": kernels.Matern(nu=1.5)} | given).fit(X, y)
         for method in (inference.Vecchia(), inference.Exact())
     )
     for one, other in zip(*(gp.predict(NEW.numpy(), return_cov=True) for gp in (found, exact)), strict=True):
@@ -197,7 +197,7 @@ def test_duplicates_with_tiny_noise(noise):
     X = duplicates(N).numpy()
     y = np.sin(2 * X[:, 0]) + X[:, 1]
     given = {"kernel": kernels.Matern(1.5, 1.0, 1.3), "noise_variance": noise, "optimizer": None}
-    found = GPRegressor(inference=inference.Vecchia(10, 20), **given).fit(X, y)
+    found = GPRegressor(inference=inference.Vecchia(10, 20), **{"kernel": kernels.Matern(nu=1.5)} | given).fit(X, y)
     mean, std = found.predict(NEW.numpy(), return_std=True)
     assert np.isfinite(mean).all()
     assert (std > 0).all()
@@ -208,12 +208,17 @@ def test_duplicates_with_tiny_noise(noise):
 def test_a_description_says_how_many_rows_float64_cannot_tell_from_their_neighbours(tmp_path):
     X = duplicates(N).numpy()
     given = {"kernel": kernels.RBF(1.0, 1.3), "optimizer": None, "inference": inference.Vecchia(10, 20)}
-    few = GPRegressor(noise_variance=1e-13, **given).fit(X, np.sin(X[:, 0]))
+    few = GPRegressor(noise_variance=1e-13, **{"kernel": kernels.Matern(nu=1.5)} | given).fit(X, np.sin(X[:, 0]))
     few.save(tmp_path / "few.gp")
     for gp in (few, gigagp.load(tmp_path / "few.gp")):
         raised = next(line for line in gp.describe().splitlines() if line.startswith("floor"))
         assert int(raised.split(" rows")[0].split()[-1]) >= N // 2
-    assert "floor" not in GPRegressor(noise_variance=1e-6, **given).fit(X, np.sin(X[:, 0])).describe()
+    assert (
+        "floor"
+        not in GPRegressor(noise_variance=1e-6, **{"kernel": kernels.Matern(nu=1.5)} | given)
+        .fit(X, np.sin(X[:, 0]))
+        .describe()
+    )
 
 
 def test_the_history_has_the_gap(tmp_path):
@@ -222,7 +227,9 @@ def test_the_history_has_the_gap(tmp_path):
     given = {"optimizer": None, "noise_variance": 0.01, "standardize": False, "kernel": kernels.Matern(1.5, 1.0, 1.3)}
     values = []
     for neighbours in (2, 16, N):
-        gp = GPRegressor(inference=inference.Vecchia(neighbours, 20), mean="zero", **given).fit(X, X[:, 0])
+        gp = GPRegressor(
+            inference=inference.Vecchia(neighbours, 20), mean="zero", **{"kernel": kernels.Matern(nu=1.5)} | given
+        ).fit(X, X[:, 0])
         gap, line = gp.history_.gap, next(one for one in gp.describe().splitlines() if one.startswith("neighbours"))
         assert f"{gap.value:.2g} nats" in line
         gp.save(tmp_path / "model.gp")
@@ -235,9 +242,18 @@ def test_the_history_has_the_gap(tmp_path):
     own, zeros = [], torch.zeros(N, 1, dtype=torch.float64)
     for neighbours in (2, 16):
         own.append(objective_of(clumps(N), zeros, neighbours=neighbours).evaluate(model).value)
-    gap = GPRegressor(inference=inference.Vecchia(2, 20), mean="zero", **given).fit(X, X[:, 0]).history_.gap
+    gap = (
+        GPRegressor(inference=inference.Vecchia(2, 20), mean="zero", **{"kernel": kernels.Matern(nu=1.5)} | given)
+        .fit(X, X[:, 0])
+        .history_.gap
+    )
     assert gap.value == pytest.approx((own[1] - own[0]) / N, abs=1e-9 + 4 * gap.standard_error)
-    assert GPRegressor(inference=inference.Exact(), **given).fit(X, X[:, 0]).history_.gap is None
+    assert (
+        GPRegressor(inference=inference.Exact(), **{"kernel": kernels.Matern(nu=1.5)} | given)
+        .fit(X, X[:, 0])
+        .history_.gap
+        is None
+    )
 
 
 def test_a_memory_budget_without_room_for_the_gap():
@@ -252,9 +268,17 @@ def test_learning_on_uneven_rows_finds_what_exact_learning_does():
     y = draw_targets(KERNEL, X, NOISE, seed=3)[:, 0].numpy()
     method = inference.Vecchia(20)
     auto = optimization.Auto(subset_sizes=(60,))
-    found, exact = (GPRegressor(inference=one, optimizer=auto).fit(X.numpy(), y) for one in (method, inference.Exact()))
+    found, exact = (
+        GPRegressor(kernels.Matern(nu=1.5), inference=one, optimizer=auto).fit(X.numpy(), y)
+        for one in (method, inference.Exact())
+    )
     model = {"kernel": found.kernel_, "noise_variance": found.noise_variance_, "optimizer": None}
-    there = GPRegressor(inference=inference.Exact(), **model).fit(X.numpy(), y).log_marginal_likelihood().value
+    there = (
+        GPRegressor(inference=inference.Exact(), **{"kernel": kernels.Matern(nu=1.5)} | model)
+        .fit(X.numpy(), y)
+        .log_marginal_likelihood()
+        .value
+    )
     assert there > exact.log_marginal_likelihood().value - 1.0
     assert found.history_[-1].stage == "neighbours"
 
@@ -320,7 +344,9 @@ def test_a_model_that_was_learned_comes_back_to_the_bit(tmp_path, dtype):
     X = clumps(N).numpy()
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
     optimizer = optimization.Adam(0.1, steps=6)  # which moves the kernel less than the neighbours are kept for
-    gp = GPRegressor(inference=inference.Vecchia(6, 9), optimizer=optimizer, dtype=dtype, mean="linear").fit(X, y)
+    gp = GPRegressor(
+        kernels.Matern(nu=1.5), inference=inference.Vecchia(6, 9), optimizer=optimizer, dtype=dtype, mean="linear"
+    ).fit(X, y)
     gp.save(tmp_path / "model.gp")
     loaded = gigagp.load(tmp_path / "model.gp")
     new = NEW.numpy()
@@ -351,7 +377,9 @@ def test_a_killed_fit_resumes_to_the_same_bits(optimizer, kill_at, tmp_path):
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
 
     def estimator():
-        return GPRegressor(inference=inference.Vecchia(6, 9, learning_rows=70), optimizer=optimizer)
+        return GPRegressor(
+            kernels.Matern(nu=1.5), inference=inference.Vecchia(6, 9, learning_rows=70), optimizer=optimizer
+        )
 
     whole = estimator().fit(X, y)
     with killed_at_write(kill_at):

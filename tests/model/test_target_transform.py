@@ -202,7 +202,7 @@ KINDS = ("log", "yeo-johnson", "spline")
 @pytest.fixture(scope="module", params=KINDS)
 def fitted(request):
     X, y = skewed(150)
-    return GPRegressor(target_transform=request.param).fit(X[:120], y[:120]), X[120:], y[120:]
+    return GPRegressor(kernels.Matern(nu=1.5), target_transform=request.param).fit(X[:120], y[:120]), X[120:], y[120:]
 
 
 def test_answers_agree_with_each_other_and_with_draws(fitted):
@@ -271,7 +271,7 @@ def test_the_likelihood_with_the_jacobian_is_that_of_a_dense_computation(fitted)
 
 def test_transforms_describe_skewed_targets_better(fitted):
     gp, X, y = fitted
-    plain = GPRegressor().fit(*(part[:120] for part in skewed(150)))
+    plain = GPRegressor(kernels.Matern(nu=1.5)).fit(*(part[:120] for part in skewed(150)))
     assert gp.predictive_log_density(X, y).mean() > plain.predictive_log_density(X, y).mean() + 0.2
     assert gp.score(X, y) > 0.3
 
@@ -308,7 +308,9 @@ def test_units_of_the_target_do_not_matter(fitted):
 
 def subset(y, X, **settings):
     state = torch.Generator().manual_seed(0).get_state()
-    return transform_learning._Rows(X, y, Arguments.of(GPRegressor(**settings)), state)
+    return transform_learning._Rows(
+        X, y, Arguments.of(GPRegressor(**{"kernel": kernels.Matern(nu=1.5)} | settings)), state
+    )
 
 
 @pytest.mark.parametrize("kind", ["yeo-johnson", "spline"])
@@ -340,14 +342,17 @@ def test_leave_one_out_scores_are_those_of_fits_without_a_row():
 
 def test_auto_takes_the_logarithm_of_products():
     X, y = skewed(200)
-    gp = GPRegressor(target_transform="auto").fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5), target_transform="auto").fit(X, y)
     assert gp.target_transform_.kind == "log"
     assert "auto: +" in gp.describe()
 
 
 def test_auto_takes_none_of_normal_targets():
     X, y = skewed(200)
-    gp, plain = GPRegressor(target_transform="auto").fit(X, np.log(y)), GPRegressor().fit(X, np.log(y))
+    gp, plain = (
+        GPRegressor(kernels.Matern(nu=1.5), target_transform="auto").fit(X, np.log(y)),
+        GPRegressor(kernels.Matern(nu=1.5)).fit(X, np.log(y)),
+    )
     assert gp.target_transform_.kind == "none"
     assert "target        none; auto, on 200 rows; yeo-johnson: " in gp.describe()
     assert "too few" in gp.describe()
@@ -371,7 +376,7 @@ def test_auto_leaves_targets_with_few_values_alone(y, reason):
 @pytest.mark.parametrize("kind", [*KINDS, "auto"])
 def test_constant_targets_stay_constant(kind):
     X, _ = skewed(30)
-    gp = GPRegressor(target_transform=kind).fit(X, np.full(30, 7.0))
+    gp = GPRegressor(kernels.Matern(nu=1.5), target_transform=kind).fit(X, np.full(30, 7.0))
     mean, std = gp.predict(X, return_std=True)
     assert np.allclose(mean, 7.0, rtol=1e-2)
     assert np.isfinite(std).all()
@@ -420,7 +425,10 @@ def test_auto_names_the_test_that_a_transform_fails():
 
 def test_none_gives_the_bits_of_a_fit_without_the_argument():
     X, y = skewed(60)
-    given, default = GPRegressor(target_transform="none").fit(X, y), GPRegressor().fit(X, y)
+    given, default = (
+        GPRegressor(kernels.Matern(nu=1.5), target_transform="none").fit(X, y),
+        GPRegressor(kernels.Matern(nu=1.5)).fit(X, y),
+    )
     assert default.target_transform_ == NoTransform()
     for one in (given, default):
         assert "target  " not in one.describe()
@@ -432,7 +440,7 @@ def test_none_gives_the_bits_of_a_fit_without_the_argument():
 )
 def test_other_inferences_answer_in_the_targets_units(method):
     X, y = skewed(120)
-    gp = GPRegressor(inference=method, target_transform="log").fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=method, target_transform="log").fit(X, y)
     assert (gp.predict(X) > 0).all()
     low, high = gp.predict_quantile(X, [0.025, 0.975]).T
     assert 0.85 < np.mean((low < y) & (y < high)) <= 1
@@ -453,7 +461,9 @@ def test_added_rows_are_transformed(method):
 
 def test_validation_scores_are_those_of_the_answers():
     X, y = skewed(150)
-    gp = GPRegressor(target_transform="log").fit(X[:120], y[:120], validation=(X[120:], y[120:]))
+    gp = GPRegressor(kernels.Matern(nu=1.5), target_transform="log").fit(
+        X[:120], y[:120], validation=(X[120:], y[120:])
+    )
     last = gp.history_[-1]
     logs = gp.predictive_log_density(X[120:], y[120:])
     assert abs(last.validation_log_likelihood - logs.mean()) < 0.05
@@ -480,7 +490,7 @@ def test_what_has_no_meaning_is_refused(settings, y, match):
 
 def test_several_targets_streams_parts_and_priors_are_refused():
     X, y = skewed(30)
-    gp = GPRegressor(target_transform="log")
+    gp = GPRegressor(kernels.Matern(nu=1.5), target_transform="log")
     with pytest.raises(InvalidInputError, match="with 2 targets"):
         GPRegressor(target_transform="log", outputs="shared").fit(X, np.stack([y, y], 1))
     with pytest.raises(InvalidInputError, match="with fit_table"):

@@ -176,7 +176,7 @@ def test_matrices_do_not_outlive_their_step(keeps, monkeypatch):
     gc.collect()
     gc.disable()
     try:
-        GPRegressor(inference=inference.Iterative(), dtype="mixed", random_state=0).fit(X, y)
+        GPRegressor(Matern(nu=1.5), inference=inference.Iterative(), dtype="mixed", random_state=0).fit(X, y)
         assert bool(made) == keeps
     finally:
         gc.enable()

@@ -46,7 +46,7 @@ def test_hyperparameters_that_drew_the_data_are_recovered(kernel, method):
 def test_it_needs_few_gradients_and_reaches_what_lbfgs_reaches():
     X = points(400, 3)
     y = draw_targets(kernels.Matern(1.5, [0.7, 1.5, 4.0]), X, 0.05)[:, 0]
-    auto = GPRegressor(inference=inference.Exact()).fit(X.numpy(), y.numpy())
+    auto = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Exact()).fit(X.numpy(), y.numpy())
     lbfgs = GPRegressor(inference=inference.Exact(), optimizer=optimization.LBFGS(tolerance=1e-7)).fit(
         X.numpy(), y.numpy()
     )
@@ -67,7 +67,7 @@ def discrete_table(n, d=8, seed=0):
 @pytest.mark.parametrize("n", [40, 300])
 def test_the_noise_never_collapses_on_discrete_targets(n, seed):
     X, y = discrete_table(n, seed=seed)
-    gp = GPRegressor(random_state=seed).fit(X, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5), random_state=seed).fit(X, y)
     assert gp.noise_variance_ > 1e-3
     assert np.all(gp.kernel_.lengthscale.numpy() < 1e3)
     X_test, y_test = discrete_table(500, seed=100 + seed)
@@ -90,15 +90,15 @@ def test_subsets_are_used_on_larger_tables():
     X = points(260, 2)
     y = draw_targets(kernels.RBF(1.0), X, 0.1)[:, 0]
     auto = Auto(subset_sizes=(50, 100, 200), middle_size=120, polish_steps=3)
-    gp = GPRegressor(inference=inference.Iterative(), optimizer=auto).fit(X.numpy(), y.numpy())
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Iterative(), optimizer=auto).fit(X.numpy(), y.numpy())
     stages = list(dict.fromkeys(step.stage for step in gp.history_))
     # 200 rows are more than half of the table, and such a subset would cost as much as all rows.
     assert stages == ["subset 50", "subset 100", "subset 120", "all rows"]
     assert all((step.objective is None) == (step.stage in ("subset 120", "all rows")) for step in gp.history_)
     assert all((step.solve is None) == (step.objective is not None) for step in gp.history_)
-    subset_only = GPRegressor(inference=inference.Iterative(), optimizer=Auto((50,), polish_steps=0)).fit(
-        X.numpy(), y.numpy()
-    )
+    subset_only = GPRegressor(
+        kernels.Matern(nu=1.5), inference=inference.Iterative(), optimizer=Auto((50,), polish_steps=0)
+    ).fit(X.numpy(), y.numpy())
     assert {step.stage for step in subset_only.history_} == {"subset 50"}
 
 
@@ -149,7 +149,12 @@ def test_learning_goes_on_while_it_gains():
     y += 1e-3 * rng.standard_normal(480)
 
     def value(optimizer):
-        return GPRegressor(random_state=0, optimizer=optimizer).fit(X, y).log_marginal_likelihood().value
+        return (
+            GPRegressor(kernels.Matern(nu=1.5), random_state=0, optimizer=optimizer)
+            .fit(X, y)
+            .log_marginal_likelihood()
+            .value
+        )
 
     best = value(optimization.LBFGS(300))
     assert value("auto") > best - 5  # the default has a weak prior
@@ -161,8 +166,8 @@ def test_a_limit_that_ends_learning_too_early_is_said():
     X = points(60, 2)
     y = draw_targets(kernels.Matern(1.5, [0.3, 4.0]), X, 1e-4)[:, 0].numpy()
     with pytest.warns(FitWarning, match=r"stopped after 1 gradients, where another step promised .* polish_steps"):
-        GPRegressor(optimizer=Auto(subset_steps=1, polish_steps=1)).fit(X.numpy(), y)
-    GPRegressor().fit(X.numpy(), y)  # the control
+        GPRegressor(kernels.Matern(nu=1.5), optimizer=Auto(subset_steps=1, polish_steps=1)).fit(X.numpy(), y)
+    GPRegressor(kernels.Matern(nu=1.5)).fit(X.numpy(), y)  # the control
 
 
 def labels_of_a_wave(seed, n=100, d=3):
@@ -196,8 +201,8 @@ def waves(seed, n=100):
 
 def test_many_waves_are_not_taken_for_noise():
     X, y = waves(0)
-    found = GPRegressor().fit(X, y)
-    alone = GPRegressor(optimizer=Auto(rougher_starts=False)).fit(X, y)  # the control
+    found = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)
+    alone = GPRegressor(kernels.Matern(nu=1.5), optimizer=Auto(rougher_starts=False)).fit(X, y)  # the control
     assert found.noise_variance_ < 0.01 * y.var() < 0.1 * y.var() < alone.noise_variance_
     assert found.log_marginal_likelihood().value > alone.log_marginal_likelihood().value + 50
 
@@ -211,7 +216,9 @@ def test_waves_that_only_neighbours_can_see_are_not_taken_for_noise():
     train, test = np.flatnonzero(np.arange(n) % 9), np.arange(0, n, 9)
 
     def left_out_error(optimizer):
-        gp = GPRegressor(inference=inference.Vecchia(), optimizer=optimizer).fit(X[train], y[train])
+        gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Vecchia(), optimizer=optimizer).fit(
+            X[train], y[train]
+        )
         return ((gp.predict(X[test]) - y[test]) ** 2).mean() / y.var()
 
     assert left_out_error("auto") < 0.1
@@ -232,10 +239,13 @@ def test_rougher_starts_cost_little_where_they_find_nothing():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 2))
     y = X[:, 0] + rng.normal(size=80)
-    found = GPRegressor().fit(X, y)
-    alone = GPRegressor(optimizer=Auto(rougher_starts=False)).fit(X, y)
+    found = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)
+    alone = GPRegressor(kernels.Matern(nu=1.5), optimizer=Auto(rougher_starts=False)).fit(X, y)
     assert found.log_marginal_likelihood().value == alone.log_marginal_likelihood().value
     assert len(found.history_) <= len(alone.history_) + 4
     y = X[:, 0] + 0.01 * rng.normal(size=80)  # little noise: nothing is tried
-    lengths = {len(GPRegressor(optimizer=Auto(rougher_starts=tries)).fit(X, y).history_) for tries in (True, False)}
+    lengths = {
+        len(GPRegressor(kernels.Matern(nu=1.5), optimizer=Auto(rougher_starts=tries)).fit(X, y).history_)
+        for tries in (True, False)
+    }
     assert len(lengths) == 1

@@ -117,7 +117,7 @@ def test_more_inputs_have_dependences():
 def test_residuals_calibration_and_history():
     X = RNG.uniform(0, 10, (200, 1))
     y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=200)
-    gp = GPRegressor(inference=inference.Exact()).fit(X[:100], y[:100])
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Exact()).fit(X[:100], y[:100])
     ax = plots.residuals(gp, X[100:], y[100:], ax=axes(), label="$y$")
     np.testing.assert_allclose(
         np.asarray(ax.collections[0].get_offsets())[:, 1], y[100:] - gp.predict(X[100:]), atol=1e-9

@@ -204,7 +204,7 @@ def test_a_fit_is_not_lost_when_it_has_ended(monkeypatch, way):
         went_on.append(True)
 
     monkeypatch.setattr(poor_fits, "warn_of_flat_fit", look)
-    gp = GPRegressor(inference=inference.Vecchia(5))
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Vecchia(5))
     with pytest.warns(FitInterruptedWarning, match="The fit was completed"):
         gp.fit(X, y) if way == "fit" else gp.fit_table(lambda: [(X, y)])
     assert gp.history_.interrupted == "last solve"

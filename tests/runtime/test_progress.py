@@ -21,7 +21,7 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
 import gigagp
-from gigagp import GPRegressor, gradients, inference, optimization, solvers
+from gigagp import GPRegressor, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import InvalidInputError
 from gigagp.runtime.interruption import interruptible
 from gigagp.runtime.progress import (
@@ -516,7 +516,7 @@ class Shares(PlainProgress):
 def test_a_meter_of_ones_own_needs_three_methods():
     X, y = rows()
     meter = Recorder()
-    GPRegressor(verbose=meter).fit(X, y)
+    GPRegressor(kernels.Matern(nu=1.5), verbose=meter).fit(X, y)
     assert [one for one in meter.seen if isinstance(one, str)] == [
         "learning",
         "learning",
@@ -549,7 +549,9 @@ def test_kernels_are_tried_in_one_phase(rule):
 def test_a_transform_is_a_phase():
     X, y = rows(80)
     meter = Shares()
-    GPRegressor(target_transform="yeo-johnson", inference=inference.Exact(), verbose=meter).fit(X, np.exp(y))
+    GPRegressor(kernels.Matern(nu=1.5), target_transform="yeo-johnson", inference=inference.Exact(), verbose=meter).fit(
+        X, np.exp(y)
+    )
     assert meter.titles[0] == "learning the transform"
 
 
@@ -574,7 +576,7 @@ def test_compare_is_one_job_with_the_fits_inside(capsys):
 def test_the_bits_of_a_fit_do_not_depend_on_its_progress():
     X, y = rows(200)
     shown, silent = (
-        GPRegressor(inference=inference.Iterative(), verbose=verbose).fit(X, y)
+        GPRegressor(kernels.Matern(nu=1.5), inference=inference.Iterative(), verbose=verbose).fit(X, y)
         for verbose in (PlainProgress(io.StringIO(), every_step=True), 0)
     )
     assert np.array_equal(shown.predict(X), silent.predict(X))

@@ -232,7 +232,7 @@ def test_several_targets():
     [
         ({"path": "page.txt"}, r"must be a file that ends in \.html"),
         ({"path": "/nowhere/page.html"}, "does not exist"),
-        ({"model": GPRegressor()}, "must be fitted"),
+        ({"model": GPRegressor(kernels.Matern(nu=1.5))}, "must be fitted"),
         ({"model": 3}, "must be a fitted GPRegressor or GPClassifier; got int"),
         ({"y": np.ones(3)}, "y"),
         ({"y": None}, "X and y"),

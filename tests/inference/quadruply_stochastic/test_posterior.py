@@ -252,8 +252,8 @@ def test_a_sampled_fit_takes_its_hyperparameters_from_the_likelihood_and_not_fro
     """The bound of independent weights counts as noise what it cannot explain."""
     x, y = table_of(400)
     settings = QuadruplyStochastic(n_basis=400, row_batch=60)
-    likely = GPRegressor().fit(x, y)
-    gp = GPRegressor(inference=settings).fit(x, y)
+    likely = GPRegressor(kernels.Matern(nu=1.5)).fit(x, y)
+    gp = GPRegressor(kernels.Matern(nu=1.5), inference=settings).fit(x, y)
     stages = gp.history_.to_dict()["stage"]
     assert "likelihood, 400 rows" in stages
     assert "sparse" in stages[-1]
