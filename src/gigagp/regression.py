@@ -50,7 +50,7 @@ from gigagp.settings.fields import Count, Positive, Words, checks_arguments
 from gigagp.settings.random import RandomState, generator_from
 from gigagp.tables import intake
 from gigagp.tables.beside import Beside, split_limits
-from gigagp.tables.encoding import Encode, fitted_encoder, model_inputs
+from gigagp.tables.encoding import Encode, fitted_encoder, model_inputs, points_to_predict
 from gigagp.tables.rows.source import RowSource
 
 __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
@@ -273,6 +273,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         *,
         exposure: Any = None,
         offset: Any = None,
+        predict_at: Any = None,
     ) -> Self:
         """Learn the hyperparameters and compute the posterior.
 
@@ -301,6 +302,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         offset : array-like of shape (n,), float or None, default None
             Known part of the latent function at each row, as the logarithm of an exposure is one; for likelihoods
             whose function is not in the units of the target.
+        predict_at : array-like of shape (q, d), optional
+            Points that are to be predicted, if they are known. A rule for the kernel and the forecast then leave
+            patches of rows out as wide as the gaps that these points lie in. Without them, gaps are looked for in
+            tables of up to three inputs (`gigagp.neighbours.folds`).
 
         Returns
         -------
@@ -326,12 +331,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             others, or left-out rows too far from their predictions (`gigagp.estimators.fit_checks.noise_support`).
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
-            self._fit(X, y, validation, checkpoint, exposure, offset)
+            self._fit(X, y, validation, checkpoint, exposure, offset, predict_at)
         last = self.estimators_[-1].history_  # others that Ctrl-C ends are no fit
         warn_of_interruption(last, checkpoints_of(checkpoint, len(self._models))[-1] if self._models else checkpoint)
         return self
 
-    def plan(self, X: Any, y: Any) -> Plan | tuple[Plan, ...]:
+    def plan(self, X: Any, y: Any, *, predict_at: Any = None) -> Plan | tuple[Plan, ...]:
         """Return what `fit` with ``inference="auto"`` would do, and what it is expected to bring and to cost.
 
         When to use: before a long fit. The hyperparameters are learned from neighbours, which takes seconds for any
@@ -343,6 +348,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             Inputs.
         y : array-like of shape (n,) or (n, n_targets)
             Targets.
+        predict_at : array-like of shape (q, d), optional
+            Points that are to be predicted, as for `fit`.
 
         Returns
         -------
@@ -360,6 +367,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             arguments = Arguments.of(planned)
             arguments.check_plan()
             X = model_inputs(planned, X, reset=True, min_rows=2)
+            arguments = replace(arguments, predict_at=points_to_predict(planned, predict_at))
             y = intake.targets(y, len(X))
             parts = y.T if self._fits_apart(y) else [y]
             found = [plan_rows(arguments, X, np.ascontiguousarray(part)) for part in parts]
@@ -458,9 +466,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         checkpoint: str | PathLike[str] | None,
         exposure: Any = None,
         offset: Any = None,
+        predict_at: Any = None,
     ) -> None:
         arguments = Arguments.of(self)
         X = model_inputs(self, X, reset=True, min_rows=2)
+        arguments = replace(arguments, predict_at=points_to_predict(self, predict_at))
         y, beside = self._known_of(arguments.likelihood, y, len(X), exposure, offset)
         if self._fits_apart(y):
             self._take_outputs(fit_outputs(arguments, X, y, validation, checkpoint, beside))

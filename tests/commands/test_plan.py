@@ -32,6 +32,31 @@ def test_a_plan_is_words_or_json(run, table):
     assert [one["inference"] for one in found["options"]] == ["exact"]
     assert found["options"][0]["chosen"] is True
     assert 0.09 < found["options"][0]["rmse"] < 0.13
+    assert found["in_gaps"] is None
+
+
+@needs_extension
+def test_points_to_predict_reach_the_forecast_and_the_choice(run, refused, table, tmp_path):
+    rows = np.loadtxt(table, delimiter=",", skiprows=1)
+    apart = np.linalg.norm(rows[:, :2] - 3, axis=1) > 1.5
+    rows[:, 2] += np.cos(rows[:, 1])
+    known, points = tmp_path / "known.csv", tmp_path / "points.csv"
+    np.savetxt(known, rows[apart], delimiter=",", header="a,b,y", comments="")
+    np.savetxt(points, rows[~apart][:, [1, 0]], delimiter=",", header="b,a", comments="")  # by name
+    code, out, _ = run("plan", known, "--target", "y", "--predict-at", points, "--quiet", "--json")
+    assert code == 0
+    assert json.loads(out)["in_gaps"]["rmse"] > 0.1
+    command = "fit", known, "--target", "y", "--quiet", "--out", tmp_path / "model.gp"
+    code, out, _ = run(*command, "--predict-at", points)
+    assert code == 0
+    assert "in gaps" in out
+    assert "'b'" in refused(*command, "--predict-at", _one_column(points, tmp_path / "a.csv"))
+    assert "--predict-at" in refused(*command, "--predict-at", points, "--likelihood", "logistic")
+
+
+def _one_column(points, path):
+    np.savetxt(path, np.loadtxt(points, delimiter=",", skiprows=1)[:, 1:], header="a", comments="")
+    return path
 
 
 def test_wrong_durations_are_refused(refused, table, tmp_path):

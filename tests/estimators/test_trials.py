@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from gigagp import metrics
-from gigagp.estimators.choices.trials import ERRORS, MARGIN, SUBSET_ROWS, Trial, decide, n_learned, normal_crps
+from gigagp.estimators.choices.trials import (
+    ERRORS,
+    MARGIN,
+    SUBSET_ROWS,
+    PatchScores,
+    Trial,
+    decide,
+    n_learned,
+    normal_crps,
+)
+from gigagp.neighbours.folds import Fold
 
 DENSITIES = torch.linspace(-2.0, 1.0, 60, dtype=torch.float64)
 PLAIN = Trial(-30.0, DENSITIES)
@@ -78,3 +88,28 @@ def test_fewer_rows_are_learned_from_where_the_memory_is_small():
     assert n_learned(10**6, 2**40) == SUBSET_ROWS
     assert n_learned(70, 2**40) == 70
     assert n_learned(10**6, 64 * 30**2) == 30
+
+
+def test_patches_count_as_far_as_they_tell():
+    """The gain is the mean over patches times the rows, and a standard error of doubt is in a candidate's favour."""
+    every = torch.arange(60)
+    folds = [Fold(rows, 10) for rows in every.split(15)]
+    means = np.array([0.5, 0.1, 0.4, 0.2])
+    of_default = PatchScores.of(folds, torch.zeros(40).double(), torch.ones(40).double())
+    plain = Trial(0.0, DENSITIES, patches=of_default)
+
+    def trial(shift, crps=0.0):
+        gains = torch.from_numpy(shift + means).repeat_interleave(10)
+        return Trial(100.0, DENSITIES + 2.0, patches=PatchScores.of(folds, gains, 1 + crps * gains))
+
+    error = 60 * means.std(ddof=1) / 2
+    found = trial(0.0).gain(plain)
+    assert found.in_gaps == pytest.approx(60 * means.mean())
+    assert found.gaps_error == pytest.approx(error)
+    assert found.least == pytest.approx(60 * means.mean() + error)
+    assert trial(5.0).gain(plain).least == 100.0
+    assert trial(-means.mean() - 0.01).gain(plain).least > 0 > trial(-1.0).gain(plain).least
+    assert Trial(100.0, DENSITIES + 2.0).gain(plain).in_gaps is None
+    assert not trial(0.0, -0.1).predicts_worse(plain)
+    assert not trial(-means.mean() + 0.04, 1.0).predicts_worse(plain)  # within the error
+    assert trial(0.0, 1.0).predicts_worse(plain)

@@ -24,6 +24,7 @@ from gigagp.commands.problem import (
     limits,
     loaded,
     needs_encoder,
+    read_inputs,
     read_problem,
     resolve_column,
 )
@@ -133,6 +134,7 @@ def fit(
     ] = "float64",
     memory: Annotated[str | None, typer.Option(help='Largest amount of memory to use, such as "4GiB".')] = None,
     time_budget: options.TimeBudget = None,
+    predict_at: options.PredictAt = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(help="File for the state of the fit; after a kill, the same command continues from it."),
@@ -176,6 +178,8 @@ def fit(
         raise InvalidInputError(msg)
     if method.of_classes and exposure is not None:
         raise InvalidInputError(f"--exposure does not apply to --likelihood {likelihood}, whose targets are classes.")
+    if method.of_classes and predict_at is not None:
+        raise InvalidInputError(f"--predict-at does not apply to --likelihood {likelihood}, whose targets are classes.")
     word = method.default_kernel if kernel is None else kernel
     chosen_kernel = word if word in options.KERNEL_RULES else options.choose_kernel(word)
     if method.of_classes and mean == "linear":
@@ -196,17 +200,18 @@ def fit(
             raise InvalidInputError(msg)
         settings["distributed"] = True
     with all_processes(distributed) as saves:
-        beside = {"noise_column": noise_column, "exposure": exposure, "upper": upper}
-        takes_some = rows is not None or any(one is not None for one in beside.values())
+        beside, style = {"noise_column": noise_column, "exposure": exposure, "upper": upper}, CsvStyle(decimal, comment)
+        takes_some = rows is not None or predict_at is not None or any(one is not None for one in beside.values())
         streams = _may_stream(method, takes_some=takes_some)
         streams = streams and (not distributed or method.inference.abilities.name == "grid")
-        problem = _read(table, target, columns, beside, header, CsvStyle(decimal, comment), strict, streams)
+        problem = _read(table, target, columns, beside, header, style, strict, streams)
         problem = problem.with_rows(rows, seed)
+        points = None if predict_at is None else read_inputs(predict_at, problem.inputs, header, style, strict)
         if not method.of_classes:
             settings |= {"mean": mean, "noise_variance": problem.noise()}
         if problem.found is not None and not strict:
             settings["encode"] = "auto"
-        _fit_and_save(problem, method, settings, out if saves else None, checkpoint)
+        _fit_and_save(problem, method, settings, out if saves else None, checkpoint, points)
 
 
 def plan(
@@ -215,6 +220,7 @@ def plan(
     columns: options.Columns = None,
     kernel: Annotated[str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *.")] = "matern32",
     time_budget: options.TimeBudget = None,
+    predict_at: options.PredictAt = None,
     memory: Annotated[str | None, typer.Option(help='Largest amount of memory to use, such as "4GiB".')] = None,
     seed: options.Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the forecast as JSON.")] = False,
@@ -227,7 +233,9 @@ def plan(
 ) -> None:
     """Forecast what ``gigagp fit`` would do with a table: the method, its time, and its error on new rows."""
     chosen_kernel = options.choose_kernel(kernel)
-    X, y, _ = read_problem(table, target, columns, header, CsvStyle(decimal, comment), strict)
+    style = CsvStyle(decimal, comment)
+    X, y, _ = read_problem(table, target, columns, header, style, strict)
+    points = None if predict_at is None else read_inputs(predict_at, list(X.column_names), header, style, strict)
 
     from gigagp import GPRegressor
     from gigagp.inference.automatic.plan import Plan
@@ -240,7 +248,7 @@ def plan(
         time_budget=time_budget,
         encode="strict" if strict else "auto",
     )
-    forecast = regressor.plan(X, y)
+    forecast = regressor.plan(X, y, predict_at=points)
     assert isinstance(forecast, Plan)  # of one target
     if not as_json:
         typer.echo(str(forecast))
@@ -249,7 +257,8 @@ def plan(
         {**asdict(one), "inference": one.inference.abilities.name, "chosen": one is forecast.chosen}
         for one in forecast.options
     ]
-    typer.echo(json.dumps({"options": listed, "reason": forecast.reason}))
+    in_gaps = None if forecast.in_gaps is None else asdict(forecast.in_gaps)
+    typer.echo(json.dumps({"options": listed, "reason": forecast.reason, "in_gaps": in_gaps}))
 
 
 @dataclass(frozen=True)
@@ -314,8 +323,8 @@ def _may_stream(method: _Method, *, takes_some: bool) -> bool:
         return False
     if takes_some and not abilities.holds_rows:
         raise InvalidInputError(
-            f"--rows and --noise-column do not apply to --inference {abilities.name}, which takes all rows of a "
-            "table and learns one noise variance."
+            f"--rows, --noise-column and --predict-at do not apply to --inference {abilities.name}, which takes all "
+            "rows of a table and learns one noise variance."
         )
     # a transform and the choice of a likelihood are learned from rows that are held
     return not takes_some and method.target_transform == "none" and method.likelihood != "auto"
@@ -384,7 +393,12 @@ def _read(
 
 
 def _fit_and_save(
-    problem: _Problem, method: _Method, settings: dict[str, Any], out: Path | None, checkpoint: Path | None
+    problem: _Problem,
+    method: _Method,
+    settings: dict[str, Any],
+    out: Path | None,
+    checkpoint: Path | None,
+    predict_at: pa.Table | None,
 ) -> None:
     """Fit, save and describe the model; in a process without an output, only fit it."""
     from gigagp import GPClassifier, GPRegressor
@@ -401,8 +415,8 @@ def _fit_and_save(
             source, upper = str(problem.path), problem.beside["upper"]
             X, y = loaded(found, inputs, target, source, problem.strict, method.of_classes or upper is not None)
             y = y if upper is None else limits(found, target, upper, source)
-            exposure = problem.exposure()
-            known = {} if exposure is None else {"exposure": exposure}
+            given = {"exposure": problem.exposure(), "predict_at": predict_at}
+            known = {name: one for name, one in given.items() if one is not None}
             regressor.fit(X, y, checkpoint=checkpoint, **known)
     except FitInterruptedWarning as warning:  # the model exists nevertheless
         stopped = warning

@@ -53,6 +53,14 @@ Target = Annotated[
 TimeBudget = Annotated[
     str | None, typer.Option("--time", help='Time that the fit may take, such as "10min".', show_default=False)
 ]
+PredictAt = Annotated[
+    Path | None,
+    typer.Option(
+        help="Table of the points to predict, if they are known: rows are then left out in patches as wide as the gaps "
+        "that these points lie in, to choose the kernel and to forecast the error.",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every step.")]
 

@@ -14,6 +14,7 @@ from gigagp.commands import options
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.saving.persistence import load_notes
 from gigagp.tables.files import CsvStyle, Table, find_column, read_columns
+from gigagp.tables.files.table import find_columns
 
 if TYPE_CHECKING:
     from gigagp.regression import GPRegressor
@@ -30,6 +31,13 @@ def read_problem(
     target = resolve_column(target, names, source)
     inputs = choose_inputs(columns, names, [target], source)
     return *loaded(found, inputs, target, source, strict, of_classes=False), target
+
+
+def read_inputs(table: Path, inputs: list[str], header: bool | None, style: CsvStyle, strict: bool) -> pa.Table:
+    """Return the inputs of another table, in the order of a fit's, as numbers if ``strict``."""
+    found, source = read_columns(table, header, style), str(table)
+    find_columns(inputs, list(found.column_names), source)
+    return Table.from_arrow(found, inputs, source).to_arrow() if strict else found.select(inputs)
 
 
 def loaded(

@@ -49,6 +49,7 @@ class Arguments:
     deadline: float  # value of ``time.monotonic()``; infinity without a time budget
     job: str = ""  # what the fit is of, for its progress; empty for all targets
     keeps_checkpoint: bool = False  # whether it stays after the fit, as a part of a larger one
+    predict_at: np.ndarray | None = None  # points that are to be predicted, if they are known, encoded
 
     @property
     def chooses_likelihood(self) -> bool:
@@ -225,7 +226,10 @@ class Problem:
         if beside.limits is not None:
             own = beside.limits.numpy() - self.arguments.mean.offset(self.X)[:, None]
             beside = replace(beside, limits=torch.from_numpy(self.scaling.targets(own)))
-        return replace(self._standardized(self.X, self.targets), beside=beside)
+        table, points = self._standardized(self.X, self.targets), self.arguments.predict_at
+        if points is not None:
+            table = replace(table, predict_at=torch.from_numpy(self.scaling.inputs(points)).to(table.X))
+        return replace(table, beside=beside)
 
     def table_of(self, X: np.ndarray, y: np.ndarray) -> TrainingTable:
         """Return other rows, or some of these, on the same scale; see `of` and `table`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from gigagp.settings.schema import listing, number, one_of, record, text, whole
+from gigagp.settings.schema import listing, number, one_of, optional, record, text, whole
 
 #: Rules that the estimators' argument ``kernel`` may name in place of a kernel.
 KernelRule = Literal["auto", "average", "choose"]
@@ -14,6 +14,7 @@ MARGIN, ERRORS = 20.0, 2.0
 #: Nats for each e-fold of a weight of ``"average"``.
 TEMPERATURE = 10.0
 
+_MAYBE = optional(number(finite=True))
 _KERNEL = record(
     {
         "name": text,
@@ -22,7 +23,7 @@ _KERNEL = record(
         "standard_error": number(finite=True),
         "weight": number(finite=True),
     },
-    {"refusal": text},  # files of earlier versions have none
+    {"refusal": text, "gap_gain": _MAYBE, "gap_error": _MAYBE},  # files of earlier versions have none
 )
 _CHOICE = record(
     {"rule": one_of("average", "choose"), "n_rows": whole(1), "tried": listing(_KERNEL)},
@@ -39,6 +40,14 @@ class TriedKernel(NamedTuple):
     standard_error: float  # of ``left_out_gain``
     weight: float  # of its predictions; 0 or 1 for ``"choose"``
     refusal: str = ""  # why it was refused, whatever it gains; empty if it was not
+    gap_gain: float | None = None  # of log densities in gaps, times the number of rows; None where there are no gaps
+    gap_error: float | None = None  # standard error of ``gap_gain``
+
+    @property
+    def words(self) -> str:
+        """The gains, with standard errors."""
+        found = f"{self.gain:+.1f} nats, left out {self.left_out_gain:+.1f} ({self.standard_error:.1f})"
+        return found if self.gap_gain is None else f"{found}, in gaps {self.gap_gain:+.1f} ({self.gap_error:.1f})"
 
 
 @dataclass(frozen=True)
@@ -56,16 +65,13 @@ class KernelChoice:
             "choose": f"chosen, if it gains {MARGIN:g} nats and {ERRORS:g} standard errors, and in left-out rows",
             "average": f"averaged, with weights exp(smaller gain / {TEMPERATURE:g})",
         }
-        found = [f"kernels tried {how[self.rule]} on {self.n_rows:,} rows"]
+        found = [f"kernels tried {how[self.rule]} on {self.n_rows:,} rows (standard errors in brackets)"]
+        width = max(52, *(len(one.words) for one in self.tried))
         for one in self.tried:
             end = {"choose": "chosen" if one.weight else "", "average": f"weight {one.weight:.3g}"}[self.rule]
             end = f"{one.refusal}: refused" if one.refusal else end
-            gain = (
-                f"{one.gain:+.1f} nats, left out {one.left_out_gain:+.1f} (standard error {one.standard_error:.1f})"
-                if one is not self.tried[0]
-                else "default"
-            )
-            found.append(f"  {one.name:24s} {gain:52s} {end}".rstrip())
+            gain = "default" if one is self.tried[0] else one.words
+            found.append(f"  {one.name:24s} {gain:{width}s} {end}".rstrip())
         return found + [f"  {name:24s} {why}" for name, why in self.dropped]
 
     def to_plain(self) -> dict[str, Any]:

@@ -38,9 +38,8 @@ import torch
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError, unshown
 from gigagp.estimators.choices.kernel_choice import ERRORS, MARGIN, TEMPERATURE, KernelChoice, TriedKernel
-from gigagp.estimators.choices.trials import FAILURES, Trial, decide, learned, normal_crps
+from gigagp.estimators.choices.trials import FAILURES, PatchScores, Trial, decide, learned, normal_crps
 from gigagp.inference import Exact, Inference
-from gigagp.inference.automatic.objective import LeftOutRows
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.posterior import Posterior
@@ -48,6 +47,7 @@ from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.evidence import laplace_evidence
 from gigagp.inference.exact.mixture_posterior import MixturePosterior, require_factors
+from gigagp.inference.vecchia.left_out import LeftOutRows
 from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic, Sum
@@ -55,6 +55,7 @@ from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled
+from gigagp.neighbours.folds import Fold, folds_like_gaps, random_folds
 from gigagp.optimization import Auto, History
 from gigagp.runtime.progress import current
 from gigagp.settings.random import spawn
@@ -111,17 +112,26 @@ class _Kernel(Trial):
 
     name: str
     model: Model
+    folds: Sequence[Fold] = ()  # patches that all candidates are scored on
 
     @classmethod
-    def of(cls, name: str, model: Model, posterior: ExactPosterior) -> _Kernel:
-        """Return the trial of a learned posterior."""
+    def of(cls, name: str, model: Model, posterior: ExactPosterior, default: _Kernel | None) -> _Kernel:
+        """Return the trial of a learned posterior; None stands for the default kernel, which is this one."""
         probes = torch.Generator().manual_seed(0)  # the same for every candidate
-        targets = posterior.table.Y.double()
-        left_out, parts = (
-            one.of_student(targets, posterior.model) for one in (posterior.left_out(), posterior.left_out_parts(_PARTS))
+        table, learned_model = posterior.table, posterior.model
+        densities = posterior.left_out().of_student(table.Y, learned_model).log_density.sum(1)
+        folds = _patches(learned_model, table, default)
+        every = [*random_folds(table.n_rows, _PARTS, table.X.device), *folds]
+        rows = torch.cat([one.scored for one in every])
+        targets = table.Y[rows].double()
+        parts = posterior.left_out_folds(every).of_student(targets, learned_model.take_rows(rows))
+        (crps, in_gaps), (_, gap_densities) = (
+            one.tensor_split([table.n_rows])
+            for one in (normal_crps(targets - parts.mean, parts.variance), parts.log_density.sum(1))
         )
-        crps = normal_crps(targets - parts.mean, parts.variance)
-        return cls(laplace_evidence(posterior, probes), left_out.log_density.sum(1), name, model, crps=crps)
+        patches = PatchScores.of(folds, gap_densities, in_gaps) if folds else None
+        evidence = laplace_evidence(posterior, probes)
+        return cls(evidence, densities, name, model, folds, crps=crps, patches=patches)
 
     def refusal(self, default: _Kernel) -> str:
         """Return why the kernel is refused whatever it gains over the default one; empty if it is not."""
@@ -193,7 +203,7 @@ def _tried(
         spent = time.monotonic() - began
         if trials and spent * (1 + 1 / len(trials)) > _CHOICE_SHARE * (deadline - began):
             break
-        known = trials[0].model if trials else None
+        known = trials[0] if trials else None
         with unshown(), suppress(*([] if known is None else FAILURES)):
             if sees_all:
                 trials.append(_given_neighbours(name, candidate, known, objective.table, optimizer))
@@ -212,19 +222,19 @@ def _tried(
 
 
 def _on_subset(
-    name: str, candidate: Model, known: Model | None, subset: ExactObjective, rows: torch.Tensor, optimizer: object
+    name: str, candidate: Model, default: _Kernel | None, subset: ExactObjective, rows: torch.Tensor, optimizer: object
 ) -> _Kernel:
-    """Learn a candidate exactly on some rows, without regard to the others; ``known`` is the learned default."""
+    """Learn a candidate exactly on some rows, without regard to the others; ``default`` has been learned, if any."""
     # Learning must end at the optimum: after the first stage alone, the evidence of the default was 90 nats too low on
     # a table without noise.
     own = torch.Generator().manual_seed(0)
-    start = candidate if known is None else start_from(known, candidate, subset.target_variance)
-    steps = None if known is None else _SUBSET_STEPS
+    start = candidate if default is None else start_from(default.model, candidate, subset.target_variance)
+    steps = None if default is None else _SUBSET_STEPS
     found = learned(subset, start.take_rows(rows), optimizer, own, _POLISH_STEPS, steps=steps)
     model = replace(candidate, kernel=found.kernel)
     if not candidate.noise_is_known:
         model = replace(model, noise_variance=found.noise_variance)
-    return _Kernel.of(name, model, subset.posterior(found))
+    return _Kernel.of(name, model, subset.posterior(found), default)
 
 
 def _sees_all_rows(objective: TableObjective, model: Model) -> bool:
@@ -237,25 +247,39 @@ def _sees_all_rows(objective: TableObjective, model: Model) -> bool:
 
 
 def _given_neighbours(
-    name: str, candidate: Model, known: Model | None, table: TrainingTable, optimizer: object
+    name: str, candidate: Model, default: _Kernel | None, table: TrainingTable, optimizer: object
 ) -> _Kernel:
     """Learn a candidate on the likelihood of some rows given their neighbours, and predict as many left-out ones.
 
-    ``known`` is the learned default. The evidence is approximated as in the Bayesian information criterion.
+    ``default`` has been learned, if any. The evidence is approximated as in the Bayesian information criterion.
     """
     objective = VecchiaObjective.on_some_rows(table, NEIGHBOUR_ROWS)
     own, steps = torch.Generator().manual_seed(0), None
-    if known is not None:  # random rows alone would lead away from it
-        candidate, steps = start_from(known, candidate, objective.target_variance), 1
+    if default is not None:  # random rows alone would lead away from it
+        candidate, steps = start_from(default.model, candidate, objective.target_variance), 1
     found = learned(objective, candidate, optimizer, own, _POLISH_STEPS, CHOICE_ROWS, steps=steps)
     value = objective.evaluate(found).value
     assert value is not None, "Vecchia's likelihood has one"
+    folds = _patches(found, table, default)
     evidence = value / objective.share - 0.5 * n_learned(found) * math.log(objective.n_rows / objective.share)
     pool, graph = pool_of(found, table), objective.graph_of(found)
     left_out = LeftOutRows.of(pool, table, graph, objective.n_neighbours, NEIGHBOUR_ROWS)
     densities = left_out.densities().masked_fill(left_out.repeated, 0.0)  # which tell of the noise alone
     crps = normal_crps(left_out.residual, left_out.variance)[~left_out.repeated]
-    return _Kernel(evidence, -table.n_targets * densities, name, found, crps=crps)
+    patches = None
+    if folds:
+        gaps = LeftOutRows.in_folds(found, table, folds, objective.n_neighbours, objective.prediction_neighbours)
+        crps_in_gaps = normal_crps(gaps.residual, gaps.variance)
+        patches = PatchScores.of(folds, -table.n_targets * gaps.densities(), crps_in_gaps)
+    return _Kernel(evidence, -table.n_targets * densities, name, found, folds, crps=crps, patches=patches)
+
+
+def _patches(model: Model, table: TrainingTable, default: _Kernel | None) -> Sequence[Fold]:
+    """Return the patches that a default kernel was scored on, or those of a table for a learned default model."""
+    if default is not None:
+        return default.folds
+    found = folds_like_gaps(model.kernel, table.X, table.predict_at)
+    return () if found is None else found.folds
 
 
 def average(
@@ -293,7 +317,7 @@ def average(
             with current().inside():
                 posterior, history = learn(candidate, going_on)
             assert isinstance(posterior, ExactPosterior), "the inference is exact"
-            trials.append(_Kernel.of(name, posterior.model, posterior))
+            trials.append(_Kernel.of(name, posterior.model, posterior, trials[0] if trials else None))
             posteriors.append(posterior)
             histories.append(history)
             raised.append(caught)
@@ -449,8 +473,8 @@ def _choice(
 ) -> KernelChoice:
     """Return the record of all trials, whose first is that of the default."""
     tried = tuple(
-        TriedKernel(one.name, *one.gain(trials[0]), weight, one.refusal(trials[0]))
-        for one, weight in zip(trials, weights, strict=True)
+        TriedKernel(one.name, *gain[:3], weight, one.refusal(trials[0]), *gain[3:])
+        for one, gain, weight in zip(trials, [one.gain(trials[0]) for one in trials], weights, strict=True)
     )
     return KernelChoice(rule, len(trials[0].densities), tried, dropped)
 

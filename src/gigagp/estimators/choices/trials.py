@@ -7,7 +7,7 @@ its own and its own reasons against them. This module learns, compares and choos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from gigagp.errors import NonFiniteError, NotPositiveDefiniteError, unshown
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.model import Model
+from gigagp.neighbours.folds import Fold
 from gigagp.optimization import Auto, History
 from gigagp.optimization.trace import Trace
 from gigagp.runtime.progress import NoProgress
@@ -46,11 +47,30 @@ class Gain(NamedTuple):
     value: float
     left_out: float
     standard_error: float
+    #: what patches of rows gain as far as they can tell, and the standard error; None where the table has no gaps
+    in_gaps: float | None = None
+    gaps_error: float | None = None
 
     @property
     def least(self) -> float:
-        """The smaller gain."""
-        return min(self.value, self.left_out)
+        """The smallest gain; that in gaps, which few patches tell, counts with a standard error in its favour."""
+        gains = [self.value, self.left_out]
+        if self.in_gaps is not None and self.gaps_error is not None:
+            gains.append(self.in_gaps + self.gaps_error)
+        return min(gains)
+
+
+class PatchScores(NamedTuple):
+    """Scores of patches of rows that are left out, means over the rows of each."""
+
+    densities: Tensor  # log densities of the targets, (f,)
+    crps: Tensor  # (f,)
+
+    @classmethod
+    def of(cls, folds: Sequence[Fold], log_densities: Tensor, crps: Tensor) -> PatchScores:
+        """Return them from scores of all scored rows, one fold after the other."""
+        sizes = [one.n_scored for one in folds]
+        return cls(*(torch.stack([part.mean() for part in one.split(sizes)]) for one in (log_densities, crps)))
 
 
 @dataclass(frozen=True)
@@ -61,12 +81,17 @@ class Trial:
     densities: Tensor  # (n,), log density of each target given all others
     #: continuous ranked probability scores of left-out targets, in the order of the rows (smaller is better)
     crps: Tensor | None = field(default=None, kw_only=True)
+    patches: PatchScores | None = field(default=None, kw_only=True)
 
     def gain(self, plain: Trial) -> Gain:
         """Return what is gained over a trial on the same rows."""
         differences = self.densities - plain.densities
         error = math.sqrt(len(differences)) * float(differences.std(correction=0))
-        return Gain(self.value - plain.value, float(differences.sum()), error)
+        found = Gain(self.value - plain.value, float(differences.sum()), error)
+        if self.patches is None or plain.patches is None:
+            return found
+        mean, error = _mean_and_error(self.patches.densities - plain.patches.densities)
+        return found._replace(in_gaps=len(differences) * mean, gaps_error=len(differences) * error)
 
     def doubt(self, plain: Trial, penalty: float = 0.0) -> str | None:
         """Return why this, less a penalty in nats, is not surely better than the plain trial, or None if it is."""
@@ -82,13 +107,22 @@ class Trial:
 
         Neither the mean over all rows nor that over the worst tenth may be larger, but for a margin. Where most targets
         are exact, these decide the evidence and the log densities, and an error as large as the targets costs no more
-        than a few nats.
+        than a few nats. The mean over patches may not be larger by more than its standard error.
         """
+        if self.patches is not None and plain.patches is not None:
+            mean, error = _mean_and_error(self.patches.crps - (1 + _WORSE) * plain.patches.crps)
+            if mean > error:
+                return True
         if self.crps is None or plain.crps is None:
             return False
         count = math.ceil(_WORST * len(self.crps))
         pairs = [(one, one.topk(count).values) for one in (self.crps, plain.crps)]
         return any(not own.mean() <= (1 + _WORSE) * other.mean() for own, other in zip(*pairs, strict=True))
+
+
+def _mean_and_error(values: Tensor) -> tuple[float, float]:
+    """Return the mean of values and its standard error."""
+    return float(values.mean()), float(values.std()) / math.sqrt(len(values))
 
 
 def normal_crps(errors: Tensor, variances: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError, unshown
-from gigagp.inference.automatic.plan import FREE, Option, Plan
+from gigagp.inference.automatic.plan import FREE, InGaps, Option, Plan
 from gigagp.inference.contract.base import Inference
 from gigagp.inference.contract.forecast import Subject, ratio_of_gains
 from gigagp.inference.contract.objective import TableObjective
@@ -32,10 +32,12 @@ from gigagp.inference.iterative.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.registry import registered
 from gigagp.inference.vecchia import Vecchia
 from gigagp.inference.vecchia.cost import nominal_seconds
-from gigagp.inference.vecchia.likelihood import Regression, pool_of
-from gigagp.inference.vecchia.objective import VecchiaObjective, repeats
+from gigagp.inference.vecchia.left_out import LeftOutRows
+from gigagp.inference.vecchia.likelihood import pool_of
+from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.model.model import Model
-from gigagp.neighbours.conditionals import Pool, is_compiled, why_not_compiled
+from gigagp.neighbours.conditionals import is_compiled, why_not_compiled
+from gigagp.neighbours.folds import folds_like_gaps
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
@@ -54,6 +56,8 @@ _LAST, _SHORT = 0.5, 0.5
 _USELESS = 0.5
 #: Shares of a time budget that scoring rows for the forecast may take, and that is kept for surprises.
 _SCORING, _MARGIN = 0.07, 0.05
+#: Nominal seconds a row that looking for gaps and predicting patches takes.
+_GAP_SECONDS = 2e-5
 #: Nominal seconds that regressing all rows on their neighbours may take in the end without a time budget.
 _REGRESSION = 30.0
 
@@ -218,6 +222,7 @@ class AutomaticObjective(TableObjective):
         graph, width = neighbours.graph_of(model), neighbours.prediction_neighbours
         try:
             scores = LocalScores.of(model, self.table, graph, width, self._scored_rows)
+            in_gaps = self._in_gaps(model, neighbours)
         except MemoryBudgetError:  # solves keep to smaller budgets
             self._chosen = self._solving.settings
             return
@@ -242,6 +247,7 @@ class AutomaticObjective(TableObjective):
         else:
             options = [one.after(spent, _slowness_of(one.inference)) for one in options]
             self.plan = Plan.of(options, self._budget, self.table.budget)
+        self.plan = replace(self.plan, in_gaps=in_gaps)
         self._chosen = chosen = self.plan.chosen.inference
         current().expect(max(self.plan.chosen.seconds - spent, 0.0))
         if isinstance(chosen, Iterative):
@@ -250,6 +256,20 @@ class AutomaticObjective(TableObjective):
             self._ending = chosen.objective(self.table, self._generator)
         # Solves that are late leave the time of the neighbours' end themselves.
         interruption.reserve(self._last_seconds or neighbours.ending.seconds())
+
+    def _in_gaps(self, model: Model, neighbours: VecchiaObjective) -> InGaps | None:
+        """Return the errors of neighbours in gaps; None where there are none, or no time to look."""
+        if self._budget < math.inf and slowness() * _GAP_SECONDS * self.n_rows > _SCORING * self._seconds_left():
+            return None
+        patches = folds_like_gaps(model.kernel, self.table.X, self.table.predict_at)
+        if patches is None:
+            return None
+        folds = patches.folds
+        widths = neighbours.n_neighbours, neighbours.prediction_neighbours
+        left_out = LeftOutRows.in_folds(model, self.table, folds, *widths)
+        nll = torch.stack([part.mean() for part in left_out.densities().split([one.n_scored for one in folds])])
+        rmse = float(left_out.residual.square().mean().sqrt())
+        return InGaps(rmse, float(nll.mean()), float(nll.std()) / math.sqrt(len(nll)), patches.reach)
 
     def _options(
         self, subject: Subject, error: float, local: Vecchia, neighbours: VecchiaObjective, *, ends_here: bool
@@ -411,34 +431,6 @@ def check_plan(model: Model, device: torch.device) -> None:
 #: Most and fewest rows that are left out one by one; of one in ten, the variance is also computed with half and with
 #: twice as many neighbours.
 SCORED_ROWS, FEWEST_SCORED_ROWS, _ONE_IN = 2000, 300, 10
-
-
-class LeftOutRows(NamedTuple):
-    """Random rows as the rows nearest to them predict them, noise included."""
-
-    rows: torch.Tensor
-    #: target less prediction, shape (q, t)
-    residual: torch.Tensor
-    #: shape (q,)
-    variance: torch.Tensor
-    #: whether another row has the same inputs, shape (q,)
-    repeated: torch.Tensor
-
-    @classmethod
-    def of(cls, pool: Pool, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int, n_rows: int) -> LeftOutRows:
-        """Return the predictions at the model of a pool; the mean's coefficients come from the same rows."""
-        drawn = torch.randperm(table.n_rows, generator=torch.Generator().manual_seed(3))[:n_rows].to(table.X.device)
-        neighbours = graph.neighbourhood.others(drawn, n_neighbours)
-        trend = Regression.of(pool, table, [(drawn, neighbours)]).trend
-        values = table.Y.double() - table.basis.double() @ trend.coefficients
-        found = pool.conditionals(drawn, neighbours, values)
-        assert found.residual is not None
-        return cls(drawn, found.residual, found.variance, repeats(table.X, drawn, neighbours))
-
-    def densities(self) -> torch.Tensor:
-        """Return the negative log density of each row, the mean over targets, shape (q,)."""
-        variance = self.variance[:, None]
-        return (0.5 * (2 * math.pi * variance).log() + 0.5 * self.residual.square() / variance).mean(1)
 
 
 class LocalScores(NamedTuple):

@@ -17,6 +17,8 @@ from gigagp.settings.schema import anything, listing, number, optional, record, 
 PATIENCE, FREE = 600.0, 60.0
 #: Share of a time budget that likewise need not be worth it, and nats a row that each doubling beyond must gain.
 _UNFELT, _GAIN = 0.1, 0.005
+#: Reach from which patches count as deep as gaps.
+_DEEP = 0.7
 
 _OPTION = record(
     {
@@ -29,8 +31,12 @@ _OPTION = record(
         "rmse": optional(number()),
     }
 )
+_GAPS = record({"rmse": number(), "nll": number(), "nll_error": number(), "reach": number(positive=True)})
 _LIMIT = optional(number(positive=True))
-_PLAN = record({"options": listing(_OPTION), "chosen": whole(), "budget": _LIMIT, "memory": _LIMIT, "reason": text})
+_PLAN = record(
+    {"options": listing(_OPTION), "chosen": whole(), "budget": _LIMIT, "memory": _LIMIT, "reason": text},
+    {"in_gaps": optional(_GAPS)},  # files of earlier versions have none
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,39 @@ class Option:
 
 
 @dataclass(frozen=True)
+class InGaps:
+    """Expected errors in the gaps of a table, from patches of rows as wide that neighbours predict.
+
+    Attributes
+    ----------
+    rmse : float
+        Root mean square error.
+    nll, nll_error : float
+        Negative log density of a target, in nats, and its standard error.
+    reach : float
+        How far the rows that were predicted lie from all others, over how far points in gaps do.
+    """
+
+    rmse: float
+    nll: float
+    nll_error: float
+    reach: float
+
+    def in_units(self, scale: float) -> InGaps:
+        """Return the errors for targets that are ``scale`` times as large."""
+        return replace(self, rmse=self.rmse * scale, nll=self.nll + math.log(scale))
+
+    def __str__(self) -> str:
+        found = (
+            "Options are forecast at new rows among these. In gaps like these, neighbours are expected to have NLL "
+            f"{self.nll:.3f} (standard error {self.nll_error:.2g}), RMSE {self.rmse:.3g}"
+        )
+        if self.reach >= _DEEP:
+            return f"{found}."
+        return f"{found}, or more: the table has room for patches {100 * self.reach:.0f} % as deep."
+
+
+@dataclass(frozen=True)
 class Plan:
     """The options of a fit, the chosen one, and why it was chosen.
 
@@ -88,6 +127,8 @@ class Plan:
         From the fastest to the slowest.
     budget, memory : float
         Seconds and bytes that the fit may take; infinity without a time budget, or if the memory is not known.
+    in_gaps : InGaps or None
+        Errors in the gaps of the table, or in those of the points to be predicted; None where there are none.
     """
 
     options: tuple[Option, ...]
@@ -95,6 +136,7 @@ class Plan:
     budget: float
     memory: float
     reason: str
+    in_gaps: InGaps | None = None
 
     @classmethod
     def of(cls, options: Sequence[Option], budget: float, memory: float = math.inf) -> Plan:
@@ -115,7 +157,8 @@ class Plan:
 
     def in_units(self, scale: float) -> Plan:
         """Return the plan for targets that are ``scale`` times as large."""
-        return self._with([one.in_units(scale) for one in self.options])
+        found = self._with([one.in_units(scale) for one in self.options])
+        return replace(found, in_gaps=None if self.in_gaps is None else self.in_gaps.in_units(scale))
 
     def after(self, spent: float, slowness: Callable[[Inference], float]) -> Plan:
         """Return the same choice with the times of `Option.after`, with the factor of each method."""
@@ -127,7 +170,15 @@ class Plan:
         listed = [{**vars(one), "inference": describe(one.inference)} for one in self.options]
         budget, memory = (None if limit == math.inf else limit for limit in (self.budget, self.memory))
         chosen = self.options.index(self.chosen)
-        return {"options": listed, "chosen": chosen, "budget": budget, "memory": memory, "reason": self.reason}
+        in_gaps = None if self.in_gaps is None else dict(vars(self.in_gaps))
+        return {
+            "options": listed,
+            "chosen": chosen,
+            "budget": budget,
+            "memory": memory,
+            "reason": self.reason,
+            "in_gaps": in_gaps,
+        }
 
     @classmethod
     def from_plain(cls, data: Any, restore: Callable[[Any], Any]) -> Plan:
@@ -146,7 +197,8 @@ class Plan:
         if not data["chosen"] < len(options):
             raise ModelFileError(f"the header.plan.chosen must be below {len(options)}; got {data['chosen']}.")
         budget, memory = (math.inf if data[name] is None else data[name] for name in ("budget", "memory"))
-        return cls(options, options[data["chosen"]], budget, memory, data["reason"])
+        in_gaps = InGaps(**data["in_gaps"]) if data.get("in_gaps") else None
+        return cls(options, options[data["chosen"]], budget, memory, data["reason"], in_gaps)
 
     def instead(self, option: Option, words: str) -> Plan:
         """Return the plan with another choice, for a reason that came up on the way."""
@@ -162,7 +214,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"{'-> ' if one is self.chosen else '   '}{one}" for one in self.options]
-        return "\n".join([*lines, self.reason])
+        return "\n".join([*lines, self.reason, *([] if self.in_gaps is None else [str(self.in_gaps)])])
 
 
 def _limit(budget: float) -> float:

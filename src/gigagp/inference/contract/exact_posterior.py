@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from gigagp.inference.contract.trend import Trend, estimate_trend
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
+from gigagp.neighbours.folds import Fold
 from gigagp.operators import KernelMatrix
 from gigagp.operators.indexing import as_noise
 from gigagp.products import cross_covariance
@@ -229,11 +231,11 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         precision = without_trend(inverse, self.basis_solutions, self.coefficient_root)
         return LeftOut.of(self.table.Y, self.target_solutions, precision)
 
-    def left_out_parts(self, count: int) -> LeftOut:
-        """Return the distribution of rows given all rows but those of the same random part of several."""
+    def left_out_folds(self, folds: Sequence[Fold]) -> LeftOut:
+        """Return the scored rows of folds, one fold after the other, each given all rows but those of its fold."""
         of_basis = self.basis_solutions.double() @ self.coefficient_root.double()
         precision = torch.cholesky_inverse(self.factor.double()) - of_basis @ of_basis.T
-        return LeftOut.in_parts(self.table.Y, self.target_solutions, precision, count)
+        return LeftOut.in_folds(self.table.Y, self.target_solutions, precision, folds)
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the exact value; its standard error is 0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from gigagp.model.likelihoods import StudentT
 from gigagp.model.model import Model
+from gigagp.neighbours.folds import Fold
 
 #: Least precision, so that a row that nothing is known about has a finite variance.
 _LEAST = 1e-300
@@ -39,21 +41,25 @@ class LeftOut(NamedTuple):
         return cls(Y.double() - residuals, 1 / precision, density, error)
 
     @classmethod
-    def in_parts(cls, Y: Tensor, solutions: Tensor, precision: Tensor, count: int) -> LeftOut:
-        """Return rows of each of several random parts as the rows of all other parts predict them.
+    def in_folds(cls, Y: Tensor, solutions: Tensor, precision: Tensor, folds: Sequence[Fold]) -> LeftOut:
+        """Return the scored rows of all folds, one fold after the other, each given all rows but those of its fold.
 
-        ``precision`` is all of P, shape (n, n). Rows of one part say nothing of each other, so that predictions go
-        farther than from a row to the next. A part whose rows the others do not determine has infinite variances.
+        ``precision`` is all of P, shape (n, n). Rows of one fold say nothing of each other, so that predictions go
+        farther than from a row to the next. Where the others do not determine them, their variances are infinite.
         """
-        order = torch.randperm(len(Y), generator=torch.Generator().manual_seed(0)).to(Y.device)
-        residuals, variance = torch.zeros_like(Y, dtype=torch.float64), torch.full_like(precision[0], math.inf)
-        for rows in order.tensor_split(count):
+        residuals, variances = [], []
+        for rows, n_scored in folds:
             factor, failed = torch.linalg.cholesky_ex(precision[rows][:, rows])
-            if not int(failed):
-                residuals[rows] = torch.cholesky_solve(solutions[rows].double(), factor)
-                variance[rows] = torch.cholesky_inverse(factor).diagonal()
-        density = -0.5 * ((2 * math.pi * variance).log()[:, None] + residuals.square() / variance[:, None])
-        return cls(Y.double() - residuals, variance, density, torch.zeros_like(variance))
+            if int(failed):
+                residuals.append(torch.zeros_like(Y[:n_scored], dtype=torch.float64))
+                variances.append(torch.full_like(precision[0, :n_scored], math.inf))
+            else:
+                residuals.append(torch.cholesky_solve(solutions[rows].double(), factor)[:n_scored])
+                variances.append(torch.cholesky_inverse(factor).diagonal()[:n_scored])
+        residual, variance = torch.cat(residuals), torch.cat(variances)
+        targets = Y[torch.cat([one.scored for one in folds])].double()
+        density = -0.5 * ((2 * math.pi * variance).log()[:, None] + residual.square() / variance[:, None])
+        return cls(targets - residual, variance, density, torch.zeros_like(variance))
 
     def of_student(self, Y: Tensor, model: Model) -> LeftOut:
         """Return them for Student-t noise of the rows with targets (n, 1), in place of Gaussian noise at their weights.

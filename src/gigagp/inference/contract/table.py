@@ -26,6 +26,7 @@ class TrainingTable:
     #: rows of which these were drawn at random because no more could be held; None: these are all
     drawn_from: int | None = None
     beside: Beside = field(default_factory=Beside)  # exposure, offset and limits of the rows
+    predict_at: torch.Tensor | None = None  # points that are to be predicted, if they are known, (q, d)
 
     def require_finite(self) -> TrainingTable:
         """Return the table; raise `InvalidInputError` if numbers, or squares of distances of rows, are infinite."""

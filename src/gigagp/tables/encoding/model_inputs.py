@@ -50,6 +50,15 @@ def encoded_validation(encoder: TableEncoder | None, validation: Any) -> Any:
     return encoder.transform(validation[0], "validation X"), validation[1]
 
 
+def points_to_predict(estimator: Any, X: Any) -> np.ndarray | None:
+    """Return the argument ``predict_at`` of a fit, which has set the encoder, as numbers (q, n_encoded), or None."""
+    if X is None:
+        return None
+    encoder = fitted_encoder(estimator)
+    intake.check_features(estimator, X, reset=False)
+    return intake.inputs(X, "predict_at") if encoder is None else encoder.transform(X, "predict_at")
+
+
 def refuse_before_fit(estimator: Any) -> None:
     """Raise `NotFittedError` if only a fit can say how the columns are encoded."""
     if estimator.encode == "auto":
