@@ -79,6 +79,10 @@ def constant(variance: float) -> Covariance:
     return lambda A, B: np.full((len(A), len(B)), variance)
 
 
+def outputs(B: Array, column: int) -> Covariance:
+    return lambda A, C: B[np.ix_(A[:, column].astype(int), C[:, column].astype(int))]
+
+
 def added(*parts: Covariance) -> Covariance:
     return lambda A, B: sum((part(A, B) for part in parts), np.zeros((len(A), len(B))))
 

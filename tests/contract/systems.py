@@ -276,7 +276,7 @@ class System:
 
 
 NOT_MIXED = frozenset({"mixed"})
-NOT_ON_GRIDS = frozenset({"mixed", "float32", "sphere", "rotated"})
+NOT_ON_GRIDS = frozenset({"mixed", "float32", "sphere", "rotated", "outputs"})
 _GRID = {
     "limit": _grid,
     "variance": "solve",

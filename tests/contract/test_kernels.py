@@ -15,6 +15,8 @@ from gigagp import kernels
 from gigagp.errors import InvalidInputError
 
 L = np.array([1.0, 1.6])
+#: Of two outputs with variances 0.8 and 1.7, whose sum has three times the standard deviation of their difference.
+B = np.array([[0.8, 0.8 * np.sqrt(0.8 * 1.7)], [0.8 * np.sqrt(0.8 * 1.7), 1.7]])
 #: Name, kernel, formula, white-noise variance.
 KERNELS = {
     "rbf": (kernels.RBF(L), dense.rbf(L), 0.0),
@@ -35,8 +37,18 @@ KERNELS = {
         dense.at(dense.turned(35.0), dense.matern(2.5, L, 1.2)),
         0.0,
     ),
+    "outputs": (
+        kernels.RBF(1.2, columns=[0]) * kernels.Outputs(2, columns=[1], variance=[0.8, 1.7], agreement=3.0),
+        dense.multiplied(dense.at(lambda A: A[:, :1], dense.rbf(1.2)), dense.outputs(B, 1)),
+        0.0,
+    ),
     "white": (kernels.Matern(1.5, L) + kernels.White(0.15), dense.matern(1.5, L), 0.15),
 }
+
+
+def _of_outputs(X: dense.Array) -> dense.Array:
+    """Return rows whose second column is the number of one of two outputs."""
+    return np.stack([X[:, 0], X[:, 1] > 0], 1).astype(float)
 
 
 @pytest.mark.few(60)
@@ -47,6 +59,8 @@ def test_a_kernel(system, name):
     kernel, covariance, white = KERNELS[name]
     cell = problem(0, "one", "constant", "one", "float64")
     table = replace(cell.table, kernel=kernel, covariance=covariance)
+    if name == "outputs":
+        table = replace(table, X=_of_outputs(table.X), new=_of_outputs(table.new))
     cell = replace(cell, table=table, noise=cell.noise + white)
     gp = system.estimator(cell)
     if name in system.refuses:

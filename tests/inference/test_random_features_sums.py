@@ -11,8 +11,8 @@ from gigagp import kernels
 from gigagp.errors import MemoryBudgetError
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.weight_space import WeightSpace
-from gigagp.inference.random_features.sums import count_columns, pull_back, require_features, row_blocks, sum_rows
-from gigagp.kernels.features import nested_columns
+from gigagp.inference.random_features.sums import pull_back, require_features, row_blocks, sum_rows
+from gigagp.kernels.features import count_columns, nested_columns
 from gigagp.model.means import LinearMean, ZeroMean
 from gigagp.model.model import Model
 from helpers import all_kernels, close, generator, largest_tensor, points

@@ -15,6 +15,7 @@ from gigagp.kernels.composite import Product, Sum
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear, White
 from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.outputs import Outputs
 from gigagp.kernels.periodic import Cosine, Periodic
 from gigagp.kernels.radial import RBF, Matern, RationalQuadratic
 from gigagp.kernels.serialization import from_dict
@@ -37,6 +38,7 @@ __all__ = [
     "Linear",
     "Matern",
     "Oscillator",
+    "Outputs",
     "Periodic",
     "Product",
     "RationalQuadratic",

@@ -134,6 +134,12 @@ class Kernel(ABC):
     def terms(self) -> tuple[tuple[Leaf, ...], ...]:
         """Return the kernel multiplied out: a sum of products of leaves."""
 
+    def admitted(self, X: Tensor) -> Tensor:
+        """Return rows (n, d) with columns that name an output moved to the nearest one, for points that are made up."""
+        for leaf in self.leaves():
+            X = leaf.admitted(X)
+        return X
+
     def correlated_terms(self) -> list[tuple[Leaf, ...]]:
         """Return the terms without a white factor: the others are zero between different points."""
         return [term for term in self.terms() if not any(leaf.is_white for leaf in term)]

@@ -18,12 +18,16 @@ from gigagp.kernels.base import Kernel
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear
 from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.outputs import Outputs
+
+#: Kernels of finitely many functions, which are the columns of ``scale``.
+_FINITE = (Linear, Outputs)
 
 
 def _is_exact(term: tuple[Leaf, ...]) -> bool:
-    """Whether a term has finitely many features: constants, times at most one linear kernel."""
+    """Whether a term has finitely many features: constants, times at most one linear kernel or one of outputs."""
     others = [leaf for leaf in term if not isinstance(leaf, Constant)]
-    return not others or (len(others) == 1 and isinstance(others[0], Linear))
+    return not others or (len(others) == 1 and isinstance(others[0], _FINITE))
 
 
 def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *, law: str = "balanced") -> FeatureDraw:
@@ -101,8 +105,7 @@ def nested_columns(kernel: Kernel, draw: FeatureDraw, n_frequencies: int) -> tup
     table of features, and one matrix of their inner products, is enough for every smaller number of frequencies. The
     factors of constant and linear terms, which are exact, are 1.
     """
-    total = draw.n_features // 2
-    row = torch.zeros(1, kernel.n_inputs or 1, dtype=torch.float64)
+    total, row = draw.n_features // 2, _any_row(kernel)
     columns, factors, start = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.float64)], 0
     for term, drawn in _drawn_terms(kernel, draw):
         if _is_exact(term):
@@ -116,6 +119,16 @@ def nested_columns(kernel: Kernel, draw: FeatureDraw, n_frequencies: int) -> tup
         factors.append(torch.full((len(chosen),), factor, dtype=torch.float64))
         start += width
     return torch.cat(columns), torch.cat(factors)
+
+
+@torch.no_grad()
+def count_columns(kernel: Kernel, draw: FeatureDraw) -> int:
+    """Return the number of columns of `features`."""
+    return features(kernel, _any_row(kernel), draw).shape[1]
+
+
+def _any_row(kernel: Kernel) -> Tensor:
+    return kernel.admitted(torch.zeros(1, kernel.n_inputs or 1, dtype=torch.float64))
 
 
 def _drawn_terms(kernel: Kernel, draw: FeatureDraw) -> list[tuple[tuple[Leaf, ...], tuple[dict[str, Tensor], ...]]]:
@@ -132,7 +145,7 @@ def _drawn_terms(kernel: Kernel, draw: FeatureDraw) -> list[tuple[tuple[Leaf, ..
 def _exact_features(term: tuple[Leaf, ...], X: Tensor) -> Tensor:
     columns = X.new_ones(X.shape[0], 1)
     for leaf in term:
-        columns = columns * (leaf.scale(X) if isinstance(leaf, Linear) else leaf.value("variance", X).sqrt())
+        columns = columns * (leaf.scale(X) if isinstance(leaf, _FINITE) else leaf.value("variance", X).sqrt())
     return columns
 
 

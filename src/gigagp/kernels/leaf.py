@@ -152,16 +152,21 @@ class Leaf(Kernel):
         """Return how many values a hyperparameter of this many active inputs has; each group of inputs has one."""
         return n_active if self._groups is None else max(self._groups) + 1
 
+    def n_values(self, name: str, n_active: int) -> tuple[int, str]:
+        """Return how many values a hyperparameter with several has at ``n_active`` inputs, and what each is of."""
+        if not self._ard:
+            return 1, "kernel, because ard=False"
+        return n_active, "active input" if self._groups is None else "group of inputs"
+
     def _for_inputs(self, label: str, name: str, value: Tensor, n_active: int) -> Tensor:
         """Return numbers for a hyperparameter: one for each active input where its shape says so."""
         if not self.shapes[name]:
             return value
-        length = n_active if self._ard else 1
+        length, of = self.n_values(name, n_active)
         if value.numel() not in {1, length}:
-            of = "active input" if self._groups is None else "group of inputs"
             raise InvalidInputError(
-                f"{label} of {type(self).__name__} must be one number or {length} (one for each "
-                f"{of if self._ard else 'kernel, because ard=False'}); got {value.numel()}."
+                f"{label} of {type(self).__name__} must be one number or {length} (one for each {of}); got "
+                f"{value.numel()}."
             )
         return value.expand(length).clone() if value.numel() != length or value.ndim == 0 else value
 
@@ -345,6 +350,10 @@ class Leaf(Kernel):
             return chosen
         weighted = chosen * self._input_weights.to(chosen)
         return weighted if self._input_origin is None else weighted + self._input_origin.to(chosen)
+
+    def admitted(self, X: Tensor) -> Tensor:
+        """Return the rows themselves: most kernels take any number; see `Kernel.admitted`."""
+        return X
 
     def shared_values(self) -> tuple[int, ...] | None:
         """Return the number of the value that each coordinate of a point has; None: each input has its own."""

@@ -131,7 +131,7 @@ class Model:
         if not changed.keys() <= set(self.learned_names()):
             return None
         found = self.replace(changed)
-        points = torch.cat([self._some_point(), 0.7 * self._some_point()])
+        points = found.kernel.admitted(torch.cat([self._some_point(), 0.7 * self._some_point()]))
         follows = torch.allclose(found.kernel.block(points, points), factor * self.kernel.block(points, points))
         return found if follows else None
 
@@ -150,7 +150,7 @@ class Model:
 
     def _some_point(self) -> torch.Tensor:
         """Return a point, (1, d), at which no kernel of the package is degenerate."""
-        return torch.linspace(0.5, 1.5, self.n_inputs, dtype=torch.float64)[None]
+        return self.kernel.admitted(torch.linspace(0.5, 1.5, self.n_inputs, dtype=torch.float64)[None])
 
     def take_rows(self, rows: torch.Tensor) -> Model:
         """Return the model for a subset of the rows, with their known noise variances and without free numbers."""

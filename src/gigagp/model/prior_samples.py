@@ -9,7 +9,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.kernels.draws import FeatureDraw
-from gigagp.kernels.features import feature_product
+from gigagp.kernels.features import count_columns, feature_product
 from gigagp.settings.random import standard_normal
 
 #: Sine and cosine columns of the prior functions behind `sample_functions`.
@@ -39,7 +39,7 @@ class PriorSamples:
     ) -> PriorSamples:
         """Draw frequencies and weights; ``law`` is that of `gigagp.gradients.Pathwise`."""
         draw = kernel.draw_features(n_features, n_inputs, generator, law=law)
-        columns = kernel.features(torch.zeros(1, n_inputs, dtype=torch.float64), draw).shape[1]
+        columns = count_columns(kernel.bind(n_inputs), draw)
         return cls(draw, standard_normal(columns, n_samples, generator=generator))
 
     @classmethod

@@ -16,7 +16,7 @@ from gigagp.neighbours.search import NeighbourTree
 #: Inputs up to which few neighbours suffice, and the neighbours there.
 FEW_INPUTS, FEW_NEIGHBOURS = 3, 30
 #: Hyperparameters that decide who is near, and the change of their logarithms up to which a graph is kept.
-_SHAPES, _MOVED = ("lengthscale", "period"), 0.25
+_SHAPES, _MOVED = ("lengthscale", "period", "agreement"), 0.25
 #: The same for an angle, in degrees.
 _TURNED = 10.0
 

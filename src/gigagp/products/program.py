@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.kernels import Constant, Kernel, Linear, Periodic, Product, StationaryKernel, Sum, White
+from gigagp.kernels import Constant, Kernel, Linear, Outputs, Periodic, Product, StationaryKernel, Sum, White
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.distances import ROUNDING_ERROR, common_offset
 from gigagp.kernels.fused import Profile
@@ -26,6 +26,8 @@ from gigagp.kernels.leaf import Leaf
 
 #: Bound on the relative rounding error of a gradient.
 GRADIENT_ERROR = 1e-9
+#: Outputs up to which their covariance has a program, whose gradient has a sum for each pair of them.
+_MOST_OUTPUTS = 8
 #: Rows in one sum: few enough that torch uses one thread for a column.
 _SUMMED_ROWS = 4096
 
@@ -178,7 +180,7 @@ class Program:
         t = self.steps[step].a
         own = _derivatives(kernel, self.terms[t], sums[t])
         own = {name: self.factor * value for name, value in own.items()}
-        if not isinstance(kernel, Linear):
+        if not isinstance(kernel, Linear | Outputs):
             own["variance"] = _by_variance(kernel, share)
         return {f"{prefix}{name}": value.to(torch.float64) for name, value in own.items()}, share
 
@@ -193,6 +195,8 @@ def supports(kernel: Kernel) -> bool:
         return type(kernel) in (Sum, Product) and all(supports(part) for part in kernel.parts)
     if isinstance(kernel, StationaryKernel):
         return kernel.fused_profile() is not None
+    if type(kernel) is Outputs:
+        return kernel.n_outputs <= _MOST_OUTPUTS
     return type(kernel) in (Periodic, Linear, Constant, White)
 
 
@@ -249,6 +253,8 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
     if isinstance(kernel, Linear):
         left, right = kernel.scale(left), kernel.scale(right)
         return Term(Profile.DOT, left, left if Z is X else right, left.shape[1]), 1.0
+    if isinstance(kernel, Outputs):
+        return _outputs_term(kernel, left, right, derivatives), 1.0
     factor = float(kernel.value("variance"))
     if isinstance(kernel, Periodic):
         return _periodic_term(kernel, left, right, derivatives), factor
@@ -268,6 +274,21 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
         right = torch.cat([right, torch.stack([one(f[0]), -f[1], -f[0], f[0] * f[1]], 1)], 1)
         return Term(profile, left, right, inputs, kernel.fused_alpha()), factor
     return Term(profile, left, left if Z is X else right, inputs, kernel.fused_alpha()), factor
+
+
+def _outputs_term(kernel: Outputs, left: Tensor, right: Tensor, derivatives: bool) -> Term:
+    """Return the inner products of the outputs' loadings.
+
+    The derivatives by the covariance of two outputs need the sum over their rows, for each pair: a product of a function
+    of the left point and one of the right point, each of which tells one output.
+    """
+    e, f = (kernel.scale(points) for points in (left, right))
+    inputs, k = e.shape[1], kernel.n_outputs
+    if derivatives:
+        one = [torch.nn.functional.one_hot(kernel.levels(points), k).to(e) for points in (left, right)]
+        e = torch.cat([e, one[0].repeat_interleave(k, 1)], 1)
+        f = torch.cat([f, one[1].repeat(1, k)], 1)
+    return Term(Profile.DOT, e, f, inputs)
 
 
 def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: bool) -> Term:
@@ -295,6 +316,12 @@ def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
         variance = kernel.value("variance").detach()
         return {"variance": kernel.by_value(sums.cross[: term.inputs]) / variance}
     by_square, more = sums.squares, sums.cross[term.inputs :]
+    if isinstance(kernel, Outputs):
+        with torch.enable_grad():
+            values = {name: value.detach().requires_grad_() for name, value in kernel.parameters().items()}
+            covariance = kernel.replace(values).covariance()
+            slopes = torch.autograd.grad(covariance, list(values.values()), more.view_as(covariance).to(covariance))
+        return dict(zip(values, slopes, strict=True))
     lengthscale = kernel.value("lengthscale").detach()
     found = {}
     if isinstance(kernel, Periodic):

@@ -124,7 +124,7 @@ def _points_between(kernel: Kernel, X: Tensor, count: int, generator: torch.Gene
     correlations = kernel.block(X[some], X) * kernel.diagonal(X).clamp_min(torch.finfo(X.dtype).tiny).rsqrt()
     same = (X[some][:, None] == X).all(2)
     other[: count // 2] = correlations.masked_fill(same, -math.inf).argmax(1)
-    return (X[one] + X[other]) / 2
+    return kernel.admitted((X[one] + X[other]) / 2)
 
 
 def _ratios(table: TrainingTable, posterior: Posterior, given: Tensor, points: Tensor) -> Tensor | None:

@@ -253,7 +253,7 @@ def _check_answer(posterior: Posterior) -> None:
     """Refuse a posterior whose prediction at the centre of its training data is not finite."""
     places = posterior.places()
     point = places.median(0).values[None] if len(places) else places.new_zeros(1, posterior.n_inputs)
-    mean, variance = posterior.mean_and_variance(point)
+    mean, variance = posterior.mean_and_variance(posterior.model.kernel.admitted(point))
     if not bool(torch.isfinite(mean).all() & torch.isfinite(variance).all() & (variance >= 0).all()):
         raise ModelFileError("its predictions are not finite.")
 

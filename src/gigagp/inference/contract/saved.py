@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gigagp.errors import ModelFileError
 from gigagp.kernels import Kernel
+from gigagp.kernels.features import count_columns
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.settings.schema import Field, flag, listing, number, one_of, optional, record, text, whole
@@ -107,6 +108,6 @@ def _name(tensor: Tensor) -> str:
 
 def check_columns(saved: Saved, draw: Any, weights: Tensor, name: str) -> None:
     """Refuse weights whose number of features differs from the kernel's."""
-    columns = saved.kernel.features(torch.zeros(1, saved.n_inputs, dtype=torch.float64), draw).shape[1]
+    columns = count_columns(saved.kernel.bind(saved.n_inputs), draw)
     if len(weights) != columns:
         raise ModelFileError(f"its tensor {name!r} must have {columns} rows; got {len(weights)}.")

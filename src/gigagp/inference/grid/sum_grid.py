@@ -9,7 +9,7 @@ import torch
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.spacing import cell_lengths
-from gigagp.kernels import Kernel
+from gigagp.kernels import Kernel, Outputs
 from gigagp.kernels.additive import components
 from gigagp.operators.grid.kernel import check_stationary
 from gigagp.operators.grid.statistics import GridSum, RegularGrid
@@ -57,6 +57,11 @@ def check_terms(kernel: Kernel) -> None:
     d = kernel.n_inputs
     assert d is not None, "the kernel is bound"
     for leaf in kernel.leaves():
+        if isinstance(leaf, Outputs):
+            raise InvalidInputError(
+                f"kernel of grid inference must be a function of numbers; got {leaf!r}, of the number of an output. Use "
+                'inference="auto", inference.Vecchia or inference.Iterative.'
+            )
         if "lengthscale" in leaf.shapes:
             leaf.lengths()  # refuses metrics without a lengthscale along each input
     places = torch.linspace(-2.0, 2.0, 5 * d, dtype=torch.float64).reshape(5, d)

@@ -177,7 +177,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         some = self.X[:: max(1, self.n_rows // _MEASURED)][:_MEASURED]
         near = self.neighbours.nearest(some)
         other = near.gather(1, (torch.arange(len(some), device=near.device) % near.shape[1])[:, None])
-        halfway = 0.5 * (some + self.X[other[:, 0].clamp_min(0).long()])
+        halfway = self.model.kernel.admitted(0.5 * (some + self.X[other[:, 0].clamp_min(0).long()]))
         with torch.no_grad():
             _, deviations, differences, _ = self._beside_neighbours(halfway)
         return float(error_with_neighbours(deviations, differences).square().mean().sqrt())

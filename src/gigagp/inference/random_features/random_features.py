@@ -17,9 +17,9 @@ from gigagp.inference.contract.weight_space import WeightSpace
 from gigagp.inference.exact.exact import Exact
 from gigagp.inference.iterative.iterative import Iterative
 from gigagp.inference.random_features.posterior import FeaturePosterior
-from gigagp.inference.random_features.sums import count_columns, pull_back, require_features, sum_rows
+from gigagp.inference.random_features.sums import pull_back, require_features, sum_rows
 from gigagp.kernels.draws import FeatureDraw
-from gigagp.kernels.features import nested_columns
+from gigagp.kernels.features import count_columns, nested_columns
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.optimization.objective import Evaluation

@@ -17,6 +17,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.weight_space import RowSums
 from gigagp.kernels import Kernel
 from gigagp.kernels.draws import FeatureDraw
+from gigagp.kernels.features import count_columns
 from gigagp.model.model import Model
 from gigagp.runtime import interruption
 from gigagp.runtime.memory import require
@@ -103,13 +104,6 @@ def pull_back(model: Model, draw: FeatureDraw, table: TrainingTable, slope: RowS
             if part is not None:
                 total[name] += part
     return {name: value.detach().double().cpu() for name, value in total.items()}
-
-
-def count_columns(kernel: Kernel, draw: FeatureDraw) -> int:
-    """Return the number of feature columns of a kernel."""
-    row = torch.zeros(1, kernel.n_inputs or 1, dtype=torch.float64)
-    with torch.no_grad():
-        return kernel.features(row, draw).shape[1]
 
 
 def _evaluate(model: Model, draw: FeatureDraw, table: TrainingTable, rows: slice) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.inference.quadruply_stochastic.bases.base import Basis
-from gigagp.kernels import Constant, Kernel, Leaf, Linear
+from gigagp.kernels import Constant, Kernel, Leaf, Linear, Outputs
 from gigagp.settings.indexed_random import IndexedDraws
 
 
@@ -100,7 +100,7 @@ class FourierBasis(Basis):
         """Return amplitudes and phases, whose sines make columns of one term; a term without waves has no phases."""
         term = self._terms[place]
         per_term = self.size // len(self._terms)
-        waves = not all(isinstance(leaf, Constant | Linear) for leaf in term)
+        waves = not all(isinstance(leaf, Constant | Linear | Outputs) for leaf in term)
         item = torch.div(index, 2, rounding_mode="floor") if waves else index
         amplitude = X.new_tensor(math.sqrt((2 if waves else 1) / per_term))
         phase: Tensor | None = None
@@ -110,7 +110,7 @@ class FourierBasis(Basis):
             amplitude = amplitude * factor
             if angle is not None:
                 phase = angle if phase is None else phase + angle
-        if phase is None:  # a product of constant and linear kernels
+        if phase is None:  # a product without waves
             return amplitude.expand(X.shape[0], len(index)), None
         # one sine for every column: cos p = sin(p + pi / 2)
         shift = (index % 2).to(X.dtype) * (math.pi / 2)

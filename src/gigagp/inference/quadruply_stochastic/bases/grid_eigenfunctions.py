@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.inference.quadruply_stochastic.bases.base import Basis
-from gigagp.kernels import RBF, Kernel, Leaf
+from gigagp.kernels import RBF, Kernel, Leaf, Outputs, White
 from gigagp.products.dense import eigh
 
 #: Added to the diagonal of each axis' covariance, as a share of its mean: the values of a smooth kernel at equispaced
@@ -139,7 +139,7 @@ def _axis_kernels(kernel: Kernel, n_axes: int) -> list[Kernel]:
                     RBF().bind(1).replace({"lengthscale": lengthscales[place : place + 1], "variance": variance})
                 )
                 found[axis].append(part)
-        elif leaf.columns is not None and len(leaf.columns) == 1 and not leaf.is_white:
+        elif leaf.columns is not None and len(leaf.columns) == 1 and not isinstance(leaf, White | Outputs):
             found[leaf.columns[0]].append(_on_one_input(leaf))
         else:
             separable = False

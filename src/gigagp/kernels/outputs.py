@@ -1,0 +1,276 @@
+"""The kernel of several outputs: a learned covariance of the levels of a column."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.kernels.arguments import BoundsLike, ParameterLike
+from gigagp.kernels.leaf import Hyperparameter, Leaf
+from gigagp.kernels.units import Unit, Units
+from gigagp.settings.fields import Count, checked
+from gigagp.settings.indexed_random import IndexedDraws
+from gigagp.settings.random import standard_normal
+
+#: How far a number may be from a level: levels of standardized rows are rounded, also to float32.
+_ROUNDING = 1e-3
+#: Correlation with the sign left out below which two outputs count as equally far, as neighbours of each other.
+_LEAST_CORRELATION = 1e-2
+
+
+class Outputs(Leaf):
+    """Learned covariance ``k = B[l, m]`` of outputs l and m: the intrinsic model of coregionalisation.
+
+    When to use: in a product with a kernel of the other inputs, where each row is a measurement of one of several
+    outputs, and a column says of which: ``Matern(columns=[0, 1], fixed=["variance"]) * Outputs(3, columns=[2])``. A sum
+    of such products, each with a kernel of its own, is the linear model of coregionalisation. ``rank=0`` keeps outputs
+    apart: as a factor of `White` it is a noise variance for each output, and as that of another kernel the own part of
+    each.
+
+    The covariance is ``B[l, m] = sqrt(variance_l variance_m) R[l, m]`` with a correlation matrix R of any signs. R
+    follows from partial correlations r through their ``agreement`` ``sqrt((1 + r) / (1 - r))``, the standard deviation
+    of the sum of two outputs over that of their difference: 1 where they know nothing of each other, larger where they
+    move together, and smaller where they move against each other. `covariance` returns B.
+
+    Parameters
+    ----------
+    n_outputs : int
+        Number of outputs k.
+    columns : sequence of int
+        The column with the number of the output of each row, 0 to k - 1; or k columns of which one is 1 and the others
+        are 0.
+    rank : int, optional
+        Number of functions that all outputs share: ``R = W W' + D`` with W of this many columns and a diagonal D, the
+        own part of each output. None: any correlation matrix.
+    ordered : bool, default False
+        Whether outputs are levels in a row, such as simulators from coarse to fine, each of which depends on the one
+        before it alone: R[l, m] is the product of the correlations between them (an autoregression, Kennedy and O'Hagan
+        2000).
+    variance : float or array-like of shape (k,), optional
+        Variance of each output. Default 1.
+    agreement : float or array-like, optional
+        Agreements, in the order of `correlation_pairs`. The default, the root of 3, is a correlation of 1/2.
+    fixed, bounds
+        As for `RBF`.
+    """
+
+    shapes: ClassVar[dict[str, bool]] = {"variance": True, "agreement": True}
+    units: ClassVar[dict[str, Unit]] = {"variance": "target", "agreement": "none"}
+    has_spectrum: ClassVar[bool] = True
+
+    variance = Hyperparameter("Variance of each output, (k,); None if not settled.")
+
+    def __init__(
+        self,
+        n_outputs: Count,
+        *,
+        columns: Sequence[int],
+        rank: int | None = None,
+        ordered: bool = False,
+        variance: ParameterLike = None,
+        agreement: ParameterLike = None,
+        fixed: Sequence[str] | bool = (),
+        bounds: BoundsLike = None,
+    ) -> None:
+        self._n_outputs = checked(n_outputs, Count, "n_outputs", "Outputs")
+        self._rank = checked(rank, int | None, "rank", "Outputs")
+        self._ordered = checked(ordered, bool, "ordered", "Outputs")
+        if self._rank is not None and (self._rank < 0 or self._ordered):
+            allowed = "None where outputs are ordered" if self._ordered else "0 or more, or None"
+            raise InvalidInputError(f"rank of Outputs must be {allowed}; got {rank!r}.")
+        if not self.correlation_pairs():
+            if agreement is not None:
+                raise InvalidInputError(f"agreement of Outputs must be None: no outputs correlate; got {agreement!r}.")
+            self.shapes, self.units = {"variance": True}, {"variance": "target"}  # type: ignore[misc]
+        values = {"variance": variance, "agreement": agreement}
+        super().__init__({name: values[name] for name in self.shapes}, columns=columns, fixed=fixed, bounds=bounds)
+        if self._columns is None or len(self._columns) not in (1, self._n_outputs):
+            raise InvalidInputError(
+                f"columns of Outputs must be one column with the number of the output, or {self._n_outputs} columns of "
+                f"zeros and a one; got {columns!r}."
+            )
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of outputs."""
+        return self._n_outputs
+
+    @property
+    def rank(self) -> int | None:
+        """Number of functions that all outputs share; None for any covariance."""
+        return self._rank
+
+    @property
+    def ordered(self) -> bool:
+        """Whether each output depends on the one before it alone."""
+        return self._ordered
+
+    @property
+    def agreement(self) -> Tensor | None:
+        """Agreements of `correlation_pairs`; None if not settled, or where no outputs correlate."""
+        return self._values.get("agreement")
+
+    # The covariance of the outputs ----------------------------------------------------------------------------------
+
+    def correlation_pairs(self) -> list[tuple[int, int]]:
+        """Return output and factor of each partial correlation.
+
+        For any covariance the factors are the earlier outputs; ordered outputs have the one before them. With a
+        ``rank`` they are the shared functions, the first of which the first output has, and so on.
+        """
+        k, rank = self._n_outputs, self._rank
+        if self._ordered:
+            return [(output, output - 1) for output in range(1, k)]
+        if rank is None:
+            return [(output, earlier) for output in range(k) for earlier in range(output)]
+        return [(output, shared) for output in range(k) for shared in range(min(output + 1, rank))]
+
+    def factor(self) -> Tensor:
+        """Return F with ``B = F F'``, shape (k, number of independent functions), float64 and differentiable."""
+        k, pairs = self._n_outputs, self.correlation_pairs()
+        width = max((factor for _, factor in pairs), default=-1) + 1
+        partial = torch.zeros(k, width, dtype=torch.float64)
+        rest = torch.ones(k, width, dtype=torch.float64)
+        if pairs:
+            places = tuple(torch.tensor(pairs).T)
+            squared = self.value("agreement").square()
+            partial = partial.index_put(places, (squared - 1) / (squared + 1))
+            rest = rest.index_put(places, 2 * squared.sqrt() / (squared + 1))  # the root of 1 - r^2, to all digits
+        own = rest.prod(1)
+        if self._ordered:
+            rows = [torch.eye(k, dtype=torch.float64)[0]]
+            for output in range(1, k):
+                unit = torch.eye(k, dtype=torch.float64)[output]
+                rows.append(partial[output, output - 1] * rows[-1] + own[output] * unit)
+            found = torch.stack(rows)
+        else:
+            before = torch.cat([torch.ones(k, 1, dtype=torch.float64), rest.cumprod(1)], 1)[:, :width]
+            loadings = partial * before
+            if self._rank is None:  # the factors are the earlier outputs
+                found = torch.nn.functional.pad(loadings, (0, k - width)) + torch.diag(own)
+            else:
+                found = torch.cat([loadings, torch.diag(own)], 1)
+        return found * self.value("variance").sqrt()[:, None]
+
+    def covariance(self) -> Tensor:
+        """Return the covariance B of the outputs of a bound kernel, shape (k, k), float64."""
+        factor = self.factor()
+        return factor @ factor.T
+
+    # The contract of leaves -----------------------------------------------------------------------------------------
+
+    def n_values(self, name: str, n_active: int) -> tuple[int, str]:
+        if name == "variance":
+            return self._n_outputs, "output"
+        return len(self.correlation_pairs()), "partial correlation"
+
+    def default(self, name: str, n_active: int) -> float:
+        return 3.0**0.5 if name == "agreement" else 1.0
+
+    def levels(self, X: Tensor) -> Tensor:
+        """Return the number of the output of each row, shape (n,), or refuse a row that is of no output."""
+        active, k = self.active(X.detach()), self._n_outputs
+        is_number = active.shape[1] == 1
+        found = active[:, 0].round() if is_number else active.argmax(1)
+        if is_number:
+            sound = ((active[:, 0] - found).abs() <= _ROUNDING) & (found >= 0) & (found < k)
+        else:
+            unit = found[:, None] == torch.arange(k, device=found.device)
+            sound = ((active - unit.to(active)).abs() <= _ROUNDING).all(1)
+        try:
+            is_sound = bool(sound.all())
+        except RuntimeError:  # torch.vmap does not allow reading a number; the rows of a fit have been looked at
+            is_sound = True
+        if not is_sound:
+            row = int((~sound).nonzero()[0])
+            allowed = f"a whole number from 0 to {k - 1}" if is_number else f"a one and {k - 1} zeros"
+            raise InvalidInputError(
+                f"Column {', '.join(map(str, self._columns or ()))} of X must be {allowed}, the output, for Outputs; "
+                f"got {', '.join(f'{number:g}' for number in active[row].tolist())} in row {row}."
+            )
+        return found.long()
+
+    def admitted(self, X: Tensor) -> Tensor:
+        active, columns = self.active(X), self._active_columns(X.shape[1])
+        if len(columns) == 1:
+            named = active.round().clamp(0, self._n_outputs - 1)
+        else:
+            named = torch.nn.functional.one_hot(active.argmax(1), self._n_outputs).to(X)
+        if self._input_weights is not None and self._input_origin is not None:
+            named = (named - self._input_origin.to(X)) / self._input_weights.to(X)
+        return X.index_copy(1, torch.tensor(columns, device=X.device), named)
+
+    def scale(self, X: Tensor) -> Tensor:
+        """Return the rows of `factor` for the outputs of rows: their inner products are the covariance."""
+        kernel = self.bind(X.shape[1])
+        return kernel.factor().to(X).index_select(0, kernel.levels(X))
+
+    def block(self, X: Tensor, Z: Tensor) -> Tensor:
+        kernel = self.bind(X.shape[1])
+        covariance = kernel.covariance().to(X)
+        return covariance.index_select(0, kernel.levels(X)).index_select(1, kernel.levels(Z))
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        kernel = self.bind(X.shape[1])
+        return kernel.value("variance", X).index_select(0, kernel.levels(X))
+
+    def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
+        """Return random amplitudes, for products, which have no exact features as the kernel alone has."""
+        return {"normal": standard_normal(n_frequencies, self.n_functions, generator=generator)}
+
+    def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
+        return {"normal": numbers.normal(self.n_functions)}
+
+    def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        return self.scale(X) @ draw["normal"].to(X).T, None
+
+    @property
+    def n_functions(self) -> int:
+        """Number of independent functions that the outputs are made of: columns of `factor`."""
+        shared = 0 if self._rank is None else max((factor for _, factor in self.correlation_pairs()), default=-1) + 1
+        return self._n_outputs + shared
+
+    # Units and files ------------------------------------------------------------------------------------------------
+
+    def _weights_in(self, units: Units) -> Tensor:
+        return units.scale[self._active_columns(len(units.scale))]
+
+    def _origin_in(self, units: Units) -> Tensor:
+        return units.centre[self._active_columns(len(units.scale))]
+
+    def with_groups(self, groups: Sequence[int], columns: Sequence[int] | None = None) -> Self:
+        """Return the kernel of an encoded table, whose one-hot columns of a category are the outputs."""
+        chosen = self._columns if columns is None else tuple(columns)
+        if chosen is None or len(chosen) not in (1, self._n_outputs):
+            raise InvalidInputError(
+                f"columns of Outputs must be a column of {self._n_outputs} categories without missing cells, or of "
+                f"whole numbers; got one that is encoded as {len(chosen or ())} columns."
+            )
+        other = copy.copy(self)
+        other._columns = chosen
+        return other
+
+    def settings(self) -> dict[str, Any]:
+        rank = {} if self._rank is None else {"rank": self._rank}
+        ordered = {"ordered": True} if self._ordered else {}
+        return {"n_outputs": self._n_outputs, **rank, **ordered, **super().settings()}
+
+
+def places_of(covariance: Tensor) -> Tensor:
+    """Return a point for each output whose squared distances are ``-2 log |correlation|``, shape (k, coordinates).
+
+    With a squared exponential kernel of the other inputs the nearest rows are then those that correlate most, with
+    either sign. The distances need not be those of points: what is Euclidean of them is kept (classical scaling).
+    """
+    scales = covariance.diagonal().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
+    correlation = (covariance / scales[:, None] / scales).abs().clamp(_LEAST_CORRELATION, 1.0)
+    squared = -2 * correlation.log().fill_diagonal_(0.0)
+    centred = squared - squared.mean(0) - squared.mean(1, keepdim=True) + squared.mean()
+    eigenvalues, vectors = np.linalg.eigh((-0.5 * centred).numpy())
+    return torch.from_numpy(vectors * np.sqrt(np.maximum(eigenvalues, 0.0)))
