@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.answers.correlated import require_apart
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.quadruply_stochastic.bases import FourierBasis, InducingBasis, RadialBasis
@@ -114,6 +115,7 @@ def _check(gp: Any, max_rows: int) -> None:
     """Refuse what has no graph of fixed size."""
     if not isinstance(gp, GPRegressor) or not hasattr(gp, "posterior_"):
         raise InvalidInputError(f"gp of export must be a fitted GPRegressor; got {type(gp).__name__}. Call fit first.")
+    require_apart(gp, "export")
     posterior = gp.posterior_
     if isinstance(posterior, tuple):
         _refuse("a fit of several targets with hyperparameters of their own", "Export each of gp.estimators_.")

@@ -15,6 +15,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.estimators.answers.correlated import CorrelatedPredictor, Stacking, observed_cells
 from gigagp.estimators.answers.joint_posterior import JointPosterior
 from gigagp.estimators.answers.outputs import by_output, each_output
 from gigagp.estimators.answers.predictor import Hyperparameters, LeaveOneOut, Predictor, UncertaintyParts
@@ -23,6 +24,7 @@ from gigagp.estimators.answers.target_posterior import TargetPosterior
 from gigagp.estimators.arguments import Arguments
 from gigagp.estimators.base import GaussianProcess
 from gigagp.estimators.choices.kernel_choice import KernelRule
+from gigagp.estimators.correlated_fit import stacked
 from gigagp.estimators.description import describe
 from gigagp.estimators.fitting import Fitted, checkpoints_of, fit_outputs, fit_rows, fit_source, plan_rows
 from gigagp.estimators.further_rows import adds_rows, grow
@@ -157,17 +159,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Whether a fit shares its large computations with the other processes of the default group of
         ``torch.distributed``, all of which make the same call with the same rows and get the same model (the
         documentation has a page on it). `fit_table` then takes `inference.Grid`, whose processes share the files.
-    outputs : {"auto", "independent", "shared"}, default "auto"
+    outputs : {"auto", "independent", "shared", "correlated"}, default "auto"
         Hyperparameters of several targets. ``"independent"``: each target has its own, as in a fit of that target
         alone, which takes one fit for each. ``"shared"``: one kernel and one noise variance for all, as shares of each
         target's variance, in about the time of one fit; error bars are wrong for targets that vary differently.
+        ``"correlated"``: one model that also learns how targets correlate (`kernels.Outputs`), with a constant and a
+        noise variance for each; ``y`` may be NaN where a target was not observed.
         ``"auto"``: independent for up to 50 targets and 20,000 rows times targets, and shared beyond and in
         `fit_table`.
 
     Attributes
     ----------
-    outputs_ : {"independent", "shared"}
-        Whether several targets share hyperparameters.
+    outputs_ : {"independent", "shared", "correlated"}
+        Whether several targets share hyperparameters, or correlate.
     estimators_ : tuple of GPRegressor
         A fitted estimator for each target that has hyperparameters of its own. Of several such targets, the attributes
         below, up to ``target_transform_``, are tuples with one item for each.
@@ -176,7 +180,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     kernel_choice_ : KernelChoice or None
         Kernels that a rule for ``kernel`` has tried, with gains and weights; ``kernel_`` is that of the heaviest.
     noise_variance_ : float or ndarray of shape (n,)
-        Noise variance, learned or as given.
+        Noise variance, learned or as given. Of correlated targets: one for each, or the given ones of the cells.
     likelihood_ : Likelihood
         Likelihood of the fit, with its learned parameters.
     noise_weights_ : ndarray of shape (n,)
@@ -220,6 +224,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     """
 
     _models: tuple[Self, ...] = ()  # of outputs that have a model each
+    _stacking: Stacking | None = None  # of correlated outputs, whose cells are the rows of one model
 
     def __init__(
         self,
@@ -368,6 +373,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             arguments.check_plan()
             X = model_inputs(planned, X, reset=True, min_rows=2)
             arguments = replace(arguments, predict_at=points_to_predict(planned, predict_at))
+            if self._correlates(y):
+                self._refuse_with_correlated(predict_at=predict_at)
+                arguments, X, y, _ = stacked(arguments, X, observed_cells(y, len(X)))
             y = intake.targets(y, len(X))
             parts = y.T if self._fits_apart(y) else [y]
             found = [plan_rows(arguments, X, np.ascontiguousarray(part)) for part in parts]
@@ -445,10 +453,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             rows = RowSource(
                 source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset, check=check
             )
-            if rows.n_targets > 1 and self.outputs == "independent":
+            if rows.n_targets > 1 and self.outputs in ("independent", "correlated"):
                 raise InvalidInputError(
                     f'outputs of GPRegressor must be "auto" or "shared" for fit_table, which reads {rows.n_targets} '
-                    'targets together; got "independent". Or fit one target at a time.'
+                    f'targets together; got "{self.outputs}". Or fit one target at a time.'
                 )
             return rows
 
@@ -471,6 +479,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         arguments = Arguments.of(self)
         X = model_inputs(self, X, reset=True, min_rows=2)
         arguments = replace(arguments, predict_at=points_to_predict(self, predict_at))
+        if self._correlates(y):
+            self._refuse_with_correlated(validation=validation, exposure=exposure, offset=offset, predict_at=predict_at)
+            arguments, X, y, stacking = stacked(arguments, X, observed_cells(y, len(X)))
+            self._take(fit_rows(arguments, X, y, None, checkpoint), one_target=True, stacking=stacking)
+            return
         y, beside = self._known_of(arguments.likelihood, y, len(X), exposure, offset)
         if self._fits_apart(y):
             self._take_outputs(fit_outputs(arguments, X, y, validation, checkpoint, beside))
@@ -490,6 +503,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             return y, beside
         y, limits = split_limits(intake.targets(y, n_rows, finite=False))
         return y, replace(beside, limits=torch.from_numpy(limits))
+
+    def _correlates(self, y: Any) -> bool:
+        """Whether the targets are several outputs of one model that correlates them."""
+        return self.outputs == "correlated" and np.ndim(y) == 2 and np.shape(y)[1] > 1
+
+    @staticmethod
+    def _refuse_with_correlated(**given: object) -> None:
+        for name, value in given.items():
+            if value is not None:
+                raise InvalidInputError(f'{name} of GPRegressor must be None with outputs="correlated".')
 
     def _fits_apart(self, y: np.ndarray) -> bool:
         """Whether the targets are several outputs with hyperparameters of their own."""
@@ -588,17 +611,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             )
         return model.student.weights(model.noise_variance).double().cpu().numpy()
 
-    def _predictor(self, hyperparameters: Hyperparameters = "learned") -> Predictor:
+    def _predictor(self, hyperparameters: Hyperparameters = "learned") -> Predictor | CorrelatedPredictor:
         """Return what answers after a fit."""
         check_is_fitted(self, "posterior_")
         names = getattr(self, "feature_names_in_", None)
         units = self.scaling_, self.target_transform_
         learned = Predictor(self.posterior_, *units, self.likelihood_, self._one_target, fitted_encoder(self), names)
-        if hyperparameters == "learned":
-            return learned
-        return mixture_predictor(learned, self.inference_, self.optimizer_)
+        if hyperparameters != "learned":
+            learned = mixture_predictor(learned, self.inference_, self.optimizer_)
+        return learned if self._stacking is None else CorrelatedPredictor(learned, self._stacking)
 
-    def _answering(self, X: Any, hyperparameters: Hyperparameters) -> tuple[Predictor, np.ndarray]:
+    def _answering(
+        self, X: Any, hyperparameters: Hyperparameters
+    ) -> tuple[Predictor | CorrelatedPredictor, np.ndarray]:
         """Return what answers, before or after a fit, and points as it takes them."""
         if hyperparameters == "learned" and not hasattr(self, "posterior_"):
             return prior_predictor(copy.copy(self), X)
@@ -664,7 +689,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         std : ndarray of the same shape
             Standard deviation, if ``return_std``.
         cov : ndarray of shape (m, m) or (m, m, n_targets)
-            Covariance, if ``return_cov``.
+            Covariance, if ``return_cov``; of correlated targets (m, n_targets, m, n_targets), across all of them.
         parts : UncertaintyParts of two ndarrays with the shape of std
             Parts of the standard deviation, if ``return_parts``.
 
@@ -1144,9 +1169,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     # -------------------------------------------------------------- what a fit leaves
 
-    def _take(self, fitted: Fitted, *, one_target: bool) -> None:
+    def _take(self, fitted: Fitted, *, one_target: bool, stacking: Stacking | None = None) -> None:
         """Set the attributes from the result of a fit."""
-        self._models = ()
+        self._models, self._stacking = (), stacking
         self._keep_arguments(fitted.likelihood)
         self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
         plan = None if fitted.plan is None else fitted.plan.in_units(fitted.scaling.typical_y_scale)
@@ -1173,12 +1198,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         self.noise_variance_ = read.noise_variance.cpu().numpy() if read.noise_is_known else float(read.noise_variance)
         if read.student is not None:
             self.noise_variance_ = read.student.variance
+        if self._stacking is not None:
+            self.noise_variance_ = self._stacking.noise_variance(posterior, scaling)
         self.solver_ = posterior.solver_name()
         self.engine_ = posterior.engine_name()
 
     def _take_outputs(self, models: Sequence[Self]) -> None:
         """Set the attributes from fitted estimators of one output each, in the order of the outputs."""
-        self._models, self._one_target = tuple(models), False
+        self._models, self._stacking, self._one_target = tuple(models), None, False
         for name in _OF_EACH:
             setattr(self, name, tuple(getattr(one, name) for one in models))
 
@@ -1189,8 +1216,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         return self._models or (self,)
 
     @property
-    def outputs_(self) -> Literal["independent", "shared"]:
-        """Whether each output has hyperparameters of its own, or several share them."""
+    def outputs_(self) -> Literal["independent", "shared", "correlated"]:
+        """Whether each output has hyperparameters of its own, several share them, or one model correlates them."""
+        if self._stacking is not None:
+            return "correlated"
         return "independent" if all(one.posterior_.n_targets == 1 for one in self.estimators_) else "shared"
 
     def describe(self) -> str:

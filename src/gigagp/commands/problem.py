@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from gigagp.commands import options
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.answers.correlated import require_apart
 from gigagp.estimators.saving.persistence import load_notes
 from gigagp.tables.files import CsvStyle, Table, find_column, read_columns
 from gigagp.tables.files.table import find_columns
@@ -79,6 +80,7 @@ def known_target(model: Path, target: str | None) -> str:
 
 def require_one_target(regressor: GPRegressor, path: Path) -> None:
     """Refuse a saved model of several targets, which do not have one column of true values."""
+    require_apart(regressor, f"This command, of the model {path},")
     count = sum(one.posterior_.n_targets for one in regressor.estimators_)
     if count > 1:
         msg = f"the model of this command must have one target; {path} has {count}. Save one of its estimators_."

@@ -16,7 +16,7 @@ from gigagp.estimators.estimator import Estimator
 from gigagp.inference import Exact, Inference, Vecchia
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.kernels import Constant, Kernel, Matern, White
+from gigagp.kernels import Constant, Kernel, Matern, Outputs, White
 from gigagp.kernels.stationary import require_taken
 from gigagp.kernels.units import Units
 from gigagp.model.likelihoods import AUTO, Gaussian, Likelihood, resolve_likelihood
@@ -339,9 +339,12 @@ def start_noise(noise_variance: Any, kernel: Kernel, n_rows: int) -> torch.Tenso
 
 
 def has_white_term(kernel: Kernel) -> bool:
-    """Whether the kernel adds the same white noise to every row; `White` times a function of the inputs does not."""
+    """Whether the kernel adds white noise to every row, the same one or one for each output.
+
+    `White` times a function of the inputs does not.
+    """
     return any(
-        any(leaf.is_white for leaf in term) and all(isinstance(leaf, White | Constant) for leaf in term)
+        any(leaf.is_white for leaf in term) and all(isinstance(leaf, White | Constant | Outputs) for leaf in term)
         for term in kernel.terms()
     )
 

@@ -64,6 +64,7 @@ class FittedEstimator(Estimator, Protocol):
     _arguments: dict[str, Any]
     _likelihood: Likelihood
     _models: tuple[Any, ...]
+    _stacking: Any
 
     @property
     def estimators_(self) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.answers.correlated import require_apart
 from gigagp.estimators.answers.outputs import columns_of
 from gigagp.estimators.arguments import Arguments, known_noise
 from gigagp.estimators.fitting import fit_rows
@@ -61,6 +62,8 @@ def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, metho
     if refit:
         _check_refit(estimator, method)
     X = model_inputs(estimator, X, reset=False)
+    if estimator._stacking is not None:
+        estimator._stacking, X, y = estimator._stacking.further(X, y, f"y of {method}")
     posterior, estimator.target_transform_ = _with_rows(estimator, X, y, noise_variance, method)
     estimator._adopt(posterior, estimator.scaling_)
     if refit:
@@ -77,6 +80,7 @@ def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, metho
 
 def _check_refit(estimator: Any, method: str) -> None:
     """Refuse to learn again where nothing would be learned, or from other columns."""
+    require_apart(estimator, f"refit of {method}")
     if estimator.optimizer is None:
         msg = f"refit of {method} must be False for an estimator with optimizer=None, which learns nothing."
         raise InvalidInputError(msg)

@@ -18,7 +18,7 @@ from gigagp.runtime.duration import in_words
 from gigagp.settings.fields import Words, checked
 
 #: Argument for several outputs of one estimator.
-OutputsChoice = Literal["auto", "independent", "shared"]
+OutputsChoice = Literal["auto", "independent", "shared", "correlated"]
 #: Largest number of outputs that ``"auto"`` gives hyperparameters of their own, and of rows times outputs.
 SEPARATE_OUTPUTS, SEPARATE_CELLS = 50, 20_000
 
@@ -87,8 +87,10 @@ def resolve_inference(
     return Automatic(deadline, all_rows)
 
 
-def resolve_outputs(outputs: OutputsChoice, n_rows: int, n_outputs: int) -> Literal["independent", "shared"]:
-    """Return whether each output has hyperparameters of its own, or all share them.
+def resolve_outputs(
+    outputs: OutputsChoice, n_rows: int, n_outputs: int
+) -> Literal["independent", "shared", "correlated"]:
+    """Return whether each output has hyperparameters of its own, all share them, or one model correlates them.
 
     Fits apart cost as many times as much as one fit. ``"auto"`` makes them for up to 50 outputs and 20,000 numbers in
     them.

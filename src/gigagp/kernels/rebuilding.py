@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from gigagp.errors import InvalidInputError
 from gigagp.kernels.arguments import StationaryOptions
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.composite import Composite
+from gigagp.kernels.elementary import Constant, White
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.serialization import assembled
 
@@ -43,6 +46,19 @@ def rebuilt(kernel: Kernel, changes: Mapping[str, Any]) -> Kernel:
     else:
         described = {name: value for name, value in kernel.to_dict().items() if name not in ("kernel", "n_inputs")}
         found = assembled(type(kernel), {**described, **changes}, kernel.n_inputs if isinstance(kernel, Leaf) else None)
+    return found
+
+
+def beside_others(kernel: Kernel, n_inputs: int) -> Kernel:
+    """Return a kernel of ``n_inputs`` inputs, unbound, for tables with further columns behind these."""
+    if isinstance(kernel, Composite):
+        return kernel.with_parts(tuple(beside_others(part, n_inputs) for part in kernel.parts))
+    if not isinstance(kernel, Leaf):
+        raise InvalidInputError(f"A kernel of one of several columns must be made of leaves; got {kernel!r}.")
+    found = copy.copy(kernel)
+    found._n_inputs = None
+    if found._columns is None and not isinstance(kernel, Constant | White):
+        found._columns = tuple(range(n_inputs))
     return found
 
 

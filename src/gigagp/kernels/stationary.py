@@ -19,6 +19,7 @@ from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.fused import Profile
 from gigagp.kernels.geometry import MetricName, geometry_of
 from gigagp.kernels.leaf import Hyperparameter, Leaf
+from gigagp.kernels.outputs import Outputs
 from gigagp.kernels.spectral import tail_probabilities
 from gigagp.kernels.units import Unit, Units
 from gigagp.settings.fields import checked
@@ -330,6 +331,11 @@ def require_taken(kernel: Kernel, X: Tensor | np.ndarray, names: Sequence[str] |
 def require_own_units(kernel: Kernel) -> None:
     """Refuse a kernel whose numbers are those of the standardized problem, where there are no degrees."""
     for leaf in kernel.leaves():
+        if isinstance(leaf, Outputs):
+            raise InvalidInputError(
+                'hyperparameter_units of GPRegressor must be "own" with kernels.Outputs, whose column is the number of '
+                'an output; got "standardized".'
+            )
         if isinstance(leaf, StationaryKernel) and leaf.metric == "haversine":
             raise InvalidInputError(
                 'hyperparameter_units of GPRegressor must be "own" with metric="haversine", whose inputs are degrees; '

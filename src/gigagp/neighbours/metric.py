@@ -26,8 +26,8 @@ class Metric:
     For one stationary kernel these are the inputs in units of the lengthscales, for `gigagp.kernels.Periodic` points on
     circles, for a product the coordinates of all factors. In a sum the part with the shortest scale on a sample of the
     rows decides, among parts with at least a hundredth of the variance: what varies slowly is known from any rows in
-    the vicinity. A kernel without such parts, such as one of your own, uses the inputs themselves. Several outputs are as
-    far from each other as they correlate at one place, in all parts together.
+    the vicinity. A kernel without such parts, such as one of your own, uses the inputs themselves. Outputs are nearer
+    to each other the more they correlate at one place, in all parts together.
     """
 
     def __init__(self, kernel: Kernel, X: Tensor) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from gigagp.kernels import Kernel, Sum, White
+from gigagp.kernels import Kernel, Outputs, Product, Sum, White
 from gigagp.model.model import NOISE
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.space import ParameterSpace
@@ -65,7 +65,9 @@ def _shared_inputs(kernel: Kernel) -> int:
 def _white_terms(kernel: Kernel) -> list[str]:
     """Return the names of variances that act as noise on every row, like the model's own noise variance."""
     if isinstance(kernel, Sum):
-        return [f"{i}.variance" for i, part in enumerate(kernel.parts) if isinstance(part, White)]
+        return [f"{i}.{name}" for i, part in enumerate(kernel.parts) for name in _white_terms(part)]
+    if isinstance(kernel, Product) and {type(part) for part in kernel.parts} == {White, Outputs}:
+        return [f"{i}.variance" for i, part in enumerate(kernel.parts)]
     return ["variance"] if isinstance(kernel, White) else []
 
 

@@ -14,6 +14,7 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.answers.correlated import require_apart
 from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.model.likelihoods import Logistic, Probit
 from gigagp.tables import intake
@@ -114,6 +115,7 @@ class View:
         self.regressor: FittedEstimator = getattr(model, "latent_", model)
         if getattr(self.regressor, "posterior_", None) is None:
             raise InvalidInputError("model of a picture must be fitted.")
+        require_apart(self.regressor, "A picture")
         self.is_classifier = hasattr(model, "latent_")
         places = [(one, place) for one in self.regressor.estimators_ for place in range(one.posterior_.n_targets)]
         if not 0 <= target < len(places):

@@ -279,8 +279,8 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
 def _outputs_term(kernel: Outputs, left: Tensor, right: Tensor, derivatives: bool) -> Term:
     """Return the inner products of the outputs' loadings.
 
-    The derivatives by the covariance of two outputs need the sum over their rows, for each pair: a product of a function
-    of the left point and one of the right point, each of which tells one output.
+    The derivatives by the covariance of two outputs need the sum over their rows, for each pair: a product of a
+    function of the left point and one of the right point, each of which tells one output.
     """
     e, f = (kernel.scale(points) for points in (left, right))
     inputs, k = e.shape[1], kernel.n_outputs

@@ -31,6 +31,8 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
     tensors, posterior_header = posterior.state()
     for name in SCALES:
         tensors[f"scaling.{name}"] = torch.from_numpy(np.ascontiguousarray(getattr(estimator.scaling_, name)))
+    if estimator._stacking is not None:
+        tensors |= {f"stacking.{name}": value for name, value in estimator._stacking.state().items()}
     tensors[NOISE] = posterior.model.noise_variance.double().cpu()
     tensors |= {name: posterior.model.parameters()[name] for name in posterior.model.likelihood_names()}
     settings = {

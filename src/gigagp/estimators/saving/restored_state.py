@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import GigaGPWarning, ModelFileError, warn
+from gigagp.estimators.answers.correlated import Stacking
 from gigagp.estimators.arguments import has_white_term, resolve_device
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.estimators.estimator import Estimator, FittedEstimator
@@ -106,11 +107,14 @@ def states_of(tensors: dict[str, Tensor], header: dict[str, Any]) -> list[tuple[
 def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, Any], custom: Custom = NOTHING) -> E:
     """Return the estimator that `fitted_to_state` described; states that are not valid are refused."""
     _HEADER(header, "the header")
-    scaling = _scaling(tensors)
+    scaling, stacking = _scaling(tensors), _stacking(tensors)
     d, t = len(scaling.x_scale), len(scaling.y_scale)
+    n_own = d if stacking is None else d - stacking.n_outputs
+    if n_own < 1:
+        raise ModelFileError(f"its tensor 'stacking.scale' must have fewer than {d} outputs; got {d - n_own}.")
     # for files of versions that only had standardized units
     settings: dict[str, Any] = {"hyperparameter_units": "standardized"}
-    settings |= {name: from_plain(value, custom, d) for name, value in header["settings"].items()}
+    settings |= {name: from_plain(value, custom, n_own) for name, value in header["settings"].items()}
     estimator = cls(**settings)
     device = _device(estimator)
     likelihood = resolve_likelihood(header.get("likelihood", estimator.likelihood))
@@ -130,13 +134,16 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     estimator.target_transform_ = target_transform.restored(header, t, may_transform=may_transform)
     if estimator._one_target and t != 1:
         raise ModelFileError(f"the header.one_target must be false for {t} targets.")
-    _set_columns(estimator, header, d)
+    _set_columns(estimator, header, n_own)
     moved = {name: value.to(device) for name, value in tensors.items()}
     own = custom.classes(Inference)  # type: ignore[type-abstract]  # only used in comparisons
     posterior = restore_posterior(header["posterior"], moved, saved, own)
     _check_answer(posterior)
     estimator._keep_arguments(saved.likelihood)
+    estimator._stacking = stacking
     estimator._adopt(posterior, scaling)
+    if stacking is not None and model.noise_is_known:
+        estimator.noise_variance = estimator._arguments[NOISE] = estimator.noise_variance_
     return estimator
 
 
@@ -150,6 +157,22 @@ def _scaling(tensors: dict[str, Tensor]) -> Scaling:
     }
     check_tensors(part(tensors, "scaling."), fields, {})
     return Scaling(*(tensors.pop(f"scaling.{name}").numpy() for name in SCALES))
+
+
+def _stacking(tensors: dict[str, Tensor]) -> Stacking | None:
+    """Take how correlated outputs are stacked out of the tensors of a file; None where there are none."""
+    own = part(tensors, "stacking.")
+    if not own:
+        return None
+    for name in own:
+        tensors.pop(f"stacking.{name}")
+    fields = {
+        "centre": Field("k", "float64"),
+        "scale": Field("k", "float64", positive),
+        "observed": Field("n k", "uint8"),
+    }
+    check_tensors(own, fields, {})
+    return Stacking(own["centre"].numpy(), own["scale"].numpy(), own["observed"].numpy() != 0)
 
 
 def _model(tensors: dict[str, Tensor], header: dict[str, Any], custom: Custom, scaling: Scaling) -> Model:

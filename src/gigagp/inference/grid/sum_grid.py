@@ -59,8 +59,8 @@ def check_terms(kernel: Kernel) -> None:
     for leaf in kernel.leaves():
         if isinstance(leaf, Outputs):
             raise InvalidInputError(
-                f"kernel of grid inference must be a function of numbers; got {leaf!r}, of the number of an output. Use "
-                'inference="auto", inference.Vecchia or inference.Iterative.'
+                f"kernel of grid inference must be a function of numbers; got {leaf!r}, of the number of an output. "
+                'Use inference="auto", inference.Vecchia or inference.Iterative.'
             )
         if "lengthscale" in leaf.shapes:
             leaf.lengths()  # refuses metrics without a lengthscale along each input

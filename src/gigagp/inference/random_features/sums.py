@@ -15,7 +15,6 @@ from torch import Tensor
 
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.weight_space import RowSums
-from gigagp.kernels import Kernel
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.features import count_columns
 from gigagp.model.model import Model
