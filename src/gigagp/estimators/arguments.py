@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -50,6 +51,7 @@ class Arguments:
     job: str = ""  # what the fit is of, for its progress; empty for all targets
     keeps_checkpoint: bool = False  # whether it stays after the fit, as a part of a larger one
     predict_at: np.ndarray | None = None  # points that are to be predicted, if they are known, encoded
+    shown: Callable[[int], str] | None = None  # how messages name a target, where rows are not those of the user
 
     @property
     def chooses_likelihood(self) -> bool:

@@ -51,7 +51,13 @@ def stacked(arguments: Arguments, X: np.ndarray, Y: np.ndarray) -> tuple[Argumen
     if not isinstance(mean, ZeroMean):  # the first output has the constant, and the others what they differ by
         slopes = range(d) if isinstance(mean, LinearMean) and mean.columns is None else getattr(mean, "columns", ())
         mean = LinearMean((*slopes, *columns[1:]))
-    found = replace(arguments, estimator=one, mean=mean)
+    cells = np.argwhere(stacking.observed)
+
+    def shown(number: int) -> str:
+        row, output = cells[number]
+        return f"{Y[row, output]:.3g} of output {output} in row {row}"
+
+    found = replace(arguments, estimator=one, mean=mean, shown=shown)
     return found, stacking.points(X, stacking.observed), stacking.targets(Y, stacking.observed), stacking
 
 

@@ -344,12 +344,12 @@ class _Held(_Job):
         return _Begun(*found, transform, choice, averages, least_noise)
 
     def _rows(self) -> poor_fits.Rows:
-        problem, y = self.problem, self.y
+        problem, y, shown = self.problem, self.y, self.arguments.shown
         Y = y.reshape(len(y), -1)
         return poor_fits.Rows(
             len(y),
             lambda: Y,
-            lambda row, column: f"{Y[row, column]:.3g} in row {row}",
+            lambda row, column: f"{Y[row, column]:.3g} in row {row}" if shown is None else shown(row),
             lambda some: problem.table_of(problem.X[some], y[some]),
         )
 
