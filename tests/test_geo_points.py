@@ -28,6 +28,9 @@ def geopandas():
     return pytest.importorskip("geopandas", reason='the extra "geo" is not installed')
 
 
+FAR = uneven(60) + np.array([5e5, 5e6])
+
+
 def frame_of(geopandas, X, crs=None, **columns):
     return geopandas.GeoDataFrame(columns, geometry=geopandas.points_from_xy(X[:, 0], X[:, 1]), crs=crs)
 
@@ -228,6 +231,17 @@ def test_searches_and_pipelines_take_it():
         (lambda X, y: geo.Kriging().fit(X[:0], y[:0]), "must have rows; got none"),
         (lambda X, y: geo.Kriging().fit({"x": [], "y": [], "z": []}, "z"), "must have rows; got none"),
         (lambda X, y: geo.Kriging().fit(X, "z"), "names the column 'z' of an array"),
+        (lambda X, y: geo.Kriging().fit({"x": [0.0, 1.0], "y": [0.0, 1.0], "z": np.eye(2)}, "z"), "got shape (2, 2)"),
+        (lambda X, y: geo.Kriging(crs=4807).fit({"lon": [1.0, 2.0], "lat": [1.0, 2.0], "z": [1, 2]}, "z"), "in grad"),
+        (lambda X, y: geo.Kriging(fixed_model()).fit(X, y).predict(resolution="a"), "one along x and one along y"),
+        (lambda X, y: geo.Kriging(fixed_model()).fit(X, y).predict(resolution=1, bounds="a"), "(west, south, east"),
+        (lambda X, y: geo.Kriging(fixed_model()).fit(X, y).predict(x="a", y=[0.0]), "finite numbers along one axis"),
+        (
+            lambda X, y: (
+                geo.Kriging(fixed_model(), crs=UTM).fit(X + np.array([5e5, 5e6]), y).predict({"lon": [0], "lat": [91]})
+            ),
+            "Row 0 of the points of Kriging",
+        ),
         (lambda X, y: geo.Kriging().fit("stations.csv", y), "got the text 'stations.csv'"),
         (lambda X, y: geo.Kriging(covariates="elevation").fit(X, y), "must be a list of names"),
         (lambda X, y: geo.Kriging(fixed_model()).fit(X, y).predict(X[:0]), "must have rows; got none"),
@@ -265,3 +279,27 @@ def test_swapped_coordinates_are_refused(geopandas):
     assert np.isfinite(small.predict([[5.1, 52.0]])).all(), "a made-up plane may have any numbers"
     with pytest.raises(InvalidInputError, match="inside if x and y are swapped"):
         geo.Kriging(gp).fit({"lon": X[:, 1], "lat": X[:, 0] + 90, "z": z}, "z")
+
+
+def test_a_raster_or_another_system_is_no_table_of_places(geopandas):
+    xarray = pytest.importorskip("xarray")
+    X, y = rows(20)
+    with pytest.raises(InvalidInputError, match="must be a table or an array, and not a raster"):
+        geo.Kriging().fit(xarray.DataArray(np.zeros((2, 2)), dims=("y", "x")), y)
+    with pytest.raises(InvalidInputError, match="must be that of the GeoDataFrame"):
+        geo.Kriging(crs=4326).fit(frame_of(geopandas, X, UTM, z=y), "z")
+    assert geo.Kriging(fixed_model(), crs=UTM).fit(frame_of(geopandas, X, UTM, z=y), "z").places.crs == UTM
+
+
+def test_the_mean_over_a_sliver_is_the_value_within_it(geopandas):
+    shapely = pytest.importorskip("shapely")
+    X, y = rows()
+    model = geo.Kriging(fixed_model()).fit(X, y)
+    sliver = shapely.Polygon([(0, 0), (90, 150), (300, 200), (300, 200.0000001), (90, 150.0000001)])
+    found = model.block_means(geopandas.GeoSeries([sliver]))
+    middle = np.array([[sliver.representative_point().x, sliver.representative_point().y]])
+    expected = model.predict(middle, return_std=True)
+    np.testing.assert_allclose(found[["mean", "std"]].to_numpy()[0], np.ravel(expected), rtol=1e-9)
+    for bad in (None, shapely.Polygon([(0, 0), (1, 1), (2, 2)])):
+        with pytest.raises(InvalidInputError, match="must be polygons with an area"):
+            model.block_means(geopandas.GeoSeries([bad]))

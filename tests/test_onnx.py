@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -42,10 +44,17 @@ def rows(n=120, seed=0):
     return X, 50 + 10 * (np.sin(2 * X[:, 0]) + (X[:, 2] - 2e4) / 600) + rng.normal(size=n)
 
 
-def fitted(kernel, how, *, mean="constant", targets=1, **options):
+AUGMENTED = inference.QuadruplyStochastic(n_basis=20, basis="inducing", augment=True)
+
+
+class OwnSum(kernels.Sum):
+    """A sum of a class that the graph does not know."""
+
+
+def fitted(kernel, how, *, mean="constant", targets=1, noise=1.0, **options):
     X, y = rows()
     y = y if targets == 1 else np.stack([y, 3 - y**2], 1)
-    gp = GPRegressor(kernel, how, mean=mean, optimizer=None, noise_variance=1.0, **options)
+    gp = GPRegressor(kernel, how, mean=mean, optimizer=None, noise_variance=noise, **options)
     return gp.fit(X, y)
 
 
@@ -143,6 +152,13 @@ def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
         (lambda: fitted(kernels.Matern(metric="rotated", columns=[0, 1]), inference.Exact()), None),
         (lambda: fitted(kernels.Matern(1.5), inference.Exact(), target_transform="log"), "or a target_transform"),
         (lambda: fitted(kernels.Matern(1.5), inference.Exact(), likelihood="student-t"), "another likelihood"),
+        (lambda: fitted(kernels.Matern(1.5), inference.Exact(), encode="auto"), 'a fit with encode="auto" has not'),
+        (lambda: fitted(kernels.Matern(1.5), inference.Exact(), noise=np.ones(120)), "a noise variance for each row"),
+        (lambda: fitted(OwnSum(kernels.Matern(1.5), 1.0), inference.Exact()), "the kernel OwnSum has not"),
+        (
+            lambda: fitted(kernels.Matern(1.5), AUGMENTED),
+            "a quadruply stochastic posterior has not",
+        ),
     ],
 )
 def test_what_has_no_graph_is_refused(make, match, tmp_path):
@@ -162,3 +178,22 @@ def test_large_exact_fits_and_missing_folders_are_refused(tmp_path):
         export(gp, tmp_path / "nowhere" / "model.onnx")
     with pytest.raises(InvalidInputError, match="dtype of export"):
         export(gp, tmp_path / "model.onnx", dtype="float16")
+
+
+def test_without_onnx_the_error_says_how_to_install_it(tmp_path, monkeypatch):
+    gp = fitted(kernels.Matern(1.5), inference.Exact())
+    monkeypatch.setitem(sys.modules, "onnx.reference", None)
+    with pytest.raises(InvalidInputError, match=r'pip install "gigagp\[onnx\]"'):
+        export(gp, tmp_path / "model.onnx")
+
+
+def test_noise_that_depends_on_the_inputs_is_refused_where_it_is_asked_for(tmp_path):
+    gp = fitted(kernels.Matern(1.5) + kernels.White(1.0) * kernels.Linear(), inference.Exact())
+    with pytest.raises(InvalidInputError, match="noise that depends on the inputs has not"):
+        export(gp, tmp_path / "model.onnx", include_noise=True)
+    export(gp, tmp_path / "model.onnx")
+    X = rows()[0][:9]
+    mean, std = gp.predict(X, return_std=True)
+    found = answers(tmp_path / "model.onnx", X)
+    np.testing.assert_allclose(found[0], mean, rtol=1e-6)
+    np.testing.assert_allclose(found[1], std, rtol=1e-5)

@@ -190,3 +190,36 @@ def test_a_kernel_of_your_own():
     assert not kernel.has_features()
     with pytest.raises(InvalidInputError, match=r"features of \['Cosine'\]"):
         kernel.draw_features(10, 2, torch.Generator())
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: RBF().bind(2).bind(3), "is bound to data with 2 columns; got 3"),
+        (lambda: RBF().bind(0), "needs data with at least one column; got 0"),
+        (lambda: RBF().n_active, "is not bound to data yet"),
+        (lambda: RBF().bind(2).with_input_weights([1.0]), "input_weights of RBF must be 2 positive numbers"),
+        (lambda: RBF().bind(2).with_input_weights([1.0, 0.0]), "input_weights of RBF must be 2 positive numbers"),
+        (lambda: RBF().bind(1).with_input_weights([1.0], [np.nan]), "input_origin of RBF must be 1 finite numbers"),
+        (lambda: Linear(centre="middle"), "centre of Linear must be a number or a list of numbers; got 'middle'"),
+        (lambda: Linear(centre=[np.inf]), "centre of Linear must be finite"),
+        (lambda: Linear(centre=[]), "centre of Linear must be finite"),
+        (lambda: Linear(centre=[1.0, 2.0]).bind(3).diagonal(points(4, 3)), "centre of Linear must be one number or 3"),
+    ],
+)
+def test_what_no_kernel_can_be_is_refused(make, words):
+    with pytest.raises(InvalidInputError, match=words):
+        make()
+
+
+def test_values_of_a_kernel_cannot_be_set():
+    kernel = RBF(2.0).bind(1)
+    with pytest.raises(AttributeError, match="lengthscale of RBF cannot be set"):
+        kernel.lengthscale = 3.0
+    assert kernel.lengthscale.tolist() == [2.0]
+
+
+def test_only_numbers_and_kernels_are_added_and_multiplied():
+    for act in (lambda: RBF() + None, lambda: None + RBF(), lambda: RBF() * None, lambda: None * RBF()):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            act()

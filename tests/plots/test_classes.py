@@ -263,3 +263,21 @@ def no_open_figures():
     from matplotlib import pyplot
 
     pyplot.close("all")
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_curves_of_three_classes_are_their_probabilities(given):
+    gp = fitted(FRAME[["u"]], THREE)
+    rows = (FRAME[["u"]][:20], THREE[:20]) if given else ()
+    ax = gp.plot(*rows, resolution=9, lower=-1.0, upper=1.0).axes[0]
+    assert words(ax) == ["a", "b", "c"]
+    assert tuple(np.round(ax.get_xlim(), 12)) == (-1.0, 1.0)
+    lines = ax.lines[:3]
+    np.testing.assert_allclose([line.get_xdata() for line in lines], [np.linspace(-1, 1, 9)] * 3, atol=1e-12)
+    expected = gp.predict_proba(pd.DataFrame({"u": np.linspace(-1, 1, 9)}))
+    np.testing.assert_allclose([line.get_ydata() for line in lines], expected.T, rtol=1e-6)
+    # a row of ticks for each class, below zero
+    X_of, labels = (FRAME["u"][:20], THREE[:20]) if given else (FRAME["u"], THREE)
+    ticks = [one for one in ax.collections if len(one.get_paths()) and one.get_paths()[0].vertices[:, 1].max() < 0]
+    counts = [int(((labels == name) & (np.abs(X_of) <= 1)).sum()) for name in "abc"]
+    assert [len(one.get_paths()) for one in ticks] == [count for count in counts if count]

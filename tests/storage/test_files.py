@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -183,3 +184,59 @@ def test_kills_at_any_moment_leave_nothing_behind(tmp_path):
         with replacing(tmp_path / name) as file:  # the next write removes a file with a temporary name
             file.write(b"")
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("absent", ["nameless files", "locks", "modes"])
+def test_where_the_system_lacks_something_files_are_still_whole_or_absent(tmp_path, monkeypatch, absent):
+    if absent != "modes":
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    if absent == "locks":  # Windows
+        monkeypatch.setattr(files, "fcntl", None)
+    if absent == "modes":
+        monkeypatch.delattr(os, "fchmod", raising=False)
+    path = tmp_path / "f"
+    for content in (b"old", b"new"):
+        with replacing(path) as file:
+            file.write(content)
+        assert path.read_bytes() == content
+
+    def replace(*_):
+        raise PermissionError("another program has it open")
+
+    def write():
+        with replacing(path) as file:
+            file.write(b"half")
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(PermissionError, match="another program"):
+        write()
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
+def test_a_disk_that_cannot_flush_fails_and_one_that_need_not_does_not(tmp_path, monkeypatch, number, fails):
+    def fsync(descriptor):
+        raise OSError(number, "no flush")
+
+    def write():
+        with replacing(tmp_path / "f") as file:
+            file.write(b"new")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    if fails:
+        with pytest.raises(OSError, match="no flush"):
+            write()
+        assert list(tmp_path.iterdir()) == []
+    else:
+        write()
+        assert (tmp_path / "f").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("a\0b", "NUL character"), ("", "a file name is needed"), (3, "path must")]
+)
+def test_names_of_no_file_are_refused(name, words, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match=words):
+        check_folder(name)

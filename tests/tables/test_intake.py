@@ -194,6 +194,7 @@ def test_cells_that_are_no_numbers_are_named(cell, message):
         (X + 1j, "real numbers; got complex128. Complex"),
         (torch.from_numpy(X + 1j), "real numbers; got torch.complex128. Complex"),
         (torch.empty(3, 2, device="meta"), "device meta, which has a shape but no data"),
+        ([[1.0, "a"], [2.0]], "Rows must have the same number of cells"),
         (X.view([("a", "f8"), ("b", "f8")]), "records"),
         (FRAME.assign(day=pd.Timestamp("2020-01-01")), "dates .* in column 'day', row 0"),
         (FRAME.assign(day=pd.Timestamp("2020-01-01", tz="Europe/Berlin")), "type Timestamp in column 'day', row 0"),
@@ -286,3 +287,31 @@ def test_the_layout_of_a_table_changes_no_bit():
     right = answers(X, y)
     for table, targets in ((np.asfortranarray(X), y), (X, np.asfortranarray(y)), (scipy.sparse.csc_array(X), y)):
         assert np.array_equal(answers(table, targets), right)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")  # a word of torch about its own support
+@pytest.mark.parametrize("layout", ["to_sparse_coo", "to_sparse_csr"])
+def test_a_sparse_tensor_is_the_dense_one(layout):
+    values = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
+    np.testing.assert_array_equal(intake.numbers(getattr(values, layout)(), "X"), values.numpy())
+    wide = torch.sparse_coo_tensor(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0), (400, 100_000))
+    with pytest.raises(MemoryBudgetError, match="needs 640,000,000 bytes"):
+        intake.numbers(wide, "X", memory_budget="100MiB")
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [(np.zeros((3, 2, 2)), r"must have shape \(n,\) or \(n, n_targets\)"), (np.zeros((3, 0)), "n_targets")],
+)
+def test_targets_of_another_shape_are_refused(y, words):
+    with pytest.raises(InvalidInputError, match=words):
+        intake.targets(y)
+
+
+def test_an_object_that_fails_to_become_an_array_is_refused():
+    class Odd:
+        def __array__(self, dtype=None, copy=None):
+            raise RuntimeError("no")
+
+    with pytest.raises(InvalidInputError, match="X must be an array"):
+        intake.numbers(Odd(), "X")

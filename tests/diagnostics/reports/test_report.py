@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import warnings
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ import pytest
 
 import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
+from gigagp.diagnostics.report import assessment
 from gigagp.diagnostics.report.page import Picture
 from gigagp.errors import FitWarning, InvalidInputError
 from gigagp.estimators.answers.predictor import Predictor
@@ -284,3 +286,41 @@ def test_a_browser_shows_it_without_an_error_or_a_request(page, tmp_path, width)
     count = len([1 for name, _ in Reader(page).tags if name == "img"])
     assert title == f'{{"wide":false,"broken":0,"asked":0,"images":{count}}}'
     assert "CONSOLE" not in seen.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["Few errors are small, and few are large", 'large, which likelihood="student-t" or a target_transform'],
+)
+def test_errors_of_another_shape_than_predicted(words):
+    """Intervals of 50 % and of 95 % are wrong on different sides."""
+    view, shares = SimpleNamespace(adds_noise=True), {0.5: 0.4, 0.95: 1.0}
+    found = SimpleNamespace(
+        share_inside=lambda level: shares[level] if "Few" in words else {0.5: 0.6, 0.95: 0.9}[level]
+    )
+    sides = {0.5: "too narrow", 0.95: "too wide"} if "Few" in words else {0.5: "too wide", 0.95: "too narrow"}
+    (text,) = assessment._about_intervals(view, found, sides)
+    assert words in text
+    assert f"50 % contain {40 if 'Few' in words else 60}" in text
+
+
+@pytest.mark.parametrize(
+    ("sure", "right", "words"),
+    [
+        (0.99, 0.6, "The model is too sure: its confidence is 99.0 % and its accuracy 60.0 %"),
+        (0.6, 0.99, "The model is not sure enough"),
+        (0.6, 0.4, "no better than always predicting the most frequent class"),
+        (0.8, 0.8, "No test row has the class c"),
+    ],
+)
+def test_probabilities_that_are_not_to_be_trusted(monkeypatch, sure, right, words):
+    monkeypatch.setattr(assessment, "about_the_fit", lambda view: [])
+    codes = np.arange(200) % 2
+    chosen = np.where(np.arange(200) < 200 * right, codes, 1 - codes)
+    probability = np.full((200, 3), (1 - sure) / 2)
+    probability[np.arange(200), chosen] = sure
+    found = assessment.of_classes(None, np.array(["a", "b", "c"]), codes, probability)
+    assert words in " ".join(found.cautions)
+    assert dict((name, value) for name, value, _ in found.scores)["accuracy"].startswith(f"{100 * right:.1f} %")
+    few = assessment.of_classes(None, np.array(["a", "b", "c"]), codes[:20], probability[:20])
+    assert "only 20 test rows" in " ".join(few.cautions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -12,10 +13,11 @@ from torch import Tensor
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
-from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.errors import InvalidInputError, MemoryBudgetError, ModelFileError
 from gigagp.inference.grid.iterative import SlopesSystem, iterative_system
 from gigagp.inference.grid.likelihood import GridLikelihood
-from gigagp.inference.grid.sum_grid import sum_columns
+from gigagp.inference.grid.settings import GridSettings
+from gigagp.inference.grid.sum_grid import choose_grid_sum, sum_columns
 from gigagp.inference.grid.system import DenseGridSystem, SolveSettings
 from gigagp.kernels import Kernel
 from gigagp.model.means import LinearMean
@@ -382,3 +384,22 @@ def test_a_damaged_file_of_a_sum_is_refused() -> None:
     for torus in ([[1]], [9], [[10**9]] * len(sums)):
         with pytest.raises(ModelFileError):
             GridPosterior.from_state(tensors, header | {"torus": torus}, saved)
+
+
+def test_automatic_grids_of_a_sum_keep_to_the_number_of_nodes():
+    kernel = (kernels.Matern(1.5, 0.5, columns=[0]) + kernels.RBF([0.5, 2.0], columns=[1, 2])).bind(3)
+    columns, lower, upper = [(0,), (1, 2)], [0.0, 0.0, 0.0], [10.0, 1.0, 1.0]
+
+    def nodes(most: int) -> list[int]:
+        chosen = choose_grid_sum(GridSettings(), lower, upper, most, kernel, 0.1, columns)
+        return [math.prod(grid.shape) for grid in chosen.grids]
+
+    wanted = nodes(10**9)
+    assert wanted == nodes(sum(wanted))
+    fewer = nodes(sum(wanted) - 1)
+    assert sum(fewer) < sum(wanted)
+    assert all(few <= many for few, many in zip(fewer, wanted, strict=True))
+    coarsest = nodes(sum(wanted) // 2)
+    assert sum(coarsest) <= sum(wanted) // 2
+    with pytest.raises(MemoryBudgetError, match="The coarsest grids for this kernel have"):
+        nodes(10)
