@@ -558,3 +558,33 @@ def test_the_memory_budget_bounds_blocks_and_refuses_what_cannot_fit():
         small.predict(X, return_cov=True)
     large = GPRegressor(inference=inference.Iterative(), optimizer=None).fit(X, y)
     np.testing.assert_allclose(small.predict(X), large.predict(X), atol=0.1)  # solves stop below the noise
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device": "cpu:1"}, "there is one CPU device"),
+        ({"device": "cuda"}, "torch finds no CUDA device"),
+        ({"device": "meta"}, "device of GPRegressor"),
+        (
+            {"inference": inference.QuadruplyStochastic(20, row_batch=5), "optimizer": optimization.Adam()},
+            "where rows and functions are sampled",
+        ),
+        ({"optimizer": lambda: optimization.Auto(middle_size=1)}, "middle_size of Auto must be 0 or at least 2; got 1"),
+    ],
+)
+def test_devices_and_optimizers_that_cannot_be(monkeypatch, options, words):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    X = np.linspace(0, 1, 30)[:, None]
+    with pytest.raises(InvalidInputError, match=words):
+        GPRegressor(**{name: one() if callable(one) else one for name, one in options.items()}).fit(X, X[:, 0])
+
+
+def test_rows_are_added_to_no_weights_of_student_noise_and_densities_are_of_the_targets():
+    X = np.linspace(0, 1, 30)[:, None]
+    fixed = {"kernel": kernels.RBF(0.3), "inference": inference.Exact(), "optimizer": None, "noise_variance": 0.01}
+    student = GPRegressor(**fixed, likelihood="student-t").fit(X, X[:, 0])
+    with pytest.raises(InvalidInputError, match="cannot add rows to a fit with Student-t noise"):
+        student.condition_on(X[:2] + 1, X[:2, 0])
+    with pytest.raises(InvalidInputError, match=r"y must have 1 target\(s\), as in the fit; got 2"):
+        GPRegressor(**fixed).fit(X, X[:, 0]).predictive_log_density(X, np.c_[X, X])

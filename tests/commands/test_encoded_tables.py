@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 
 import gigagp
 from engines import needs_extension
+from gigagp.commands.blocks import _named_cells
 from gigagp.errors import InvalidInputError
 from gigagp.tables.files import CsvStyle, read_columns
 
@@ -158,3 +160,10 @@ def test_a_plan_takes_the_same_tables(run, refused, mixed):
     assert code == 0, error
     assert json.loads(text)["options"]
     assert "'r0' is not a number" in refused("plan", mixed, "--target", "y", "-q", "--strict")
+
+
+def test_cells_of_a_block_have_the_names_of_the_model_or_none():
+    found = _named_cells(SimpleNamespace(feature_names_in_=np.array(["u", "v"])), pa.table({"a": [1.5], "b": ["x"]}))
+    assert found.to_pylist() == [{"u": 1.5, "v": "x"}]
+    plain = _named_cells(SimpleNamespace(), pa.table({"a": [1.5, None], "b": ["x", "y"]}))
+    assert plain.tolist() == [[1.5, "x"], [None, "y"]]

@@ -395,3 +395,43 @@ def test_what_it_cannot_do_is_said():
     model = Model(kernels.Matern(1.5).bind(1), ZeroMean(), torch.tensor(0.0, dtype=torch.float64))
     with pytest.raises(NotPositiveDefiniteError, match="repeated rows need some"):
         objective.posterior(model, torch.Generator())
+
+
+@pytest.mark.parametrize("mean", ["zero", "linear"])
+def test_other_forms_of_the_same_answers(mean):
+    draw = np.random.default_rng(5)
+    x = np.sort(draw.uniform(0, 5, 40))[:, None]
+    y = np.sin(3 * x[:, 0]) + x[:, 0] + 0.1 * draw.normal(size=40)
+    gp = GPRegressor(kernels.Matern(1.5), inference.Markov(), None, mean=mean, noise_variance=1e-4).fit(x, y)
+    new = draw.uniform(-1, 6, 12)[:, None]
+    mean_at, std, parts = gp.predict(new, return_std=True, return_parts=True)
+    np.testing.assert_allclose(parts.mathematical, std, rtol=1e-12)
+    assert not parts.computational.any()
+    posterior, points = gp.posterior_, torch.from_numpy(gp.scaling_.inputs(new))
+    given, variance = posterior.mean_and_variance_given_trend(points)
+    root = posterior.trend_root(points)
+    torch.testing.assert_close(given, posterior.mean(points))
+    torch.testing.assert_close(variance + root.square().sum(1), posterior.mean_and_variance(points)[1])
+    assert (root.numel() > 0) == (mean == "linear")
+    batches = gp.posterior(torch.from_numpy(new.reshape(3, 4, 1))).covariance
+    for batch, of_batch in zip(new.reshape(3, 4, 1), batches, strict=True):
+        np.testing.assert_allclose(of_batch.numpy(), gp.predict(batch, return_cov=True)[1], rtol=1e-7, atol=1e-12)
+    samples = gp.sample_functions(200)(np.concatenate([x, new]))
+    assert np.abs(samples[:40] - y[:, None]).max() < 0.2, "the rows have little noise"
+    error = np.abs(samples[40:].mean(1) - mean_at) / (std / math.sqrt(200) + 0.02 * y.std())
+    assert error.max() < 5
+
+
+def test_less_noise_than_rounding_allows_pulls_up_and_never_down():
+    draw = np.random.default_rng(6)
+    X = torch.from_numpy(np.sort(draw.uniform(0, 5, 30))[:, None])
+    table = TrainingTable(X, torch.sin(X), ZeroMean(), 2**28)
+    model = Model(kernels.Matern(2.5).bind(1), ZeroMean(), torch.tensor(1e-30, dtype=torch.float64))
+    objective = MarkovObjective(table)
+    started = objective.start(model)
+    assert float(started.noise_variance) > 1e-30
+    found, expected = objective.evaluate(model), objective.evaluate(started)
+    assert found.value == expected.value
+    assert float(expected.gradient["noise_variance"]) < 0, "these rows want less noise"
+    assert float(found.gradient["noise_variance"]) == 0.0
+    assert float(found.gradient["lengthscale"]) == float(expected.gradient["lengthscale"])

@@ -261,3 +261,18 @@ def test_a_component_that_rows_rule_out_is_left_out():
     points = torch.from_numpy(NEW)
     for found in (grown, again):
         torch.testing.assert_close(found.mean_and_variance(points), expected.mean_and_variance(points))
+
+
+def test_parts_of_a_mixture_are_sums_over_its_components(monkeypatch):
+    mixture, points = made_mixture(made_table()), torch.from_numpy(NEW)
+    for name in ("explained_basis", "prior_variance"):
+        each = [getattr(one, name)(points) for one in mixture.components]
+        expected = sum(weight * one for weight, one in zip(mixture.weights, each, strict=True))
+        torch.testing.assert_close(getattr(mixture, name)(points), expected)
+        assert not torch.allclose(each[0], expected)  # the control
+    parts = mixture.variance_parts(points)
+    assert torch.equal(parts.mathematical, mixture.mean_and_variance(points)[1])
+    assert not parts.computational.any()
+    assert mixture.left_out() is not None
+    monkeypatch.setattr(mixture.components[1], "left_out", lambda: None)
+    assert mixture.left_out() is None

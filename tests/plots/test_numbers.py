@@ -12,7 +12,9 @@ from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, 
 from gigagp.errors import InvalidInputError
 from gigagp.plots.checks import chance_band
 from gigagp.plots.curves import points_needed
+from gigagp.plots.measured import predicted
 from gigagp.plots.view import View
+from gigagp.storage.figures import new_figure
 
 RNG = np.random.default_rng(3)
 #: Uneven: clumped, with a gap, duplicated rows and a badly scaled column.
@@ -228,3 +230,26 @@ def test_models_without_rows_say_what_they_need():
     ).fit(X, Y > 1)
     with pytest.raises(InvalidInputError, match="need a GPRegressor"):
         plots.predicted(classifier, X, Y > 1)
+
+
+def test_ranks_of_left_out_rows_are_those_of_the_transformed_target():
+    x, y = X[:15, 1:2] / 1e4, Y[:15]
+    options = {"mean": "zero", "noise_variance": 0.05, "standardize": False}
+    gp = GPRegressor(kernels.RBF(0.3), inference.Exact(), None, target_transform="log", **options).fit(x, np.exp(y))
+    found = predicted(gp)
+    for k in range(15):
+        rest = np.arange(15) != k
+        alone = GPRegressor(kernels.RBF(0.3), inference.Exact(), None, **options).fit(x[rest], y[rest])
+        mean, std = alone.predict(x[k : k + 1], return_std=True, include_noise=True)
+        assert found.rank[k] == pytest.approx(norm.cdf((y[k] - mean[0]) / std[0]), rel=1e-6, abs=1e-9)
+    assert "each predicted from all others" in found.source
+
+
+def test_partial_dependence_is_drawn():
+    pytest.importorskip("matplotlib")
+    gp, options = fitted(), {"n_rows": 20, "resolution": 5}
+    values = plots.partial_dependence_values(gp, 1, **options)
+    ax = plots.partial_dependence(gp, 1, ax=new_figure(4, 3).add_subplot(), label="yield", **options)
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), values.values)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), values.mean)
+    assert "yield" in ax.get_ylabel()

@@ -11,6 +11,9 @@ import typer
 from gigagp import GPRegressor, inference, kernels
 from gigagp.commands.fit import all_processes
 from gigagp.errors import InvalidInputError, ProcessFailedError
+from gigagp.neighbours import conditionals
+from gigagp.neighbours.conditionals import Conditionals, Derivatives, Pool
+from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators.grid.statistics import GridCollector, GridStatistics, Neighbourhoods, RegularGrid
 from gigagp.products import TorchTiles, shared_tiles
 from gigagp.products.shared_tiles import SharedTiles
@@ -55,6 +58,42 @@ def test_shared_results_are_those_of_one_process(monkeypatch):
             assert all(torch.equal(found[name], alone[name]) for name in ("rows", "product", "other points"))
         assert sorted(part for share in shares for part in share) == list(range(8))
         assert max(map(len, shares)) < 8
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_conditionals_and_their_derivatives_are_shared(monkeypatch, weights):
+    points = torch.from_numpy(X)
+    graph = NeighbourGraph(kernels.Matern(1.5, [0.3, 0.5]).bind(2), points, 6)
+    pool = Pool(graph.kernel, points, torch.full((900,), 0.01, dtype=torch.float64))
+    every = torch.arange(900)
+    given = every, graph.earlier(every), torch.from_numpy(Y)
+    monkeypatch.setattr(conditionals, "_sharing", lambda targets: current_run().processes)
+
+    def work(rank: int) -> tuple[Conditionals, Derivatives]:
+        with processes.joined(True):
+            return pool.conditionals(*given, weights=weights), pool.derivatives(*given)
+
+    expected, slopes = pool.conditionals(*given, weights=weights), pool.derivatives(*given)
+    for found, own in in_threads(monkeypatch, work):
+        for name in ("variance", "weights", "residual"):
+            assert torch.equal(getattr(found, name), getattr(expected, name))
+        assert found.log_variance == pytest.approx(expected.log_variance, rel=1e-12)
+        assert found.raised == expected.raised
+        assert own.value == pytest.approx(slopes.value, rel=1e-12)
+        torch.testing.assert_close(own.information, slopes.information, rtol=1e-10, atol=1e-10)
+        for name, slope in slopes.gradient.items():
+            torch.testing.assert_close(own.gradient[name], slope, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"random_state": None}, "random_state"), ({"time_budget": 60.0}, "time_budget of GPRegressor must be None")],
+)
+def test_fits_whose_processes_would_part_are_refused(monkeypatch, options, words):
+    gp = GPRegressor(kernels.RBF(0.5), inference.Exact(), None, distributed=True, **options)
+    for found in in_threads(monkeypatch, lambda rank: gp.fit(X[:20], Y[:20, 0])):
+        assert isinstance(found, InvalidInputError)
+        assert words in str(found)
 
 
 def test_a_failure_ends_the_others_with_its_message(monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError, ModelFileError
+from gigagp.operators.grid import RowsGram
 from gigagp.operators.grid.statistics import Accumulator, GridStatistics, RegularGrid, StencilGram
 
 from .conftest import rows
@@ -232,3 +233,23 @@ def test_an_accumulator_goes_on_from_statistics():
     sums.add(X[30:], Y[30:])
     assert sums.n_rows == 80
     assert difference(sums.statistics(), GridStatistics.from_rows(GRID, X, Y, 2, 1)) < 1e-12
+
+
+@pytest.mark.parametrize("weighted", [(), (0,), (1,), (0, 1)])
+def test_rows_that_are_held_are_added(weighted):
+    generator = torch.Generator().manual_seed(1)
+    X = torch.rand(60, 2, dtype=torch.float64, generator=generator)
+    V = torch.randn(9 * 8, 3, dtype=torch.float64, generator=generator)
+    grid = RegularGrid.around((0, 0), (1, 1), (9, 8))
+    one, other = (
+        RowsGram(grid, part, torch.rand(len(part), generator=generator).double() if k in weighted else None)
+        for k, part in enumerate(X.split([25, 35]))
+    )
+    both = one + other
+    torch.testing.assert_close(both @ V, one @ V + other @ V, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(both.diagonal(), one.diagonal() + other.diagonal(), rtol=1e-12, atol=1e-12)
+    assert both.nbytes == one.nbytes + other.nbytes
+    with pytest.raises(InvalidInputError, match="on the same grid, can be added"):
+        one + RowsGram(RegularGrid.around((0, 0), (1, 1), (8, 8)), X)
+    with pytest.raises(InvalidInputError, match="Rows cannot be removed"):
+        both - one

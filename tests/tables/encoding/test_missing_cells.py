@@ -280,3 +280,14 @@ def test_files_from_before_have_the_median_alone():
     old = TableEncoder.from_plain(plain, TableEncoder.fit(X).n_encoded)
     with pytest.warns(gigagp.errors.EncodingWarning, match="the median"):
         assert np.isfinite(old.transform(with_holes(X), opens=True)).all()
+
+
+@pytest.mark.filterwarnings("ignore:X. column")
+def test_what_missing_cells_leave_open_is_due_to_the_data():
+    X, y = complete_table()
+    gp = GPRegressor(encode="auto", inference=inference.Exact(), optimizer=None).fit(X, y)
+    new = with_holes(X)
+    _, std, parts = gp.predict(new, return_std=True, return_parts=True)
+    np.testing.assert_allclose(parts.mathematical, std, rtol=1e-6)
+    assert not parts.computational.any()
+    assert std[1] > 2 * std[0]
