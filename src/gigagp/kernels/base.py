@@ -67,36 +67,36 @@ class Kernel(ABC):
     def fixed_parameters(self) -> frozenset[str]:
         """Return the names of the hyperparameters that are not learned."""
 
+    @abstractmethod
     def given_parameters(self) -> frozenset[str]:
-        """Return the names of the hyperparameters that have a value, all of them once bound; here: none."""
-        return frozenset()
+        """Return the names of the hyperparameters that have a value, all of them once bound."""
 
+    @abstractmethod
     def bounds(self) -> dict[str, Bounds]:
         """Return the bounds of the hyperparameters that have some, by name, in the units of the values."""
-        return {}
 
+    @abstractmethod
     def unit_factors(self, units: Units) -> dict[str, Tensor]:
         """Return the factors that take standardized hyperparameters to the data's own units, by name.
 
-        Only hyperparameters with a unit have an entry. Here: none.
+        Only hyperparameters with a unit have an entry.
         """
-        return {}
 
+    @abstractmethod
     def standardized(self, units: Units) -> Kernel:
         """Return this kernel, whose numbers are in the data's own units, for the standardized problem, bound.
 
         Values that were not given take their defaults there. A kernel whose hyperparameters have no units stays as it
         is: it sees standardized inputs, and its values are shares of the target's variance.
         """
-        return self.bind(len(units.scale))
 
+    @abstractmethod
     def in_own_units(self, units: Units) -> Kernel:
         """Return this bound kernel of the standardized problem with its numbers in the data's own units."""
-        return self.multiplied(self.unit_factors(units))
 
+    @abstractmethod
     def multiplied(self, factors: Mapping[str, Tensor]) -> Kernel:
         """Return this kernel with some hyperparameters and their bounds times positive factors, for other units."""
-        return self.replace({name: self.parameters()[name] * factor for name, factor in factors.items()})
 
     @abstractmethod
     def replace(self, values: Mapping[str, Tensor]) -> Kernel:
