@@ -18,8 +18,9 @@ from stress.outcome import RIGHT, Wrong
 
 #: Most rows, and the seconds of processor time that a fit of one target may take, and that its answers may.
 _ROWS, LIMIT = 100, 5.0
-#: The same with an optimizer that takes as many steps as it was given, whatever they bring.
-_LIMIT_OF_STEPS = 20.0
+#: The same with an optimizer that takes as many steps as it was given, however long they take. It is given a time
+#: budget, in seconds by the clock.
+_LIMIT_OF_STEPS, _BUDGET = 20.0, 10.0
 
 
 class TooLong(BaseException):
@@ -33,7 +34,10 @@ def run(draw: Draw) -> str:
     draw.note(repr(estimator)[:1500])
     n_targets = y.shape[1] if y.ndim == 2 else 1
     begun = time.process_time()
-    limit = LIMIT if estimator.optimizer in ("auto", None) else _LIMIT_OF_STEPS
+    limit = LIMIT
+    if estimator.optimizer not in ("auto", None):
+        limit = _LIMIT_OF_STEPS
+        estimator.set_params(time_budget=_BUDGET * n_targets)
     with limited_time("fit", limit * n_targets):
         estimator.fit(X, y)
     fitted = time.process_time()

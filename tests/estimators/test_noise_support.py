@@ -68,12 +68,22 @@ def test_stations_that_agree_keep_their_own_values(d):
     assert std.max() < 0.2
 
 
-@pytest.mark.parametrize("method", [inference.Exact(), inference.Vecchia(10, 10), inference.Iterative()])
-def test_a_lengthscale_below_all_distances_is_noise(method):
+@pytest.mark.parametrize(
+    ("method", "fit"),
+    [
+        (inference.Exact(), "fit"),
+        (inference.Vecchia(10, 10), "fit"),
+        (inference.Iterative(), "fit"),
+        (inference.Vecchia(10, 10), "fit_table"),
+    ],
+)
+def test_a_lengthscale_below_all_distances_is_noise(method, fit):
+    """Also of streamed rows that are all held: these had kept the learned noise."""
     random = np.random.default_rng(1)
     X, y = random.uniform(size=(40, 2)), random.normal(size=40)
     kernel = kernels.Matern(1.5, [1e-3, 1e-3], 1.0, fixed=["lengthscale"])
-    gp = GPRegressor(kernel, method, optimization.LBFGS(20), noise_variance=0.01).fit(X, y)
+    gp = GPRegressor(kernel, method, optimization.LBFGS(20), noise_variance=0.01)
+    gp = gp.fit(X, y) if fit == "fit" else gp.fit_table((X, y))
     anew = standardized(gp, X, random.normal(size=40))
     assert 0.7 < np.sqrt(np.mean(anew**2)) < 1.4
     assert "counts as noise" in gp.describe()

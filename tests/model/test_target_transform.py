@@ -143,6 +143,21 @@ def test_moments_of_heavy_tails_are_those_of_a_fine_rule(power, size):
         assert np.square(values - values @ weights) @ weights < 0.5 * expected[2]
 
 
+@pytest.mark.parametrize("transform", [YeoJohnson(power=p, centre=0.2) for p in (0.0, 0.3, 1.6, 2.0)] + [SPLINE])
+@pytest.mark.parametrize("noise", [0.01, 1.0, 30.0])
+def test_function_values_are_right_to_a_small_share_of_a_deviation(transform, noise):
+    f = np.linspace(-9, 9, 301)
+    places = np.arange(-30, 30, 1 / 100)
+    weights = np.exp(-(places**2) / 2) / np.sqrt(2 * np.pi) / 100
+    measured = transform.inverse(f[:, None] + np.sqrt(noise) * places) - transform.inverse(f)[:, None]
+    mean = measured @ weights
+    deviation = np.sqrt(np.square(measured - mean[:, None]) @ weights)
+    found = function_values(transform, f, np.array(noise))
+    assert (np.abs(found - transform.inverse(f) - mean) < 4e-3 * deviation).all()
+    alone = function_values(transform, f[40:41], np.array(noise))
+    assert np.allclose(found[40], alone, rtol=1e-12, atol=1e-12 * deviation[40])  # other rounding of a product
+
+
 def test_variances_beyond_float64_are_not_numbers():
     given = np.array([0.0, 0.0]), np.array([4.0, 900.0]), np.array([0.1, 0.1])
     mean, of_mean, whole = moments(YeoJohnson(power=0.0), *given)

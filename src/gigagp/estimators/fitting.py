@@ -431,14 +431,22 @@ class _Streamed(_Job):
         return _Begun(found.objective, found.model, optimizer, found.scaling, trace, generator, sample, is_spoiled)
 
     def learn(self, begun: _Begun) -> Fitted:
-        """Learn and compute the posterior; rows that cannot be read any more come with advice."""
+        """Learn and compute the posterior, with as much noise as rows support that are all held.
+
+        Rows that cannot be read any more come with advice.
+        """
         try:
-            return super().learn(begun)
+            fitted = super().learn(begun)
         except UnreadableRowsError as error:
             log = begun.trace.log
             if log is not None and not isinstance(begun.objective, SampledObjective):  # which has written its own
                 log.write()
             raise UnreadableRowsError(f"{error} {self._what_next()}".rstrip()) from error
+        if begun.objective.table.drawn_from is not None:  # a posterior of all rows would take another pass
+            return fitted
+        given = self.arguments, begun.objective, fitted.posterior, begun.model, fitted.history
+        posterior, note = _supported(*given)
+        return fitted._replace(posterior=posterior, note=note)
 
     def _what_next(self) -> str:
         """Return advice for the case that rows cannot be read in the middle of a fit."""

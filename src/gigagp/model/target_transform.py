@@ -37,6 +37,8 @@ class TargetTransform(ABC):
 
     #: value of ``target_transform`` that selects it
     kind: ClassVar[str]
+    #: whether its slope changes within less than the noise
+    has_pieces: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, y: np.ndarray) -> np.ndarray:
@@ -210,6 +212,7 @@ class Spline(TargetTransform):
     values: tuple[float, ...] = (0.0, 1.0)
 
     kind = "spline"
+    has_pieces = True
 
     @cached_property
     def _pieces(self) -> tuple[np.ndarray, ...]:
@@ -233,17 +236,22 @@ class Spline(TargetTransform):
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
         """Return the targets; within a piece, the root of a quadratic equation."""
+        k = np.searchsorted(np.array(self.values), z, side="right")
+        value, x, width, curve, rise, bend, slope = (one[k] for one in self._inverse_pieces)
+        above = z - value
+        turned = above * bend
+        b, c = rise - turned, slope * above
+        return x + width * (2 * c / (b + np.sqrt(np.maximum(b * b + 4 * (curve + turned) * c, 0.0))))
+
+    @cached_property
+    def _inverse_pieces(self) -> np.ndarray:
+        """What `inverse` needs of each piece, (7, pieces); the lines beyond the knots are the first and the last."""
         x, values, slopes, ends = self._pieces
-        k, _ = self._place(z, values)
-        above = np.clip(z, values[0], values[-1]) - values[k]
-        height, bend = values[k + 1] - values[k], ends[k] + ends[k + 1] - 2 * slopes[k]
-        a = height * (slopes[k] - ends[k]) + above * bend
-        b = height * ends[k] - above * bend
-        c = slopes[k] * above
-        share = 2 * c / (b + np.sqrt(np.maximum(b * b + 4 * a * c, 0.0)))
-        inside = x[k] + share * (x[k + 1] - x[k])
-        low, high = x[0] + (z - values[0]) / ends[0], x[-1] + (z - values[-1]) / ends[-1]
-        return np.where(z < values[0], low, np.where(z > values[-1], high, inside))
+        height, bend = np.diff(values), ends[:-1] + ends[1:] - 2 * slopes
+        inner = values[:-1], x[:-1], np.diff(x), height * (slopes - ends[:-1]), height * ends[:-1], bend, slopes
+        lines = ([values[end], x[end], 1 / ends[end], 0.0, 1.0, 0.0, 1.0] for end in (0, -1))
+        first, last = (np.array(line)[:, None] for line in lines)
+        return np.concatenate([first, np.stack(inner), last], 1)
 
     def log_derivative(self, y: np.ndarray) -> np.ndarray:
         x, _, slopes, ends = self._pieces

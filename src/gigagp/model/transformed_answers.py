@@ -15,14 +15,14 @@ import numpy as np
 
 from gigagp.model.target_transform import Log, TargetTransform
 
-#: Distance of the nodes of the trapezoidal rule, in standard deviations. A third is enough for a power, and leaves an
-#: error of 4 % of a standard deviation of h(f) where a spline has a steep piece.
-_STEP = 1 / 6
+#: Distance of the nodes of the trapezoidal rule, in standard deviations. The wide one leaves an error of 0.04 % of a
+#: standard deviation in the mean of a power. Where a spline has a steep piece, a third leaves 4 % of that of h(f).
+_STEP, _WIDE_STEP = 1 / 6, 1 / 2
 #: Distances from the mean at which a rule may end, in standard deviations: where an inverse grows as fast as exp(s z),
 #: most of a variance comes from 2 s of them above the mean.
-_REACHES = np.arange(9.0, 46.0, 6.0)
-#: Logarithm of the share of the integrand's maximum that may lie at the end of a rule.
-_SHARE = -25.0
+_REACHES = np.array([6.5, *np.arange(9.0, 46.0, 6.0)])
+#: Logarithm of the share of the integrand's maximum that may lie at the end of a rule, for a mean and for squares.
+_SHARES = {1: -18.0, 2: -25.0}
 #: Rows that are integrated at once.
 _ROWS = 2048
 
@@ -38,10 +38,10 @@ class _Rule(NamedTuple):
 
 
 @lru_cache
-def _rule(reach: float) -> _Rule:
-    places = np.arange(-reach, reach + _STEP / 2, _STEP)
-    roots = np.sqrt(_STEP / np.sqrt(2 * np.pi)) * np.exp(-(places**2) / 4)
-    tilt = (reach - _REACHES[0]) / 2  # the coefficients of exp(s z) are largest at s^2, with a spread of s
+def _rule(reach: float, step: float) -> _Rule:
+    places = np.arange(-reach, reach + step / 2, step)
+    roots = np.sqrt(step / np.sqrt(2 * np.pi)) * np.exp(-(places**2) / 4)
+    tilt = (reach - _REACHES[1]) / 2  # the coefficients of exp(s z) are largest at s^2, with a spread of s
     found = [np.zeros_like(roots), roots]
     for k in range(min(32 + int(tilt**2 + 8 * tilt), 350)):  # beyond 350, squares are too fast for the nodes
         found.append((places * found[-1] - np.sqrt(k) * found[-2]) / np.sqrt(k + 1))
@@ -76,6 +76,7 @@ def _parts(transform: TargetTransform, mean: np.ndarray, whole: np.ndarray, mome
 
     Rows whose moment leaves the range of float64 are left out.
     """
+    step = _WIDE_STEP if moment == 1 and not transform.has_pieces else _STEP
     ends = np.concatenate([[-1.0, 1.0], -_REACHES, _REACHES])
     for first in range(0, len(mean), _ROWS):
         centre = mean[first : first + _ROWS, None]
@@ -86,10 +87,10 @@ def _parts(transform: TargetTransform, mean: np.ndarray, whole: np.ndarray, mome
         unit = sizes[:, :2].max(1, keepdims=True)
         logs = moment * np.log1p(sizes / np.where(unit > 0, unit, 1.0)) - ends**2 / 2
         logs -= np.where(np.isfinite(logs), logs, 0.0).max(1, keepdims=True)
-        goes_on = ~(logs < _SHARE)[:, 2:].reshape(len(logs), 2, -1).all(1)
+        goes_on = ~(logs < _SHARES[moment])[:, 2:].reshape(len(logs), 2, -1).all(1)
         number = np.where(goes_on, np.arange(1, 1 + len(_REACHES)), 0).max(1)
         for one in np.unique(number[number < len(_REACHES)]):
-            some, rule = np.flatnonzero(number == one), _rule(float(_REACHES[one]))
+            some, rule = np.flatnonzero(number == one), _rule(float(_REACHES[one]), step)
             values = (transform.inverse(centre[some] + width[some] * rule.places) - median[some]) * rule.roots
             yield _Part(first + some, rule, median[some, 0], values)
 

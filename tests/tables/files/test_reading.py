@@ -10,7 +10,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import EncodingWarning, InvalidInputError
 from gigagp.tables.files import read_columns, read_table
 from gigagp.tables.files.streaming import column_names, stream_file
 
@@ -229,13 +229,31 @@ def test_reading_an_object_array_runs_no_code(tmp_path):
         read_table(tmp_path / "t.npy")
 
 
-@pytest.mark.parametrize("content", [b",a,b\n0,1,2\n7,3,4\n", b'"","a","b"\n"one",1,2\n"two",3,4\n'])
-def test_a_first_column_without_a_name_is_the_index_of_pandas_or_r(content, tmp_path):
+@pytest.mark.parametrize("content", [b",a,b\n0,1,2\n1,3,4\n", b'"","a","b"\n"1",1,2\n"2",3,4'])
+def test_a_first_column_without_a_name_that_counts_the_rows_is_left_out(content, tmp_path):
+    """pandas and R write such a column."""
     path = tmp_path / "table.csv"
     path.write_bytes(content)
-    table = read_table(path)
+    with pytest.warns(EncodingWarning, match="counts the rows, so that it is left out"):
+        table = read_table(path)
     assert table.names == ("a", "b")
     assert np.array_equal(table.values, [[1.0, 2.0], [3.0, 4.0]])
-    assert column_names(path) == ["a", "b"]
+    with pytest.warns(EncodingWarning, match="counts the rows, so that it is left out"):
+        assert column_names(path) == ["a", "b"]
     (part,) = stream_file(path, ["b", "a"], 10)
     assert np.array_equal(part.values, [[2.0, 1.0], [4.0, 3.0]])
+
+
+@pytest.mark.parametrize("first", [(0.5, 1.5), (0, 2), (2, 3), (1, 0)])
+def test_a_first_column_without_a_name_that_is_an_input_is_kept(first, tmp_path):
+    """It was left out without a word, whatever it held."""
+    path = tmp_path / "table.csv"
+    path.write_text(f",b\n{first[0]},2\n{first[1]},4\n")
+    with pytest.warns(EncodingWarning, match="kept as 'column1'"):
+        table = read_table(path)
+    assert table.names == ("column1", "b")
+    assert np.array_equal(table.column("column1"), first)
+    with pytest.warns(EncodingWarning, match="kept as 'column1'"):
+        assert column_names(path) == ["column1", "b"]
+    (part,) = stream_file(path, ["b", "column1"], 10)
+    assert np.array_equal(part.values, table.values[:, ::-1])

@@ -44,9 +44,9 @@ class SparseVariational(SparseSettings, Inference):
         Choice of the initial inducing points among the training rows. ``"kmeans++"`` spreads them by squared distance
         in lengthscales (Arthur and Vassilvitskii 2007). ``"greedy"`` adds the row of largest variance given the
         previous ones (Burt et al. 2020, section 4.2). ``"random"`` draws them uniformly. The first two choose among
-        20 n_inducing random rows, and at least 10,000. Greedy is better if the points are nearly sufficient. With 64 to
-        256 points for 2,500 rows of protein and pol, its initial bound is much lower, because it takes rows at the
-        border first.
+        20 n_inducing random rows, and at least 10,000, or as many as the memory budget holds. Greedy is better if the
+        points are nearly sufficient. With 64 to 256 points for 2,500 rows of protein and pol, its initial bound is much
+        lower, because it takes rows at the border first.
     learn_inducing_points : bool, default True
         Whether to learn the inducing points together with the hyperparameters; False keeps them fixed.
     jitter : float, default 1e-8

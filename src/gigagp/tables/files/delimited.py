@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import EncodingWarning, InvalidInputError, warn
 from gigagp.tables.cells import is_number
-from gigagp.tables.files.table import index_named
+from gigagp.tables.files.table import INDEX
 
 #: Separators that are recognised. The one that occurs most often in the first line is taken.
 _SEPARATORS = ",;\t|"
@@ -55,7 +55,7 @@ class Dialect:
 
     ``names`` are ``column1``, ``column2``, ... if the first line is no ``header``, before which there are
     ``blank_lines``. ``has_rows`` says whether a second line follows. ``content`` is the file as pyarrow can read it, if
-    it has comments, is separated by blanks, or is in UTF-16.
+    it has comments, is separated by blanks, or is in UTF-16. The first of the names is made up if it ``is_unnamed``.
     """
 
     names: list[str]
@@ -65,6 +65,7 @@ class Dialect:
     blank_lines: int
     decimal: str = "."
     content: bytes | None = None
+    is_unnamed: bool = False
 
     def open(self, path: Path) -> Any:
         """Return what pyarrow reads: the path, or the file as it was rewritten."""
@@ -82,8 +83,11 @@ def dialect(path: Path, header: bool | None = None, style: CsvStyle = PLAIN) -> 
     first, second, separator, blank = _first_rows(path, text, style)
     if header is None:
         header = _looks_like_header(first, second, style)
-    names = index_named(first) if header else [f"column{place + 1}" for place in range(len(first))]
-    return Dialect(names, header, separator, bool(second), blank, style.decimal, content)
+    names = list(first) if header else [f"column{place + 1}" for place in range(len(first))]
+    is_unnamed = len(names) > 1 and not names[0]
+    if is_unnamed:
+        names[0] = INDEX if _counts_rows(text, separator, blank + 1) else "column1"
+    return Dialect(names, header, separator, bool(second), blank, style.decimal, content, is_unnamed)
 
 
 def read_delimited(path: Path, header: bool | None = None, style: CsvStyle = PLAIN) -> pa.Table:
@@ -114,7 +118,19 @@ def read_delimited(path: Path, header: bool | None = None, style: CsvStyle = PLA
         raise _not_text(path)
     if not header:
         return table.rename_columns([f"column{place + 1}" for place in range(len(names))])
-    return table.rename_columns(index_named([name.strip() for name in names]))
+    names = [name.strip() for name in names]
+    if written.is_unnamed:
+        names[0] = written.names[0]
+        warn_of_unnamed(path, names[0])
+    return table.rename_columns(names)
+
+
+def warn_of_unnamed(path: Path, name: str) -> None:
+    """Say what becomes of the first column of a CSV file, which has no name in the header."""
+    done = "counts the rows, so that it is left out. Give it a name if it is an input"
+    if name != INDEX:
+        done = f"does not count the rows, so that it is kept as {name!r}. Remove it if it numbers or names the rows"
+    warn(f"{path}: the first column has no name in the header. It {done}.", EncodingWarning)
 
 
 def block_size(path: Path, written: Dialect) -> int:
@@ -136,6 +152,14 @@ def _first_rows(path: Path, text: str, style: CsvStyle) -> tuple[list[str], list
     separator = max(marks, key=lambda mark: (bare.count(mark), mark == marks[0]))
     first, second = ([_cells(line, separator, path) for line in lines] + [[]])[:2]
     return first, second, separator, found.index(lines[0])
+
+
+def _counts_rows(text: str, separator: str, first: int) -> bool:
+    """Whether the first cells of lines from the number ``first`` on are 0, 1, 2, ... or 1, 2, 3, ..."""
+    lines = re.split(r"\r\n|\n|\r", text)[first:]
+    # The last line may be cut, before the first separator too.
+    cells = [line.split(separator, 1)[0].strip().strip('"') for line in lines if separator in line]
+    return any(cells == [str(start + k) for k in range(len(cells))] for start in (0, 1))
 
 
 def _head(path: Path) -> str:

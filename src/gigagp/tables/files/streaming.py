@@ -18,7 +18,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.tables.cells import shown
-from gigagp.tables.files.delimited import block_size, dialect
+from gigagp.tables.files.delimited import block_size, dialect, warn_of_unnamed
 from gigagp.tables.files.folders import DELIMITED, PARQUET, table_files
 from gigagp.tables.files.labels import Labels
 from gigagp.tables.files.reading import PARSER_ERRORS, from_array, numpy_errors, read_columns
@@ -44,7 +44,10 @@ def column_names(path: str | os.PathLike[str], header: bool | None = None) -> li
         if ending in PARQUET:
             names = without_index(pyarrow.parquet.read_schema(file).names)
         elif ending in DELIMITED:
-            names = without_index(dialect(file, header).names)
+            written = dialect(file, header)
+            if written.is_unnamed:
+                warn_of_unnamed(file, written.names[0])
+            names = without_index(written.names)
         elif ending == ".npy":
             names = from_array(_mapped(file)[:0], "column", file).column_names
         else:

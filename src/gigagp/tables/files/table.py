@@ -16,6 +16,8 @@ from gigagp.errors import InvalidInputError
 from gigagp.tables.cells import is_number, number_hint, shown
 
 _UNNAMED_INDEX = re.compile(r"__index_level_[0-9]+__")
+#: How pandas names an index that has no name, in files whose columns must have one.
+INDEX = "__index_level_0__"
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,10 @@ def find_columns(wanted: Sequence[str], names: Sequence[str], source: str) -> li
 def without_index(names: Sequence[str]) -> list[str]:
     """Return the names of columns without those in which pandas stores an index that has no name.
 
-    Rows that were selected from a data frame keep their numbers as such an index, which is no input.
+    Rows that were selected from a data frame keep their numbers as such an index, which is no input. The first column
+    of a CSV file has that name if it only counts the rows.
     """
     return [name for name in names if not _UNNAMED_INDEX.fullmatch(name)]
-
-
-def index_named(names: Sequence[str]) -> list[str]:
-    """Return the names of a header, with that of a first column that has none as `without_index` knows it.
-
-    pandas and R write the numbers or names of rows there.
-    """
-    return ["__index_level_0__", *names[1:]] if len(names) > 1 and not names[0] else list(names)
 
 
 def listed(labels: Sequence[Any], most: int = 12) -> str:
