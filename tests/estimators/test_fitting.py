@@ -9,6 +9,7 @@ import torch
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, solvers, truncation
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.metrics import rmse
+from gigagp.inference.vecchia.posterior import VecchiaPosterior
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 1, (60, 2))
@@ -155,6 +156,20 @@ def test_bounds_are_those_of_a_grid(idle):
 def test_classes_have_no_mixed_precision(idle):
     with pytest.raises(InvalidInputError, match='dtype of GPClassifier must be "float64" or "float32"'):
         GPClassifier(dtype="mixed").fit(X, Y > 1)
+
+
+@pytest.mark.parametrize(("budget", "rows"), [(None, 60), (1e-9, 16), (1e9, 60)])
+def test_the_check_after_the_learning_looks_at_the_clock(budget, rows, monkeypatch):
+    """With 133 inputs and no compiled engine it took most of 156 s, after a time budget of 2 s."""
+    looked_at, own = [], VecchiaPosterior.check_variances
+
+    def check(self, X):
+        looked_at.append(len(X))
+        return own(self, X)
+
+    monkeypatch.setattr(VecchiaPosterior, "check_variances", check)
+    GPRegressor(inference=inference.Vecchia(10), time_budget=budget).fit(X, Y)
+    assert sum(looked_at) == rows
 
 
 # Error bars that are too small ----------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ from gigagp.optimization.optimizer import check_found
 from gigagp.optimization.sampled import SampledObjective
 from gigagp.optimization.trace import Trace
 from gigagp.runtime import processes, termination
-from gigagp.runtime.interruption import Interrupted, interruptible
+from gigagp.runtime.interruption import Interrupted, interruptible, seconds_left
 from gigagp.runtime.progress import Meter, meter_for
 from gigagp.runtime.run import current_run, naming, running
 from gigagp.settings.brief import output_name
@@ -243,7 +243,8 @@ class _Job(ABC):
             )
         ended_early = trace.history.interrupted in ("learning", "time budget")
         if isinstance(arguments.likelihood, Gaussian):
-            warn_of_small_variances(begun.objective, posterior, ended_early=ended_early)
+            late = time.monotonic() > arguments.deadline
+            warn_of_small_variances(begun.objective, posterior, ended_early=ended_early, late=late)
         if self.checkpoint is not None and not ended_early and not arguments.keeps_checkpoint:
             if log is not None:
                 log.remove()
@@ -506,8 +507,9 @@ def _supported(
 # Learn hyperparameters and solve for the posterior, to the end or until Ctrl-C or a deadline ends the learning --------
 
 
-#: Largest number of rows at which the posterior is checked at the end of a fit.
-_CHECKED_ROWS = 256
+#: Largest number of rows at which the posterior is checked at the end of a fit, and those of them that come first where
+#: there is a deadline.
+_CHECKED_ROWS, _FIRST_CHECKED = 256, 16
 
 
 def learn_posterior(
@@ -549,9 +551,8 @@ def learn_posterior(
                 raise
             posterior = _posterior_at(objective, trace.last_sound, seed, learned=True)
         X = objective.table.X[:_CHECKED_ROWS].to(posterior.dtype)  # which may be wider than what was asked for
-        finite_means(posterior.mean(X))
-        posterior.check_variances(X)
-        trace.history.gap = posterior.gap()
+        if _check_at(posterior, X):
+            trace.history.gap = posterior.gap()
         trace.meter.step()
     if interruption.requested:  # checked after the block, so that a signal at its end is not lost
         trace.history.interrupted = "learning" if interruption.cut else "last solve"
@@ -560,6 +561,20 @@ def learn_posterior(
         trace.history.interrupted = "time budget"
         trace.meter.remark("the time budget ended the learning")
     return posterior
+
+
+def _check_at(posterior: Posterior, X: torch.Tensor) -> bool:
+    """Check means and variances at rows, and return whether a deadline has left time for more than a few."""
+    first, rest = (X, X[:0]) if seconds_left() == math.inf else X.tensor_split([_FIRST_CHECKED])
+    began = time.monotonic()
+    finite_means(posterior.mean(first))
+    posterior.check_variances(first)
+    if (time.monotonic() - began) * len(X) > len(first) * seconds_left():
+        return False
+    if len(rest):
+        finite_means(posterior.mean(rest))
+        posterior.check_variances(rest)
+    return True
 
 
 def _posterior_at(objective: TableObjective, model: Model, generator: torch.Generator, *, learned: bool) -> Posterior:

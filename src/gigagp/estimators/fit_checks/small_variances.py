@@ -19,8 +19,8 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Kernel
 from gigagp.neighbours.correlated import most_correlated
 
-#: Largest number of training rows at which errors are looked at.
-_ROWS = 256
+#: Largest number of training rows at which errors are looked at, in time and after a deadline.
+_ROWS, _LATE_ROWS = 256, 32
 #: A fit warns if the mean squared error at training rows, in predicted variances, is more than the first number plus
 #: the second one times the standard error of the mean of independent ones.
 _TOO_CERTAIN, _STANDARD_ERRORS = 2.0, 4.0
@@ -37,15 +37,17 @@ _LEAST_SHARE, _ROUNDING = 1e-6, 1e-12
 
 
 @torch.no_grad()
-def warn_of_small_variances(objective: TableObjective, posterior: Posterior, *, ended_early: bool) -> None:
+def warn_of_small_variances(objective: TableObjective, posterior: Posterior, *, ended_early: bool, late: bool) -> None:
     """Warn if the errors at training rows, or those of the latent function between them, are larger than predicted.
 
     The noise that a fit learns includes what an approximation leaves out. Noise that is given does not, nor does that
     of a fit that ended early: learning begins at hyperparameters of the exact likelihood of a subset. Predicted
-    variances can then be much too small. Those of the latent function can be so in any fit.
+    variances can then be much too small. Those of the latent function can be so in any fit. Where it is ``late``, few
+    rows are looked at.
     """
     table = objective.table
-    if not objective.includes_its_error and _warns_at_rows(table, posterior, ended_early=ended_early):
+    most = _LATE_ROWS if late else _ROWS
+    if not objective.includes_its_error and _warns_at_rows(table, posterior, most, ended_early=ended_early):
         return
     if posterior.n_rows != table.n_rows or not posterior.replaces_kernel:  # rows that are not held matter too
         return
@@ -59,9 +61,9 @@ def warn_of_small_variances(objective: TableObjective, posterior: Posterior, *, 
         warn(msg, FitWarning)
 
 
-def _warns_at_rows(table: TrainingTable, posterior: Posterior, *, ended_early: bool) -> bool:
+def _warns_at_rows(table: TrainingTable, posterior: Posterior, most: int, *, ended_early: bool) -> bool:
     """Warn if squared errors at some rows are larger than predicted, beyond chance, and return whether they are."""
-    rows = torch.arange(table.n_rows, device=table.X.device)[:: -(-table.n_rows // _ROWS)]
+    rows = torch.arange(table.n_rows, device=table.X.device)[:: -(-table.n_rows // most)]
     X, Y = table.X[rows].to(posterior.dtype), table.Y[rows].double()
     mean, variance = posterior.mean_and_variance(X)
     predicted = variance.double() + posterior.model.noise_of_rows(rows, X).double()

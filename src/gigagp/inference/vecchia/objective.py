@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.vecchia.cost import SOME_ROWS, Ending, nominal_seconds
+from gigagp.inference.vecchia.cost import Ending, nominal_seconds
 from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
 from gigagp.inference.vecchia.minibatch import Minibatch
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
@@ -303,13 +303,13 @@ class VecchiaObjective(TableObjective):
     def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows.
 
-        Where there is no time for that, they are from 10,000 random rows. The coefficients are as uncertain as these
-        leave them, and predictions are made from all rows in any case.
+        Where there is no time for that, they are from at most 10,000 random rows. The coefficients are as uncertain as
+        these leave them, and predictions are made from all rows in any case.
         """
         graph = self.graph_of(model)
         if self.ending.takes_all:
             return VecchiaPosterior.fitted(model, self.table, graph, self.prediction_neighbours)
-        return self._posterior_of(model, graph, self._drawn_rows(graph, SOME_ROWS).regression(model))
+        return self._posterior_of(model, graph, self._drawn_rows(graph, self.ending.some_rows).regression(model))
 
     def learned_posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a learned model; where it was learned from fewer rows, with the amplitude of all.
