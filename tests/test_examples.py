@@ -24,6 +24,7 @@ from gigagp.commands.app import app
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "needs"), [("search", "numpy"), ("optuna_sampler", "optuna")])
 def test_a_search_ends_near_its_optimum(name, needs, tmp_path, monkeypatch, capsys):
     pytest.importorskip(needs)

@@ -32,6 +32,7 @@ def loss(trial):
     return -far - (kind is not None)
 
 
+@pytest.mark.slow
 def test_every_kind_of_parameter_is_learned():
     def best(sampler):
         study = optuna.create_study(sampler=sampler, direction="maximize")

@@ -166,6 +166,7 @@ def test_gradient_steps_and_neighbours_alternate():
 # The loop -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_optimum_of_a_mixed_space_is_found(seed):
     search = run(Search(BOUNDS, random_state=seed), loss, 25)

@@ -53,7 +53,7 @@ def by_differences(function, X):
     return found
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("place", [GAUSSIAN, UNEVEN])  # Matern-1/2 has kinks, and its samples no derivative at all
 @pytest.mark.parametrize("system", KINDS, ids=repr)

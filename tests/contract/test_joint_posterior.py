@@ -27,7 +27,7 @@ def batches(cell, leading, q):
     return torch.from_numpy(low + (high - low) * share), torch.from_numpy(high - low)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("place", [GAUSSIAN, UNEVEN, BADLY_SCALED])
 @pytest.mark.parametrize("system", KINDS, ids=repr)
@@ -44,6 +44,7 @@ def test_derivatives_by_points(system, place, asked):
     assert torch.autograd.gradcheck(answer, start, eps=1e-5, atol=2e-4, rtol=2e-3, fast_mode=True)
 
 
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("targets", ["one", "two"])
 @pytest.mark.parametrize("system", KINDS, ids=repr)

@@ -44,7 +44,7 @@ def test_seeds(system):
     assert system.random is None or system.random != same
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear", "function"])
@@ -73,7 +73,7 @@ def test_files(system, mean, dtype, tmp_path):
     assert gp.noise_variance_ == loaded.noise_variance_
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_copies(system):

@@ -42,7 +42,7 @@ def assert_own_units(gp, cell):
     assert np.allclose(gp.noise_variance_, cell.noise if cell.rows_known else cell.table.noise, rtol=1e-9)
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("noise", ["one", "rows"])
 @pytest.mark.parametrize("mean", ["constant", "linear", "function"])

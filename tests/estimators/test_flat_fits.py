@@ -137,6 +137,7 @@ def test_rows_that_are_alone_in_a_good_fit_are_silent(shape):
     GPRegressor(RBF(0.5), inference.Exact(), LBFGS(50), random_state=0).fit(X, y)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("n", [12, 40, 400])
 def test_a_flat_fit_to_noise_is_silent(n, seed):

@@ -4,6 +4,7 @@ import json
 import signal
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -64,6 +65,12 @@ class Picky(inference.Exact):
             raise InvalidInputError("no sums")
 
 
+@cache
+def fitted(rule: str) -> GPRegressor:
+    """Return a fit that several tests read and none changes."""
+    return GPRegressor(rule).fit(X, Y)
+
+
 def chosen(gp: GPRegressor) -> str:
     return next(one.name for one in gp.kernel_choice_.tried if one.weight)
 
@@ -81,6 +88,7 @@ def test_two_scales_are_found(seed):
     assert chosen(gp) != "matern32"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_default_is_kept_where_it_is_true(seed):
     points, y = drawn(kernels.Matern(1.5, 1.0), 200, 2, 0.2, seed)
@@ -162,7 +170,7 @@ def test_more_hyperparameters_than_rows_tell_are_not_tried(rule):
     assert [one.name for one in choice.tried] == ["matern32", "rq"]
     assert [name for name, _ in choice.dropped] == list(FOUR[2:])
     assert all("27 hyperparameters" in line for line in choice.lines()[-2:])
-    assert len(GPRegressor(rule).fit(X, Y).kernel_choice_.tried) > 2
+    assert len(fitted(rule).kernel_choice_.tried) > 2
 
 
 def test_a_period_is_not_found_in_noise():
@@ -220,7 +228,7 @@ def test_an_inert_hyperparameter_costs_nothing():
 
 
 def test_the_weights_are_tempered_evidence():
-    gp = GPRegressor("average").fit(X, Y)
+    gp = fitted("average")
     assert isinstance(gp.posterior_, MixturePosterior)
     tried, ((dropped, why),) = gp.kernel_choice_.tried, gp.kernel_choice_.dropped
     assert [one.name for one in tried] == [name for name in FOUR if name != dropped]
@@ -245,7 +253,7 @@ def test_the_weights_are_tempered_evidence():
 
 @pytest.mark.slow
 def test_answers_of_an_average():
-    gp = GPRegressor("average").fit(X, Y)
+    gp = fitted("average")
     mean, std = gp.predict(NEW, return_std=True)
     _, covariance = gp.predict(NEW, return_cov=True)
     np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-6)
@@ -383,14 +391,14 @@ def test_ctrl_c_leaves_kernels_out(monkeypatch):
 
 def test_auto_averages_few_rows_and_chooses_for_many(monkeypatch, tmp_path):
     small = GPRegressor("auto").fit(X, Y)
-    np.testing.assert_array_equal(small.predict(NEW), GPRegressor("average").fit(X, Y).predict(NEW))
+    np.testing.assert_array_equal(small.predict(NEW), fitted("average").predict(NEW))
     assert small.kernel == "auto"
     assert small.kernel_choice_.rule == "average"
     small.save(tmp_path / "m.gp")
     again = gigagp.load(tmp_path / "m.gp")
     assert again.kernel == "auto"
     assert again.kernel_choice_ == small.kernel_choice_
-    expected = GPRegressor("choose").fit(X, Y).predict(NEW)
+    expected = fitted("choose").predict(NEW)
     for fit in (
         lambda: GPRegressor("auto", inference.Vecchia(59, 59)).fit(X, Y),
         lambda: GPRegressor("auto", outputs="shared").fit(X, np.stack([Y, Y], 1)),
@@ -496,6 +504,7 @@ def test_what_predicts_left_out_rows_worse_has_no_weight(crps):
     assert weights == pytest.approx([0.0, 1.0] if crps < 1 else [1.0, 0.0], abs=0.02)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_repeats_do_not_take_the_noise_away(rule):
     """Rows that were entered twice: a rough part of a sum explains the noise, and new rows have it again."""
@@ -540,7 +549,7 @@ def test_repeats_among_many_rows_do_not_take_the_noise_away(monkeypatch):
 
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_save_load_and_describe(rule, tmp_path):
-    gp = GPRegressor(rule).fit(X, Y)
+    gp = fitted(rule)
     gp.save(tmp_path / "m.gp")
     again = gigagp.load(tmp_path / "m.gp")
     for one, other in zip(again.predict(NEW, return_cov=True), gp.predict(NEW, return_cov=True), strict=True):
@@ -562,7 +571,7 @@ def test_save_load_and_describe(rule, tmp_path):
 
 
 def test_a_record_survives_json():
-    choice = GPRegressor("choose").fit(X, Y).kernel_choice_
+    choice = fitted("choose").kernel_choice_
     assert KernelChoice.from_plain(json.loads(json.dumps(choice.to_plain()))) == choice
 
 

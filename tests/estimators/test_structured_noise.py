@@ -67,6 +67,7 @@ def test_fits_to_rows_of_their_model_do_not_warn(n, fits):
         GPRegressor(kernels.Matern(nu=1.5), random_state=0).fit(X, y)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "settings",
     [{}, {"inference": inference.Vecchia()}, {"dtype": "float32"}, {"mean": "linear"}, {"target_transform": "log"}],

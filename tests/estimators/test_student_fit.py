@@ -164,6 +164,7 @@ def test_given_degrees_of_freedom_and_no_optimizer():
 # The choice -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_auto_leaves_normal_noise_as_it_is(seed):
     X, y, _ = measured(250, share=0.0, seed=seed)
@@ -210,7 +211,7 @@ def test_the_kernel_is_chosen_with_it():
 # Files, checkpoints, refusals -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("likelihood", ["student-t", "auto", StudentT(5.0)], ids=repr)
 @pytest.mark.parametrize("method", [inference.Exact(), inference.Iterative()], ids=lambda one: type(one).__name__)
 def test_models_are_saved(likelihood, method, tmp_path):
@@ -300,6 +301,7 @@ def test_large_tables_end_with_what_auto_chooses():
             gp.partial_fit(X[:2], y[:2])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("wrong", [100.0, 3.0, 2.0])
 def test_auto_finds_wrong_targets_that_its_sample_does_not_hold(wrong, monkeypatch):
     X, y, _ = measured(1500, share=0.0)

@@ -139,7 +139,7 @@ def dense_laplace(likelihood, table, kernel, new):
     return cross @ local.slope, variance, evidence
 
 
-@pytest.mark.pairs
+@pytest.mark.each
 @pytest.mark.parametrize("n", [5, 40, 300])
 @pytest.mark.parametrize(
     "kernel", [KERNEL, kernels.RBF(0.9, 1.3).bind(2), (kernels.Matern(0.5) + kernels.Linear()).bind(2)], ids=str

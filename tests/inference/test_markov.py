@@ -129,6 +129,7 @@ WAYS = [("even", "constant", 1, False), ("gaps", "zero", 3, True), ("clumps", "l
 WAYS += [("repeated", "function", 1, False), ("few", "constant", 2, False)]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way[0])
 def test_answers_are_those_of_dense_algebra(kernel, way):

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,10 @@ from gigagp.runtime import group, machine, processes
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not there")
 
 N, COUNTS = 1500, (1, 2, 4)
+#: Every process imports torch; the default run has two of them.
+counts = pytest.mark.parametrize(
+    "count", [one if one == 2 else pytest.param(one, marks=pytest.mark.slow) for one in COUNTS]
+)
 ADAM = optimization.Adam(steps=2)
 METHODS: dict[str, tuple[Any, Any]] = {
     "collapsed": (inference.SparseVariational(n_inducing=100), ADAM),
@@ -153,14 +159,16 @@ def work(rank: int, count: int, folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
-    """For each number of processes, what each of them has found."""
-    folder, threads = tmp_path_factory.mktemp("shared"), torch.get_num_threads()
+def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[dict[str, Any]]]:
+    """For a number of processes, what each of them finds; they are started once."""
+    folder = tmp_path_factory.mktemp("shared")
     environment = os.environ | {"PYTHONPATH": str(Path(gigagp.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    torch.set_num_threads(1)
-    every = {}
-    try:
-        for count in COUNTS:
+
+    @cache
+    def found_by(count: int) -> list[dict[str, Any]]:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
             with ExitStack() as running:
                 others = []
                 for rank in range(1, count):  # not forks, because torch has threads here
@@ -172,18 +180,19 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, 
                 for one in others:
                     errors = one.communicate(timeout=120)[1]
                     assert one.returncode == 0, errors
-            names = [folder / f"{count}.{rank}" for rank in range(1, count)]
-            every[count] = [mine, *(torch.load(name, weights_only=False) for name in names)]
-        return every
-    finally:
-        torch.set_num_threads(threads)
+        finally:
+            torch.set_num_threads(threads)
+        names = [folder / f"{count}.{rank}" for rank in range(1, count)]
+        return [mine, *(torch.load(name, weights_only=False) for name in names)]
+
+    return found_by
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS[1:])
 def test_the_bits_are_those_of_one_process(found, count):
-    alone = found[1][0]
-    for one in found[count]:
+    alone = found(1)[0]
+    for one in found(count):
         assert len(one.keys() & alone.keys()) > 30
         for name in one.keys() & alone.keys() - {"shared"}:
             assert torch.equal(one[name], alone[name]), name
@@ -201,15 +210,15 @@ def test_bounds_and_gradients_are_those_without_processes(found):
     for name, expected in gradients().items():
         size = max(float(expected.double().abs().max()), 1.0)
         worst = next((number for method, number in condition.items() if method in name), 1e5)
-        assert float((found[2][1][name] - expected).abs().max()) < 64 * torch.finfo(torch.float64).eps * worst * size
+        assert float((found(2)[1][name] - expected).abs().max()) < 64 * torch.finfo(torch.float64).eps * worst * size
 
 
-def test_every_inference_shares_its_work(found):
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_every_inference_shares_its_work(found, count):
     points = {"sums of inducing points", "gradient of inducing points", "minibatch of inducing points"}
     others = {"bound of inducing points", "minibatch of functions", "anchor", "symmetric product", "gradient"}
-    for count in COUNTS[:2]:
-        for one in found[count]:
-            assert points | others <= one["shared"]
+    for one in found(count):
+        assert points | others <= one["shared"]
 
 
 def test_half_of_the_rows_have_other_sums(found):
@@ -218,25 +227,27 @@ def test_half_of_the_rows_have_other_sums(found):
     half = data.take_rows(torch.arange(N // 2))
     objective = METHODS["collapsed"][0].objective(half, torch.Generator().manual_seed(1))
     value = objective.evaluate(objective.start(model)).value
-    assert abs(value - float(found[2][0]["one collapsed bound"])) > 1.0
+    assert abs(value - float(found(2)[0]["one collapsed bound"])) > 1.0
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_fits_are_those_without_processes(found, name):
     for key, value in answers(name, distributed=False).items():
-        np.testing.assert_allclose(found[2][1][key], value, rtol=1e-6, atol=1e-7, err_msg=key)
+        np.testing.assert_allclose(found(2)[1][key], value, rtol=1e-6, atol=1e-7, err_msg=key)
 
 
-def test_a_product_agrees_with_dense_algebra(found):
+@counts
+def test_a_product_agrees_with_dense_algebra(found, count):
     data, model = table()
     left = torch.randn(N, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     H = model.kernel.block(data.X, data.X).detach() + 0.1 * torch.eye(N, dtype=torch.float64)
-    for one in found[4]:
+    for one in found(count):
         assert float((one["product"] - H @ left).abs().max()) < 1e-11 * float((H @ left).abs().max())
 
 
-def test_the_collapsed_bound_agrees_with_dense_algebra(found):
+@counts
+def test_the_collapsed_bound_agrees_with_dense_algebra(found, count):
     data, model = table()
     objective = METHODS["collapsed"][0].objective(data, torch.Generator().manual_seed(1))
     points = objective.points(objective.start(model)).points
@@ -250,13 +261,13 @@ def test_the_collapsed_bound_agrees_with_dense_algebra(found):
     fit = float((residual * torch.linalg.solve(covariance, residual)).sum())
     expected = -0.5 * (fit + float(torch.logdet(covariance)) + N * np.log(2 * np.pi))
     expected -= 0.5 * float((model.kernel.diagonal(data.X) - nystrom.diagonal()).sum()) / 0.1
-    for one in found[4]:
+    for one in found(count):
         assert float(one["one collapsed bound"]) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_automatic_choice_is_one(found):
     """No clock decides it: the second process believes that its machine is ten thousand times as slow."""
-    first, second = (one["choice"] for one in found[2])
+    first, second = (one["choice"] for one in found(2))
     assert first == second
 
 

@@ -104,7 +104,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("draws", [32, 128])
+@pytest.mark.parametrize("draws", [32, pytest.param(128, marks=pytest.mark.slow)])
 def test_draws_come_to_the_sum_over_a_dense_grid(draws, monkeypatch):
     """Answers at the learned hyperparameters are the control, whose errors are those that draws should remove."""
     monkeypatch.setattr(uncertain, "_DRAWS", (draws, 64, 64))

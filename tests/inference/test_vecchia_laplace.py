@@ -49,6 +49,7 @@ def model(kernel=KERNEL, mean=None, noise=0.2):
 # Gradients -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @tables
 @likelihoods
 def test_the_gradient_is_that_of_the_value(table, likelihood):

@@ -40,6 +40,7 @@ def test_the_published_law_is_another_kernel(d):
     assert root_mean_square_error(Matern(1.5), points(25, 1), 100_000, law="independent") < 0.004
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("law", ["joint", "balanced"])
 @pytest.mark.parametrize("name", [name for name in ALL if name != "white"])
 def test_inner_products_converge_to_the_kernel(name, law):

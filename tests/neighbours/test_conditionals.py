@@ -181,6 +181,7 @@ def test_tables_of_every_shape(table, engine):
     assert_dense(problem(kernel, table, engine=engine))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["matern32", "growing noise", "nested"])
 def test_several_targets_with_columns_that_are_subtracted(name, engine):

@@ -68,6 +68,7 @@ def test_1_the_average_over_200_seeds_is_the_gradient(estimator):
 # 2 ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("sigma", "measured"), [(1.0, 769), (0.3, 4196), (0.1, 9438), (0.03, 11908)])
 def test_2_the_initial_distance(sigma, measured):
     model, X, matrix = setting(1000, 4, sigma)

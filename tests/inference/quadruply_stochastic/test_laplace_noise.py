@@ -153,6 +153,7 @@ def test_the_default_fit_follows_targets_with_little_noise_past_wrong_ones(noise
     assert error < 0.3 * of_normal
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("n_rows", [15, len(X)])
 def test_a_fit_of_more_rows_that_is_killed_among_few_or_all_goes_on_to_the_same_numbers(n_rows, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
@@ -188,6 +189,7 @@ def least_deviations(y: np.ndarray, basis: np.ndarray, scale: float) -> np.ndarr
     return found
 
 
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore:the search for the best weights ended early")
 @pytest.mark.parametrize("mean", ["constant", "linear"])
 @pytest.mark.parametrize("n_basis", [20, 100])
