@@ -16,7 +16,7 @@ from gigagp import actions, inference
 LEVEL = 1e-4
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # truths are drawn from few functions
 @pytest.mark.parametrize("system", [one for one in SYSTEMS if one.name not in NO_PRIOR], ids=repr)
 def test_the_truth_ranks_evenly(system):

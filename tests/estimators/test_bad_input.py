@@ -184,6 +184,7 @@ def test_integers_and_booleans_are_numbers(method):
     assert ((on > 0.5) == flags[:, 0]).mean() > 0.7
 
 
+@pytest.mark.each
 @BOTH
 @pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e200])
 def test_wildly_different_scales_are_standardized(method, scale):

@@ -334,6 +334,7 @@ class Killed(BaseException):
     """Stands for a kill."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("stopped", [3, 14, 25])
 def test_a_killed_fit_goes_on_where_it_was(tmp_path, monkeypatch, stopped):
     gp = GPRegressor(optimizer=optimization.LBFGS(steps=8))

@@ -336,6 +336,7 @@ def test_only_inference_that_can_tells_the_parts_apart():
 # Coverage -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("count", [4, 16, 64])
 def test_intervals_cover_what_was_drawn_from_the_model(count):
     """Over 20 draws of targets and at any budget, the coverage is within 2 points of every level on average."""

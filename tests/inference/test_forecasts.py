@@ -79,6 +79,7 @@ def test_gains_of_twice_the_rows_are_a_geometric_series():
     assert extrapolated([0.5, 0.45, 0.30], 100) > 0.30 - 0.15 * 0.8 / 0.2 - 1e-9  # gains that grow do not go on growing
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [12, 20, 60])
 def test_a_grid_foresees_about_the_most_that_it_loses(size):
     known = subject(1500, 2, noise=0.02, seed=3)
@@ -142,6 +143,7 @@ def prefer(monkeypatch, kind, seconds: float = 1e-3):
     monkeypatch.setattr(kind, "forecast", lambda self, known: Forecast(seconds, 1.0, -9.0, 1e-3))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", [inference.SparseVariational, inference.Grid, inference.ComputationAware])
 def test_any_method_can_end_a_fit(kind, small, monkeypatch, tmp_path):
     X, y = rows(300)

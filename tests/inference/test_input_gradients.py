@@ -129,7 +129,7 @@ def check(name: str, answer: str, at: Tensor = NEW) -> None:
 CELLS = [(name, answer) for name in SYSTEMS for answer in ANSWERS if answer not in REFUSED]
 
 
-@pytest.mark.few(60)
+@pytest.mark.few(40)
 @pytest.mark.parametrize(("name", "answer"), CELLS)
 def test_gradients_are_those_of_differences(name, answer):
     check(name, answer)

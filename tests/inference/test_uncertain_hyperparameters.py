@@ -257,6 +257,7 @@ def test_bounds_hold_for_every_draw():
     assert len(lengths) == 1
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", ["two rows", "constant target", "many inputs", "no noise", "far row", "one place"])
 def test_what_rows_do_not_determine_stays_with_the_prior(kind):
     """Nothing runs away: deviations stay finite and below the prior's at ten times its deviation."""

@@ -63,6 +63,7 @@ def assert_same(one, other, rtol=1e-8, atol=1e-9):
 # Added rows --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each
 @tables
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
 def test_with_all_neighbours_added_rows_are_those_of_a_fit(table, mean):
@@ -216,6 +217,7 @@ def file_of(frame, kind, tmp_path):
     return path
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", ["csv", "parquet", "folder", "frame"])
 @pytest.mark.parametrize(
     "given",

@@ -31,6 +31,7 @@ def wrong(X, columns=1, share=0.1, size=20.0):
     return torch.where(uniform < share, size * torch.sign(uniform - 0.5 * share), Y)
 
 
+@pytest.mark.each
 @tables
 @pytest.mark.parametrize("df", [2.5, 4.0, 30.0])
 def test_the_gradient_is_that_of_the_value(table, df):
@@ -189,6 +190,7 @@ def test_a_kernel_is_learned_with_known_noise_of_each_row(white):
 # Names and files ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("likelihood", ["student-t", StudentT(), StudentT(6.0)], ids=repr)
 def test_models_are_saved_and_resumed(likelihood, tmp_path):
     X, y, _ = measured(80, 10.0)

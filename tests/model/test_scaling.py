@@ -118,6 +118,7 @@ FITS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("chosen", FITS.values(), ids=FITS)
 def test_fits_learn_the_other_rows(chosen, monkeypatch):
     X, function, far = with_far_rows(300, 0.15, -9999.0)
@@ -157,6 +158,7 @@ def with_a_far_target(where):
     return X, y
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("where", [100.0, -1e9])
 def test_gaussian_noise_warns_of_far_targets(where):
     X, y = with_a_far_target(where)
@@ -166,6 +168,7 @@ def test_gaussian_noise_warns_of_far_targets(where):
         GPRegressor(kernels.Matern(nu=1.5), random_state=0).fit(X, np.stack([X[:, 0], y], 1))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("chosen", FITS.values(), ids=FITS)
 def test_fits_warn_of_targets_that_no_row_around_them_predicts(chosen):
     """The standard deviation of all targets is hardly larger for this one, but the fit is much worse."""
@@ -210,6 +213,7 @@ def test_far_targets_that_the_function_explains_do_not_warn():
     GPRegressor(kernels.Matern(nu=1.5), random_state=0).fit(X, y)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("y", "chosen"),
     [
@@ -226,6 +230,7 @@ def test_other_targets_and_other_noise_do_not_warn(y, chosen):
     GPRegressor(random_state=0, **{"kernel": kernels.Matern(nu=1.5)} | chosen).fit(with_a_far_target(0.0)[0], y)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("y", "likelihood"),
     [

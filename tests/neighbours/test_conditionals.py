@@ -166,7 +166,7 @@ def assert_dense(p: Problem, tolerance: float = 1e-8) -> None:
         torch.testing.assert_close(flat(derived.gradient)[where], derived.gradient[name].reshape(-1))
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_is_the_dense_algebra(name, engine):

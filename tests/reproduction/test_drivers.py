@@ -26,6 +26,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "arguments", "count"),
     [

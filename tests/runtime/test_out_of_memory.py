@@ -66,6 +66,7 @@ def test_a_fit_without_memory(name):
     assert done.returncode == 3, (done.returncode, done.stderr[-2000:])
 
 
+@pytest.mark.slow
 def test_the_command_line_says_so_in_one_line(tmp_path):
     rng = np.random.default_rng(0)
     np.save(tmp_path / "table.npy", rng.normal(size=(3000, 4)))

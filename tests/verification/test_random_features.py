@@ -109,6 +109,7 @@ def nested(whole, count):
     return whole[:, count - 1]
 
 
+@pytest.mark.slow
 def test_8_single_samples_are_unbiased_and_spread_as_measured():
     series, exact = small_series()
     assert exact.tolist() == pytest.approx([5.660686, -78.254811], abs=1e-6)
@@ -135,6 +136,7 @@ def test_8_frequencies_drawn_anew_for_every_term_spread_twice_as_much():
     assert float(deviation[1]) == pytest.approx(138, rel=0.25)
 
 
+@pytest.mark.slow
 def test_8_larger_steps_spread_less():
     model, table, exact = problem(120, 0.05)
     counts = range(10, 60)
@@ -150,6 +152,7 @@ def test_8_larger_steps_spread_less():
     assert deviations == pytest.approx([69.7, 31.4, 19.2], rel=0.25)
 
 
+@pytest.mark.slow
 def test_8_through_the_objective_by_monte_carlo():
     """New frequencies and a new length at every evaluation; the likelihood of plain features is the control."""
     model, table, exact = problem(40, 0.05)
@@ -170,6 +173,7 @@ def test_8_through_the_objective_by_monte_carlo():
 # Theorem 4: the law that varies least ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_theorem_4_one_over_j_varies_least():
     """Second moments of the increments over chances like ``J^-a``, the exact last term left out as in the notes."""
     series, _ = small_series()

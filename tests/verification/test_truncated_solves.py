@@ -318,6 +318,7 @@ def test_the_truncated_determinant_is_unbiased():
     assert stopped.value > DETERMINANT[0.01] + 4 * stopped.standard_error
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("preconditioner", [None, PivotedCholesky(5)], ids=repr)
 def test_the_likelihood_is_unbiased(preconditioner):
     def values(truncation, repeats):

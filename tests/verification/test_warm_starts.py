@@ -57,6 +57,7 @@ def root_mean_square_distance(call):
 # 12 -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_12_iterations_and_distances_with_conjugate_gradients():
     rows, steps = table(300), 30
     solver = solvers.ConjugateGradients(tolerance=0.01, preconditioner=solvers.PivotedCholesky(rank=20))
@@ -77,6 +78,7 @@ def test_12_iterations_and_distances_with_conjugate_gradients():
         assert distances[name, "warm"][2] < 0.2 * distances[name, "cold"][2]
 
 
+@pytest.mark.slow
 def test_12_epochs_with_alternating_projections():
     rows = table(160)
     solver = solvers.AlternatingProjections(block_size=16, tolerance=0.01, partition="contiguous", coarse_rank=0)

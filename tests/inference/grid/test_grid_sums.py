@@ -203,6 +203,7 @@ def problem(sums: bool, known: bool) -> tuple[Kernel, Array, Array, RegularGrid 
     return kernel if known else kernel + kernels.White(0.01), X, y, grid, noise
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("known", [False, True], ids=["", "row noise"])
 @pytest.mark.parametrize("sums", [True, False], ids=["sum of grids", "one grid"])
 def test_gradients_are_differences_of_values(sums: bool, known: bool) -> None:
@@ -254,6 +255,7 @@ def _moved(model: Model) -> Model:
     return model.replace(learned)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("sums", [True, False], ids=["sum of grids", "one grid"])
 def test_the_kernel_between_nodes(sums: bool) -> None:
     kernel, *_, grid, _ = problem(sums, True)

@@ -199,6 +199,7 @@ def test_the_diagonal_in_closed_form_is_of_all_rows():
     torch.testing.assert_close(objective.state.weights.log_scale, -0.5 * precision.log(), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("classes", [2, 3])
 def test_classes_are_learned_from_a_folder(tmp_path, classes):
@@ -275,6 +276,7 @@ def same(one, other) -> None:
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("estimator", [GPRegressor, GPClassifier])

@@ -213,6 +213,7 @@ def test_a_cell_that_is_missing_after_the_fit_leaves_open_what_it_was(kernel):
     np.testing.assert_allclose((mean[[0, 5]], std[[0, 5]]), (complete, alone), rtol=1e-9)
 
 
+@pytest.mark.few(4)
 @pytest.mark.filterwarnings("ignore:X. column")
 @pytest.mark.parametrize(
     "options",
