@@ -14,7 +14,7 @@ X = points(7, 4)
 BUDGET = 2**30
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", ALL)
 def test_they_have_the_covariance_of_the_prior(name):
     """The mean is over features and weights, so that any number of features will do."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import optimize, stats
 
 from gigagp.model.student_noise import (
     LEAST_DF,
@@ -57,6 +57,18 @@ def test_the_most_likely_noise_is_that_of_scipy(df, tolerance):
     given = most_likely_noise(torch.from_numpy(errors**2), StudentNoise(5.0, 1.0), learns_df=False)
     assert given.df == 5.0
     assert given.squared_scale == pytest.approx(stats.t.fit(errors, f0=5.0, floc=0)[2] ** 2, rel=1e-3)
+
+
+def test_the_degrees_of_freedom_are_those_of_the_highest_density():
+    """The density is flat there, so that float32 would leave errors of a thousandth; 1,500 rows take several blocks."""
+    errors = stats.t(8.0).rvs(1500, random_state=3)
+
+    def loss(log_df):
+        return -stats.t(math.exp(log_df)).logpdf(errors).mean()
+
+    found = most_likely_df(torch.from_numpy(errors**2), 1.0)
+    wanted = optimize.minimize_scalar(loss, bounds=(0.8, 4.0), method="bounded", options={"xatol": 1e-7})
+    assert found == pytest.approx(math.exp(wanted.x), rel=3e-5)
 
 
 def test_the_limits_of_the_degrees_of_freedom():
