@@ -91,7 +91,7 @@ def test_the_maximum_is_found():
 # The loop -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("acquisition", ["logei", "thompson"])
 @pytest.mark.parametrize("maximize", [False, True])
 def test_the_optimum_is_found_in_the_units_of_the_box(acquisition, maximize):

@@ -76,6 +76,7 @@ def test_far_rows_of_a_grid(system, outside):
     assert all(np.isfinite(value).all() for value in beside.values())
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_a_point_alone_is_the_point_in_a_crowd(system):
     gp, cell = fitted(system.name, GAUSSIAN)

@@ -31,7 +31,7 @@ INFERENCES = {
     "grid, few rows": lambda: inference.Grid(size=12),
     "grid, low rank": lambda: inference.Grid(size=12, exact_nodes=0, variance="low_rank"),
     # points that are solved for together stop together: at the default tolerance an answer depends on the others
-    "grid, solves": lambda: inference.Grid(size=12, exact_nodes=0, variance="solve", final_tolerance=1e-9),
+    "grid, solves": lambda: inference.Grid(size=9, exact_nodes=0, variance="solve", final_tolerance=1e-9),
     "quadruply, waves": lambda: inference.QuadruplyStochastic(n_basis=60),
     "quadruply, inducing": lambda: inference.QuadruplyStochastic(n_basis=40, basis="inducing"),
     "actions": lambda: inference.ComputationAware(5),
@@ -135,6 +135,6 @@ def test_all_answers_agree(name, cell):
 def test_the_comparison_finds_variances_from_few_samples():
     """The control: 32 samples know a standard deviation within some 12 %."""
     X, y, new = table(SMALL, 3)
-    gp = GPRegressor(inference=inference.Grid(size=12, exact_nodes=0)).fit(X, y)
+    gp = GPRegressor(inference=inference.Grid(size=9, exact_nodes=0)).fit(X, y)
     assert any("diagonal" in line for line in disagreements(gp, new))
     assert "from 32 posterior samples, standard error 25%" in gp.describe()

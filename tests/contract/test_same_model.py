@@ -92,7 +92,7 @@ class Killed(BaseException):
     """Exception that stands for a kill."""
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("system", HELD, ids=repr)
 def test_a_killed_fit_resumes_to_the_same_bits(system, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)

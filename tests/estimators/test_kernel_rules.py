@@ -630,6 +630,7 @@ def test_the_candidates_of_one_input():
     assert all(kernel.n_inputs == 1 for kernel in found.values())
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("options", "kernel", "rule"),
     [

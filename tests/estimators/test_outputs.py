@@ -95,7 +95,7 @@ def answers(gp: GPRegressor, table, y) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", FITS)
 @pytest.mark.filterwarnings("ignore::gigagp.errors.GigaGPWarning")  # of few steps and few rows
 def test_each_output_is_a_fit_of_it_alone(name, tmp_path):

@@ -80,6 +80,7 @@ def _one_by_one(kernel) -> np.ndarray:
     return np.concatenate(found) if found else np.zeros(0)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(12))
 def test_ours_become_theirs_and_come_back(seed, kind):

@@ -19,6 +19,7 @@ from helpers import draw_targets, generator, new_trace, points
 PLAIN = {"standardize": False, "mean": "zero"}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", [inference.Exact(), inference.Iterative()], ids=["exact", "iterative"])
 @pytest.mark.parametrize(
     "kernel", [kernels.Matern(1.5, [0.6, 2.5], 1.5), kernels.RBF([1.5, 0.7], 0.5)], ids=["matern", "rbf"]

@@ -159,6 +159,7 @@ def test_more_numbers_of_inputs_and_vectors(engine, d, s):
     assert_product(engine.product(kernel, X, Z, W), kernel, X, Z, W)
 
 
+@pytest.mark.few(25)
 @pytest.mark.parametrize(
     ("n", "m"),
     [(1, 1), (1, 129), (7, 257), (127, 127), (128, 64), (129, 129), (255, 7), (257, 257), (600, 600), (1500, 300)],

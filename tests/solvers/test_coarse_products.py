@@ -56,6 +56,7 @@ def true_residual(matrix: DenseMatrix, value: torch.Tensor, b: torch.Tensor) -> 
     return float(((b - matrix.to_dense() @ value).norm(dim=0) / b.norm(dim=0)).max())
 
 
+@pytest.mark.each
 @every_solver
 @pytest.mark.parametrize("error", [1e-5, 0.2, 5.0])
 def test_the_answer_is_that_of_the_matrix_for_any_error_of_its_products(solver, error):

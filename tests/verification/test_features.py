@@ -34,6 +34,7 @@ def test_16_the_multivariate_t_is_the_kernel(d, law):
     assert root_mean_square_error(d, 1000, law) < 0.035
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("d", "measured"), [(4, 0.069), (9, 0.116), (17, 0.149)])
 def test_16_independent_coordinates_are_not(d, measured):
     many = root_mean_square_error(d, 100_000, "independent")

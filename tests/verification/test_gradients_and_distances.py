@@ -135,6 +135,7 @@ def test_3_variances_of_the_trace_estimates():
 # 4 ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("s", [4, 64])
 @pytest.mark.parametrize(("law", "fourth_moment"), [("gaussian", 3), ("rademacher", 1)])
 def test_4_lemma_4(law, fourth_moment, s):

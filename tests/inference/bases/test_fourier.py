@@ -18,6 +18,7 @@ def everything(basis):
     return torch.arange(basis.size)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_covariance_is_the_kernel_in_the_mean(name):
     kernel = KERNELS[name]

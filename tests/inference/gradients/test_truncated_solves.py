@@ -47,7 +47,7 @@ def exact(mean="constant"):
 ESTIMATORS = [Hutchinson(8), Pathwise(8, prior="exact"), Pathwise(8, 100), Exact()]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=["hutchinson", "pathwise", "features", "exact"])
 @pytest.mark.parametrize("preconditioner", [None, PivotedCholesky(3)], ids=repr)
 def test_every_estimator_is_unbiased_with_two_targets_and_a_trend(estimator, preconditioner):

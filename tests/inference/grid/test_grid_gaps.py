@@ -104,7 +104,7 @@ class Problem:
         return found
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("noise", [1e-2, 10.0])
 @pytest.mark.parametrize("name", ON_NODES + BETWEEN)
 def test_solves_are_those_of_dense_algebra(name: str, noise: float) -> None:
@@ -213,6 +213,7 @@ def test_explained_covariances_and_determinants_are_those_of_dense_algebra(name:
 SHAPES = {1: (2000,), 2: (48, 48), 3: (14, 13, 15)}
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("d", SHAPES)
 @pytest.mark.parametrize("gaps", ["none", "random half", "half", "random tenth"])
 def test_iterations_do_not_grow_with_gaps(d: int, gaps: str) -> None:

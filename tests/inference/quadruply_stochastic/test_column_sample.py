@@ -142,6 +142,7 @@ ENUMERATED = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", ENUMERATED)
 def test_value_and_gradient_are_unbiased_over_all_samples(name):
     settings = ENUMERATED[name]

@@ -292,7 +292,7 @@ def test_the_chevron_leaves_the_mean_alone():
 def test_a_step_is_free_of_rows_and_functions():
     """T13, by counting: no tensor of a step grows with n or m."""
     counts = {}
-    for n, m, columns in [(300, 200, 2), (3000, 200, 2), (300, 100_000, 2), (300, 200, 0), (300, 100_000, 0)]:
+    for n, m, columns in [(300, 200, 2), (3000, 200, 2), (300, 20_000, 2), (300, 200, 0), (300, 20_000, 0)]:
         x = points(n, 2)
         settings = QuadruplyStochastic(n_basis=m, basis_batch=40, row_batch=50, n_columns=columns, n_support=20)
         kernel = kernels.Matern(1.5).bind(2)

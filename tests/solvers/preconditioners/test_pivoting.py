@@ -66,6 +66,7 @@ def exact_pair_probabilities(K):
     return probabilities
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("block", "same_law"), [(1, True), (4, True), (None, False)])
 def test_random_pivots_have_the_law_of_rpcholesky(block, same_law):
     K = with_spectrum(torch.tensor([3.0, 1.0, 0.3, 0.1]).double(), seed=2)
