@@ -613,13 +613,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     def _predictor(self, hyperparameters: Hyperparameters = "learned") -> Predictor | CorrelatedPredictor:
         """Return what answers after a fit."""
+        learned = self._predictor_of_rows(hyperparameters)
+        return learned if self._stacking is None else CorrelatedPredictor(learned, self._stacking)
+
+    def _predictor_of_rows(self, hyperparameters: Hyperparameters = "learned") -> Predictor:
+        """Return what answers about the rows of the model, which are cells of correlated outputs."""
         check_is_fitted(self, "posterior_")
         names = getattr(self, "feature_names_in_", None)
         units = self.scaling_, self.target_transform_
         learned = Predictor(self.posterior_, *units, self.likelihood_, self._one_target, fitted_encoder(self), names)
-        if hyperparameters != "learned":
-            learned = mixture_predictor(learned, self.inference_, self.optimizer_)
-        return learned if self._stacking is None else CorrelatedPredictor(learned, self._stacking)
+        if hyperparameters == "learned":
+            return learned
+        return mixture_predictor(learned, self.inference_, self.optimizer_)
 
     def _answering(
         self, X: Any, hyperparameters: Hyperparameters

@@ -55,7 +55,9 @@ def test_variances_are_those_of_the_outputs_and_the_matrix_is_a_covariance(name)
 def test_agreements_are_those_of_partial_correlations():
     kernel = outputs(4, [0]).bind(1)
     R = correlation(kernel)
-    for (output, earlier), agreement in zip(kernel.correlation_pairs(), kernel.agreement.tolist(), strict=True):
+    for (output, earlier), agreement in zip(
+        kernel.correlation_pairs().tolist(), kernel.agreement.tolist(), strict=True
+    ):
         chosen = [*range(earlier), earlier, output]
         P = np.linalg.inv(R[np.ix_(chosen, chosen)])
         partial = -P[-1, -2] / np.sqrt(P[-1, -1] * P[-2, -2])

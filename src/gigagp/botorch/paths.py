@@ -40,7 +40,10 @@ class GigaPaths(SamplePath):
             raise InvalidInputError(msg)
         self.model, self.sample_shape = model, torch.Size(sample_shape)
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, (1,))))
-        count, predictors = max(1, math.prod(sample_shape)), [fit._predictor() for fit in model.regressor.estimators_]
+        count, predictors = (
+            max(1, math.prod(sample_shape)),
+            [fit._predictor_of_rows() for fit in model.regressor.estimators_],
+        )
         self._functions = [(one, one.posterior.sample_functions(count, generator)) for one in predictors]
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:

@@ -84,7 +84,7 @@ class Outputs(Leaf):
         if self._rank is not None and (self._rank < 0 or self._ordered):
             allowed = "None where outputs are ordered" if self._ordered else "0 or more, or None"
             raise InvalidInputError(f"rank of Outputs must be {allowed}; got {rank!r}.")
-        if not self.correlation_pairs():
+        if not len(self.correlation_pairs()):
             if agreement is not None:
                 raise InvalidInputError(f"agreement of Outputs must be None: no outputs correlate; got {agreement!r}.")
             self.shapes, self.units = {"variance": True}, {"variance": "target"}  # type: ignore[misc]
@@ -118,44 +118,39 @@ class Outputs(Leaf):
 
     # The covariance of the outputs ----------------------------------------------------------------------------------
 
-    def correlation_pairs(self) -> list[tuple[int, int]]:
-        """Return output and factor of each partial correlation.
+    def correlation_pairs(self) -> Tensor:
+        """Return output and factor of each partial correlation, shape (number of them, 2).
 
         For any covariance the factors are the earlier outputs; ordered outputs have the one before them. With a
         ``rank`` they are the shared functions, the first of which the first output has, and so on.
         """
-        k, rank = self._n_outputs, self._rank
+        k = self._n_outputs
         if self._ordered:
-            return [(output, output - 1) for output in range(1, k)]
-        if rank is None:
-            return [(output, earlier) for output in range(k) for earlier in range(output)]
-        return [(output, shared) for output in range(k) for shared in range(min(output + 1, rank))]
+            return torch.stack([torch.arange(1, k), torch.arange(k - 1)], 1)
+        if self._rank is None:
+            return torch.tril_indices(k, k, -1).T
+        return torch.tril_indices(k, min(self._rank, k)).T
 
     def factor(self) -> Tensor:
-        """Return F with ``B = F F'``, shape (k, number of independent functions), float64 and differentiable."""
+        """Return F with ``B = F F'``, shape (k, n_functions), float64 and differentiable."""
         k, pairs = self._n_outputs, self.correlation_pairs()
-        width = max((factor for _, factor in pairs), default=-1) + 1
-        partial = torch.zeros(k, width, dtype=torch.float64)
-        rest = torch.ones(k, width, dtype=torch.float64)
-        if pairs:
-            places = tuple(torch.tensor(pairs).T)
-            squared = self.value("agreement").square()
+        width = k if self._rank is None else min(self._rank, k)
+        partial, rest = torch.zeros(k, width, dtype=torch.float64), torch.ones(k, width, dtype=torch.float64)
+        if len(pairs):
+            agreement, places = self.value("agreement"), tuple(pairs.T)
+            squared = agreement.square()
             partial = partial.index_put(places, (squared - 1) / (squared + 1))
-            rest = rest.index_put(places, 2 * squared.sqrt() / (squared + 1))  # the root of 1 - r^2, to all digits
-        own = rest.prod(1)
+            rest = rest.index_put(places, 2 * agreement / (squared + 1))  # the root of 1 - r^2, to all digits
+        own, units = rest.prod(1), torch.eye(k, dtype=torch.float64)
         if self._ordered:
-            rows = [torch.eye(k, dtype=torch.float64)[0]]
+            rows = [units[0]]
             for output in range(1, k):
-                unit = torch.eye(k, dtype=torch.float64)[output]
-                rows.append(partial[output, output - 1] * rows[-1] + own[output] * unit)
+                rows.append(partial[output, output - 1] * rows[-1] + own[output] * units[output])
             found = torch.stack(rows)
         else:
             before = torch.cat([torch.ones(k, 1, dtype=torch.float64), rest.cumprod(1)], 1)[:, :width]
-            loadings = partial * before
-            if self._rank is None:  # the factors are the earlier outputs
-                found = torch.nn.functional.pad(loadings, (0, k - width)) + torch.diag(own)
-            else:
-                found = torch.cat([loadings, torch.diag(own)], 1)
+            shared = partial * before
+            found = shared + torch.diag(own) if self._rank is None else torch.cat([shared, torch.diag(own)], 1)
         return found * self.value("variance").sqrt()[:, None]
 
     def covariance(self) -> Tensor:
@@ -233,8 +228,7 @@ class Outputs(Leaf):
     @property
     def n_functions(self) -> int:
         """Number of independent functions that the outputs are made of: columns of `factor`."""
-        shared = 0 if self._rank is None else max((factor for _, factor in self.correlation_pairs()), default=-1) + 1
-        return self._n_outputs + shared
+        return self._n_outputs + min(self._rank or 0, self._n_outputs)
 
     # Units and files ------------------------------------------------------------------------------------------------
 
@@ -245,8 +239,12 @@ class Outputs(Leaf):
         return units.centre[self._active_columns(len(units.scale))]
 
     def with_groups(self, groups: Sequence[int], columns: Sequence[int] | None = None) -> Self:
-        """Return the kernel of an encoded table, whose one-hot columns of a category are the outputs."""
+        """Return the kernel of an encoded table, whose one-hot columns of categories are the outputs.
+
+        The last of them is for categories that the fit has not seen, which are no output.
+        """
         chosen = self._columns if columns is None else tuple(columns)
+        chosen = chosen[:-1] if chosen is not None and len(chosen) == self._n_outputs + 1 > 2 else chosen
         if chosen is None or len(chosen) not in (1, self._n_outputs):
             raise InvalidInputError(
                 f"columns of Outputs must be a column of {self._n_outputs} categories without missing cells, or of "

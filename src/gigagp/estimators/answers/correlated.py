@@ -126,8 +126,15 @@ class CorrelatedPredictor:
         exposure: Any = None,
     ) -> Any:
         """Return means (m, k), with deviations (m, k), or with covariances (m, k, m, k) across outputs."""
-        options = {"include_noise": include_noise, "variance": variance, "return_parts": return_parts}
-        found = self.rows.predict(self.stacking.points(X), return_std, return_cov, exposure=exposure, **options)
+        found = self.rows.predict(
+            self.stacking.points(X),
+            return_std,
+            return_cov,
+            include_noise=include_noise,
+            variance=variance,
+            return_parts=return_parts,
+            exposure=exposure,
+        )
         return self._by_output(found, return_cov)
 
     def predict_latent(

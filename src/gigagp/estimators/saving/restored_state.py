@@ -143,7 +143,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     estimator._stacking = stacking
     estimator._adopt(posterior, scaling)
     if stacking is not None and model.noise_is_known:
-        estimator.noise_variance = estimator._arguments[NOISE] = estimator.noise_variance_
+        estimator.noise_variance = estimator._arguments[NOISE] = stacking.noise_variance(posterior, scaling)
     return estimator
 
 
