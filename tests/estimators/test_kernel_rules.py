@@ -19,8 +19,8 @@ from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.commands import app
 from gigagp.errors import FitInterruptedWarning, FitWarning, InvalidInputError, MemoryBudgetError, ModelFileError
 from gigagp.estimators.choices import kernel_rules
+from gigagp.estimators.choices.candidates import candidate_kernels, strongest_period
 from gigagp.estimators.choices.kernel_choice import KernelChoice
-from gigagp.estimators.choices.kernel_rules import candidate_kernels, strongest_period
 from gigagp.estimators.fit_checks import noise_support
 from gigagp.estimators.saving.persistence import load_state, save_state
 from gigagp.inference.contract.exact_posterior import ExactPosterior

@@ -48,7 +48,7 @@ from gigagp.estimators.fit_checks.structured_noise import warn_of_structured_noi
 from gigagp.estimators.guard import finite_means
 from gigagp.estimators.metrics import gaussian_nll, rmse
 from gigagp.estimators.planning import require_time, resolve_inference, resolve_streaming
-from gigagp.inference import Exact, Inference
+from gigagp.inference import Inference
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.automatic.objective import AutomaticObjective
 from gigagp.inference.automatic.plan import Plan
@@ -380,11 +380,8 @@ class _Held(_Job):
             found = learn_posterior(objective, start, optimizer, trace, seed, deadline)
             return _supported(arguments, objective, found, start, trace.history)[0], trace.history
 
-        given = objective, begun.model, self.inference, learn, arguments.optimizer
-        if isinstance(self.inference, Exact):
-            mixture, history, choice = kernel_rules.average(*given, deadline)
-        else:
-            mixture, history, choice = kernel_rules.average_of_some_rows(*given, begun.generator, deadline)
+        given = objective, begun.model, self.inference, learn, arguments.optimizer, begun.generator, deadline
+        mixture, history, choice = kernel_rules.average(*given)
         ended = mixture, begun.scaling, history, *self._ran(objective)
         return Fitted(*ended, begun.transform, choice, self.note)
 

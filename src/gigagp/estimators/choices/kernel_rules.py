@@ -27,16 +27,23 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 from typing import Literal, NamedTuple
 
 import torch
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError, unshown
+from gigagp.estimators.choices.candidates import (
+    DEFAULT,
+    MOST_CANDIDATES,
+    RIVALS,
+    Dropped,
+    n_learned,
+    start_from,
+    supported,
+)
 from gigagp.estimators.choices.kernel_choice import ERRORS, MARGIN, TEMPERATURE, KernelChoice, TriedKernel
 from gigagp.estimators.choices.trials import FAILURES, PatchScores, Trial, decide, learned, normal_crps
 from gigagp.inference import Exact, Inference
@@ -50,9 +57,6 @@ from gigagp.inference.exact.mixture_posterior import MixturePosterior, require_f
 from gigagp.inference.vecchia.left_out import LeftOutRows
 from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.inference.vecchia.objective import VecchiaObjective
-from gigagp.kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic, Sum
-from gigagp.kernels.leaf import Leaf
-from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.folds import Fold, folds_like_gaps, random_folds
@@ -88,8 +92,6 @@ _NEGLIGIBLE, _MOST_MIXED = 1e-3, 3
 _LEAST_NOISE = 1e-3
 #: From a model and an optimizer to the posterior on all rows, and the history of learning it.
 Learn = Callable[[Model, object], tuple[Posterior, History]]
-#: Kernels that are not worth learning, and why.
-Dropped = tuple[tuple[str, str], ...]
 
 
 def averages(kernel: object, inference: Inference, table: TrainingTable, checkpoint: object = None) -> bool:
@@ -183,6 +185,30 @@ def pick(
     return Picked(best.model, optimizer, choice, 0.0 if keeps_noise else float(default.model.noise_variance))
 
 
+class _Turns:
+    """Candidates one after another, as long as one that takes as long as the slowest so far would end in time.
+
+    They may take a share of the time that is left before a deadline; the first one is never left out.
+    """
+
+    def __init__(self, words: str, candidates: dict[str, Model], deadline: float, share: float = 1.0) -> None:
+        self.waiting, self.is_late, self._began = dict(candidates), False, time.monotonic()
+        self._until = self._began + share * (deadline - self._began)
+        current().phase(words, len(candidates), unit="kernel", then=0.0 if share == 1 else None)
+
+    def __iter__(self) -> Iterator[tuple[str, Model]]:
+        slowest = -math.inf
+        while self.waiting:
+            began = time.monotonic()
+            if began + slowest > self._until:
+                self.is_late = True
+                return
+            name = next(iter(self.waiting))
+            yield name, self.waiting.pop(name)
+            slowest = max(slowest, time.monotonic() - began)
+            current().step()
+
+
 def _tried(
     objective: TableObjective,
     model: Model,
@@ -195,21 +221,16 @@ def _tried(
     sees_all = _sees_all_rows(objective, model)
     rows = objective.draw_rows(min(CHOICE_ROWS, objective.n_rows), spawn(generator))
     subset = objective.subset(rows)
-    candidates, dropped = _candidates(model, inference, subset.table, many_rows=sees_all)
+    most = NEIGHBOUR_ROWS // _NEIGHBOUR_ROWS_EACH if sees_all else len(rows) // _ROWS_EACH
+    candidates, dropped = supported(model, inference, subset.table, most, many_rows=sees_all)
     trials: list[_Kernel] = []
-    began = time.monotonic()
-    current().phase("choosing a kernel", len(candidates), unit="kernel")
-    for name, candidate in candidates.items():
-        spent = time.monotonic() - began
-        if trials and spent * (1 + 1 / len(trials)) > _CHOICE_SHARE * (deadline - began):
-            break
-        known = trials[0] if trials else None
-        with unshown(), suppress(*([] if known is None else FAILURES)):
+    for name, candidate in _Turns("choosing a kernel", candidates, deadline, _CHOICE_SHARE):
+        default = trials[0] if trials else None
+        with unshown(), suppress(*([] if default is None else FAILURES)):
             if sees_all:
-                trials.append(_given_neighbours(name, candidate, known, objective.table, optimizer))
+                trials.append(_given_neighbours(name, candidate, default, objective.table, optimizer))
             else:
-                trials.append(_on_subset(name, candidate, known, subset, rows, optimizer))
-        current().step()
+                trials.append(_on_subset(name, candidate, default, subset, rows, optimizer))
     if sees_all and isinstance(optimizer, Auto):  # random rows alone would lead away from what all rows show
         optimizer = replace(
             optimizer,
@@ -288,107 +309,119 @@ def average(
     inference: Inference,
     learn: Learn,
     optimizer: object,
+    generator: torch.Generator,
     deadline: float = math.inf,
 ) -> tuple[MixturePosterior, History, KernelChoice]:
-    """Return the mixture of the posteriors of the candidates, the history of the heaviest, and what was tried.
+    """Return the mixture of the posteriors of kernels, the history of the heaviest, and what was tried.
 
-    The mean and the noise are those of the given start. ``learn`` returns the exact posterior of all rows after
-    learning from a start with an optimizer, and the history. The default kernel is learned as without an average; the
-    others begin near it. After Ctrl-C the remaining kernels are left out, and so is one that would end after the
-    deadline if it took as long as the slowest so far.
+    The mean and the noise are those of the given start. ``learn`` returns the posterior of all rows after learning from
+    a start with an optimizer, and the history. Exact inference learns all candidates so, and others the heaviest.
     """
-    waiting, dropped = _candidates(model, inference, objective.table)
-    require_factors(objective.table, len(waiting))
-    trials: list[_Kernel] = []
-    posteriors: list[ExactPosterior] = []
-    histories: list[History] = []
-    raised: list[list[warnings.WarningMessage]] = []
-    slowest, going_on = 0.0, optimizer
-    current().phase("averaging kernels", len(waiting), unit="kernel", then=0.0)
-    while waiting:
-        name, candidate = next(iter(waiting.items()))
-        del waiting[name]
-        began = time.monotonic()
-        if trials and began + slowest > deadline:
-            histories[-1].interrupted = "time budget"
-            break
-        with warnings.catch_warnings(record=True) as caught, suppress(*([] if name == DEFAULT else FAILURES)):
-            warnings.simplefilter("always")
-            with current().inside():
-                posterior, history = learn(candidate, going_on)
-            assert isinstance(posterior, ExactPosterior), "the inference is exact"
-            trials.append(_Kernel.of(name, posterior.model, posterior, trials[0] if trials else None))
-            posteriors.append(posterior)
-            histories.append(history)
-            raised.append(caught)
-            slowest = max(slowest, time.monotonic() - began)
+    if isinstance(inference, Exact):
+        return _average_on_all_rows(objective, model, inference, learn, optimizer, deadline)
+    return _average_on_some_rows(objective, model, inference, learn, optimizer, generator, deadline)
+
+
+class _Learned(NamedTuple):
+    """A kernel after learning on all rows, with the warnings that were raised."""
+
+    trial: _Kernel
+    posterior: ExactPosterior
+    history: History
+    raised: list[warnings.WarningMessage]
+
+
+def _average_on_all_rows(
+    objective: TableObjective, model: Model, inference: Inference, learn: Learn, optimizer: object, deadline: float
+) -> tuple[MixturePosterior, History, KernelChoice]:
+    """Return the mixture of all candidates, each learned on all rows.
+
+    The default kernel is learned as without an average; the others begin near it. After Ctrl-C, or where the time would
+    not suffice, the remaining kernels are left out.
+    """
+    table = objective.table
+    candidates, dropped = supported(model, inference, table, table.n_rows // _ROWS_EACH)
+    require_factors(table, len(candidates))
+    found: list[_Learned] = []
+    turns, going_on = _Turns("averaging kernels", candidates, deadline), optimizer
+    for name, start in turns:
+        with suppress(*(FAILURES if found else [])):
+            found.append(_on_all_rows(name, start, found[0].trial if found else None, learn, going_on))
+            history = found[-1].history
             if history.interrupted:
-                if history.interrupted == "last solve" and waiting:
+                if history.interrupted == "last solve" and turns.waiting:
                     history.interrupted = "learning"  # of the other kernels
                 break
-        current().step()
         if name == DEFAULT and isinstance(optimizer, Auto):
-            waiting, behind = _near(posteriors[0].model, waiting, objective, optimizer)
+            turns.waiting, behind = _near(found[0].posterior.model, turns.waiting, objective, optimizer)
             dropped = (*dropped, *behind)
-            going_on = replace(
-                optimizer,
-                subset_sizes=(objective.n_rows,),
-                subset_steps=_STEPS,
-                rougher_starts=False,
-                polish_steps=0,
-            )
+            sizes = (objective.n_rows,)
+            going_on = replace(optimizer, subset_sizes=sizes, subset_steps=_STEPS, rougher_starts=False, polish_steps=0)
+    if turns.is_late:
+        found[-1].history.interrupted = "time budget"
+    trials = [one.trial for one in found]
     weights = tempered_weights(trials)
     mixed = [k for k, weight in enumerate(weights) if weight]
     for k in mixed:
-        for warning in raised[k]:  # of a kernel that is part of the answer
+        for warning in found[k].raised:  # of a kernel that is part of the answer
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    history = histories[max(mixed, key=weights.__getitem__)]
-    history.interrupted = histories[-1].interrupted
-    mixture = MixturePosterior(
-        [posteriors[k] for k in mixed], torch.tensor([weights[k] for k in mixed], dtype=torch.float64), TEMPERATURE
+    history = found[max(mixed, key=weights.__getitem__)].history
+    history.interrupted = found[-1].history.interrupted
+    return (
+        _mixture({k: found[k].posterior for k in mixed}, weights),
+        history,
+        _choice("average", trials, weights, dropped),
     )
-    return mixture, history, _choice("average", trials, weights, dropped)
 
 
-def average_of_some_rows(
+def _on_all_rows(name: str, start: Model, default: _Kernel | None, learn: Learn, optimizer: object) -> _Learned:
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        with current().inside():
+            posterior, history = learn(start, optimizer)
+        assert isinstance(posterior, ExactPosterior), "the inference is exact"
+        return _Learned(_Kernel.of(name, posterior.model, posterior, default), posterior, history, raised)
+
+
+def _average_on_some_rows(
     objective: TableObjective,
     model: Model,
     inference: Inference,
     learn: Learn,
     optimizer: object,
     generator: torch.Generator,
-    deadline: float = math.inf,
+    deadline: float,
 ) -> tuple[MixturePosterior, History, KernelChoice]:
-    """Return a mixture of the best kernels of a choice, the history of the heaviest, and what was tried.
+    """Return a mixture of the best kernels of a choice.
 
     The heaviest one is learned on all rows as if it had been chosen. The others keep the hyperparameters of some rows,
     and predict from neighbours. After an interruption they are left out.
     """
     trials, dropped, optimizer = _tried(objective, model, inference, optimizer, generator, deadline)
     weights = tempered_weights(trials)
-    least = sorted(weights)[-_MOST_MIXED:][0]
-    weights = [weight if weight >= least else 0.0 for weight in weights]
-    heaviest = max(range(len(weights)), key=weights.__getitem__)
-    found, history = learn(trials[heaviest].model, optimizer)
+    best = sorted(range(len(weights)), key=weights.__getitem__)[-_MOST_MIXED:]
+    found, history = learn(trials[best[-1]].model, optimizer)
     neighbours = (
         objective if isinstance(objective, VecchiaObjective) else VecchiaObjective.for_learning(objective.table)
     )
-    components: list[RowsPosterior] = []
-    shares = []
-    for k, (one, weight) in enumerate(zip(trials, weights, strict=True)):
+    components: dict[int, RowsPosterior] = {}
+    for k in sorted(best):
         left = deadline - time.monotonic()
         late = history.interrupted or (left < math.inf and left < neighbours.ending.seconds())
-        if k == heaviest and isinstance(found, RowsPosterior):
-            components.append(found)
-        elif k == heaviest or (weight and not late):
-            at = found.model if k == heaviest else one.model
-            components.append(neighbours.learned_posterior(at, spawn(generator)))
-        else:
-            weight = 0.0
-        shares.append(weight)
-    weights = [share / sum(shares) for share in shares]
-    mixed = torch.tensor([weight for weight in weights if weight], dtype=torch.float64)
-    return MixturePosterior(components, mixed, TEMPERATURE), history, _choice("average", trials, weights, dropped)
+        if k == best[-1] and isinstance(found, RowsPosterior):
+            components[k] = found
+        elif k == best[-1] or (weights[k] and not late):
+            at = found.model if k == best[-1] else trials[k].model
+            components[k] = neighbours.learned_posterior(at, spawn(generator))
+    total = sum(weights[k] for k in components)
+    weights = [weight / total if k in components else 0.0 for k, weight in enumerate(weights)]
+    return _mixture(components, weights), history, _choice("average", trials, weights, dropped)
+
+
+def _mixture(components: Mapping[int, RowsPosterior], weights: Sequence[float]) -> MixturePosterior:
+    """Return the mixture of posteriors of kernels with these numbers."""
+    mixed = torch.tensor([weights[k] for k in components], dtype=torch.float64)
+    return MixturePosterior(list(components.values()), mixed, TEMPERATURE)
 
 
 def require_average(table: TrainingTable, checkpoint: object) -> None:
@@ -436,30 +469,6 @@ def _near(
     return {name: start for name, start in found.items() if name == best or name not in values}, behind
 
 
-def _candidates(
-    model: Model, inference: Inference, table: TrainingTable, *, many_rows: bool = False
-) -> tuple[dict[str, Model], Dropped]:
-    """Return the start of every candidate that the inference supports, the default first, and what is left out."""
-    found: dict[str, Model] = {}
-    left: list[tuple[str, str]] = []
-    most = NEIGHBOUR_ROWS // _NEIGHBOUR_ROWS_EACH if many_rows else table.n_rows // _ROWS_EACH
-    for name, kernel in candidate_kernels(model.kernel, table.X, table.Y[:, 0], many_rows=many_rows).items():
-        with suppress(InvalidInputError):
-            candidate = replace(model, kernel=kernel)
-            inference.check_model(candidate)
-            count = n_learned(candidate)
-            if found and count > most:
-                left.append((name, f"{count} hyperparameters are too many for so few rows"))
-            else:
-                found[name] = candidate
-    return found, tuple(left)
-
-
-def n_learned(model: Model) -> int:
-    """Return the number of hyperparameters that are learned."""
-    return sum(one.numel() for name, one in model.parameters().items() if name in model.learned_names())
-
-
 def tempered_weights(trials: Sequence[_Kernel]) -> list[float]:
     """Return the weights ``exp(gain / 10)``, which add up to 1; refused and negligible ones are 0."""
     gains = [-math.inf if one.refusal(trials[0]) else one.gain(trials[0]).least for one in trials]
@@ -477,124 +486,3 @@ def _choice(
         for one, gain, weight in zip(trials, [one.gain(trials[0]) for one in trials], weights, strict=True)
     )
     return KernelChoice(rule, len(trials[0].densities), tried, dropped)
-
-
-# The kernels that the rules for ``kernel`` try, with start values in standardized units -------------------------------
-
-
-#: Name of the kernel that is kept unless another is clearly better.
-DEFAULT = "matern32"
-#: Largest number of candidates.
-MOST_CANDIDATES = 6
-#: Sums of which an average has one.
-RIVALS = "matern32+matern12", "rbf+matern32"
-#: Lengthscales of the smooth and of the rough part of a sum, in square roots of the number of inputs.
-_SCALES = (2.0, 0.5)
-#: Variances of the two parts.
-_SHARES = (0.7, 0.3)
-#: Least number of rows, least number of cycles in them, and frequencies tried for each cycle of the span.
-_ROWS, _CYCLES, _OVERSAMPLING = 30, 3, 5
-#: Near the learned default: the rational quadratic's lengthscale, the least variance of a further part as a share of
-#: the first one's, and the least noise as a share of the targets' variance. A smooth kernel with the noise of a rough
-#: one can be tens of thousands of nats away.
-_RQ_LENGTH, _LEAST_SHARE, _START_NOISE = 0.5, 0.05, 0.003
-#: Share of the variance below which what a cubic leaves is rounding errors.
-_ROUNDING = 1e-20
-#: Largest probability that white noise has as high a peak in its spectrum.
-_FALSE_ALARM = 0.01
-
-
-def candidate_kernels(
-    default: Kernel, X: torch.Tensor, y: torch.Tensor, *, many_rows: bool = False
-) -> dict[str, Kernel]:
-    """Return the kernels that are averaged or chosen from, by their words on the command line; the default comes first.
-
-    In one input there are a slope and a period too. With more inputs, slopes have won on no table, and lost 0.14 nats a
-    row on one of 200 rows and 18 inputs. On seven tables of 1,500 rows and five of 500, a Matern kernel of order 1/2 or
-    5/2 or an RBF alone was worse than the default more often than better, by up to 1.2 nats a row.
-
-    Inputs (n, d) that share a lengthscale in the default kernel, which is bound to them, do so in every kernel. What
-    follows the first part of a sum, the noise of some rows, is part of every kernel. A period is looked for in the
-    spectrum of the targets y (n,).
-    """
-    base, *noise = default.parts if isinstance(default, Sum) else (default,)
-    d, groups = X.shape[1], base.groups if isinstance(base, Leaf) else None
-    root = math.sqrt(d if groups is None else 1 + max(groups))
-    (long, short), (most, least) = [root * scale for scale in _SCALES], _SHARES
-
-    def alike(kernel: Leaf) -> Kernel:
-        return (kernel if groups is None else kernel.with_groups(groups)).bind(d)
-
-    found = {
-        DEFAULT: alike(Matern(nu=1.5)),
-        "rq": alike(RationalQuadratic()),
-        "matern32+matern12": alike(Matern(1.5, long, most)) + alike(Matern(0.5, short, least)),
-        "rbf+matern32": alike(RBF(long, most)) + alike(Matern(1.5, short, least)),
-    }
-    if many_rows:  # which show the short scales
-        found["matern12"], found["matern52"] = alike(Matern(nu=0.5)), alike(Matern(nu=2.5))
-    if d > 1:
-        return {name: reduce(add, noise, kernel) for name, kernel in found.items()}
-    found["matern32+linear"] = (Matern(nu=1.5) + Linear(_SHARES[1])).bind(1)
-    period = strongest_period(X[:, 0], y)
-    if period is not None:
-        # The shape of the cycle changes slowly. One variance of the product is enough.
-        cycle = RBF(1.0, 1.0, fixed=("variance",)) * Periodic(1.0, _SHARES[1], period)
-        found["matern32+rbf*periodic"] = (Matern(nu=1.5) + cycle).bind(1)
-    return found
-
-
-def start_from(known: Model, candidate: Model, target_variance: float) -> Model:
-    """Return the start of a candidate that is near the learned default kernel.
-
-    The first part has the learned lengthscales and variance. The others keep the lengthscales of their start: an input
-    that the default kernel finds irrelevant may matter on a short scale, which it has taken for noise. So they have at
-    least the variance of the noise.
-    """
-    base, *noise = _parts(known.kernel)
-    own = _parts(candidate.kernel)
-    first, *others = own[: len(own) - len(noise)]
-    values, level = base.parameters(), float(known.noise_level)
-    scale = _RQ_LENGTH if isinstance(first, RationalQuadratic) else 1.0
-    first = first.replace({"lengthscale": scale * values["lengthscale"], "variance": values["variance"]})
-    least = max(level, _LEAST_SHARE * float(values["variance"]))
-    others = [
-        one.replace({"variance": torch.full_like(values["variance"], least)})
-        if isinstance(one, StationaryKernel)
-        else one
-        for one in others
-    ]
-    found = replace(candidate, kernel=reduce(add, [first, *others, *noise]))
-    if found.noise_is_known or not found.noise_is_learned:
-        return found
-    start = max(float(known.noise_variance), _START_NOISE * target_variance)
-    return replace(found, noise_variance=torch.full_like(known.noise_variance, start))
-
-
-def _parts(kernel: Kernel) -> tuple[Kernel, ...]:
-    return kernel.parts if isinstance(kernel, Sum) else (kernel,)
-
-
-def strongest_period(x: torch.Tensor, y: torch.Tensor) -> float | None:
-    """Return the period at the highest peak of the spectrum of uneven rows; None if noise alone has such peaks.
-
-    A cubic trend is taken out first. A peak is as good a start as the likelihood needs: its basin is one cycle in the
-    span of the rows wide, and the frequencies tried lie five times closer.
-    """
-    x, y = x.double().cpu(), y.double().cpu()
-    n, span = len(x), float(x.max() - x.min())
-    if n < _ROWS or not span:
-        return None
-    place = (x - x.min()) / span
-    trend = (2 * place[:, None] - 1) ** torch.arange(4)
-    whole = float(y.var())
-    y = y - trend @ torch.linalg.lstsq(trend, y[:, None]).solution[:, 0]
-    variance = float(y.square().mean())
-    if variance <= _ROUNDING * whole:
-        return None
-    cycles = torch.arange(_CYCLES * _OVERSAMPLING, n * _OVERSAMPLING // 2, dtype=torch.float64) / _OVERSAMPLING
-    angles = 2 * math.pi * cycles[:, None] * place
-    power = ((angles.cos() @ y).square() + (angles.sin() @ y).square()) / (n * variance)
-    best = int(power.argmax())
-    # the power of white noise is exponential (Scargle 1982)
-    return None if float(power[best]) < math.log(len(cycles) / _FALSE_ALARM) else span / float(cycles[best])
