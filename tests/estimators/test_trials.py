@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -113,3 +115,16 @@ def test_patches_count_as_far_as_they_tell():
     assert not trial(0.0, -0.1).predicts_worse(plain)
     assert not trial(-means.mean() + 0.04, 1.0).predicts_worse(plain)  # within the error
     assert trial(0.0, 1.0).predicts_worse(plain)
+
+
+def test_patches_that_no_kernel_can_predict_count_for_nothing():
+    folds = [Fold(torch.arange(5), 5)] * 3
+    scores = torch.tensor([-math.inf] * 5 + [-1.0] * 10).double(), torch.tensor([math.inf] * 5 + [1.0] * 10).double()
+    plain = Trial(0.0, DENSITIES, patches=PatchScores.of(folds, *scores))
+    other = Trial(1.0, DENSITIES, patches=PatchScores.of(folds, scores[0] + 1, 0.5 * scores[1]))
+    found = other.gain(plain)
+    assert found.in_gaps == pytest.approx(60.0)
+    assert found.gaps_error == 0
+    assert not other.predicts_worse(plain)
+    unknown = Trial(1.0, DENSITIES, patches=PatchScores.of(folds[:2], scores[0][:10], scores[1][:10]))
+    assert unknown.gain(unknown).in_gaps is None

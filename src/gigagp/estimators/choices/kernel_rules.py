@@ -1,10 +1,10 @@
 """Kernels averaged or chosen by their evidence: ``kernel="average"``, ``"choose"`` and ``"auto"``.
 
 Candidates are compared by Laplace's approximation of the evidence, and by the log densities of left-out rows
-(`gigagp.inference.exact.evidence`, `gigagp.inference.contract.left_out`); the smaller of the two gains counts. On
-windows of a sound, a period that was found in 200 rows gained up to 44 nats of evidence, and lost 40 to 119 nats where
-rows were left out and 0.3 nats a row on new rows. All but the default begin where that was learned, which takes half of
-the steps.
+(`gigagp.inference.exact.evidence`, `gigagp.inference.contract.left_out`), also of patches of rows where there are gaps
+to predict (`gigagp.neighbours.folds`); the smallest of these gains counts. On windows of a sound, a period that was
+found in 200 rows gained up to 44 nats of evidence, and lost 40 to 119 nats where rows were left out and 0.3 nats a row
+on new rows. All but the default begin where that was learned, which takes half of the steps.
 
 Nor is a kernel taken that predicts left-out quarters of the rows worse than the default by their CRPS, which counts an
 error by its size (`Trial.predicts_worse`). Where most targets are exact they decide the evidence and the log densities

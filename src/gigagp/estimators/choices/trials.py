@@ -90,8 +90,10 @@ class Trial:
         found = Gain(self.value - plain.value, float(differences.sum()), error)
         if self.patches is None or plain.patches is None:
             return found
-        mean, error = _mean_and_error(self.patches.densities - plain.patches.densities)
-        return found._replace(in_gaps=len(differences) * mean, gaps_error=len(differences) * error)
+        told = _mean_and_error(self.patches.densities - plain.patches.densities)
+        if told is None:
+            return found
+        return found._replace(in_gaps=len(differences) * told[0], gaps_error=len(differences) * told[1])
 
     def doubt(self, plain: Trial, penalty: float = 0.0) -> str | None:
         """Return why this, less a penalty in nats, is not surely better than the plain trial, or None if it is."""
@@ -110,8 +112,8 @@ class Trial:
         than a few nats. The mean over patches may not be larger by more than its standard error.
         """
         if self.patches is not None and plain.patches is not None:
-            mean, error = _mean_and_error(self.patches.crps - (1 + _WORSE) * plain.patches.crps)
-            if mean > error:
+            told = _mean_and_error(self.patches.crps - (1 + _WORSE) * plain.patches.crps)
+            if told is not None and told[0] > told[1]:
                 return True
         if self.crps is None or plain.crps is None:
             return False
@@ -120,9 +122,13 @@ class Trial:
         return any(not own.mean() <= (1 + _WORSE) * other.mean() for own, other in zip(*pairs, strict=True))
 
 
-def _mean_and_error(values: Tensor) -> tuple[float, float]:
-    """Return the mean of values and its standard error."""
-    return float(values.mean()), float(values.std()) / math.sqrt(len(values))
+def _mean_and_error(values: Tensor) -> tuple[float, float] | None:
+    """Return the mean of differences between patches, and its standard error; None of fewer than two.
+
+    A patch counts for nothing if the other rows do not determine the mean there, so that all variances are infinite.
+    """
+    values = values[values.isfinite()]
+    return (float(values.mean()), float(values.std()) / math.sqrt(len(values))) if len(values) > 1 else None
 
 
 def normal_crps(errors: Tensor, variances: Tensor) -> Tensor:
