@@ -54,7 +54,8 @@ class _Threads:
 
 def in_threads(patch: pytest.MonkeyPatch, work: Callable[[int], Any], count: int = 2) -> list[Any]:
     """Return what ``work(rank)`` returns or raises in each of the threads; one that ends early is a lost process."""
-    threads, results = _Threads(count), [None] * count
+    threads = _Threads(count)
+    results: list[Any] = [None] * count
     stands_for = {
         "get_rank": lambda: threads.here.rank,
         "get_world_size": lambda group=None: count,
