@@ -155,7 +155,9 @@ def run(machine: Machine, python: str, commit: str, options: list[str]) -> dict[
     """Run the suite on a machine; return its numbers of tests and seconds, and the tests that failed."""
     with _checkout(machine, python, commit) as folder, tempfile.TemporaryDirectory() as scratch:
         Path(scratch).chmod(0o777)
-        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": scratch} | machine.environment
+        compiled = {"PYTHONPYCACHEPREFIX": f"{scratch}/compiled"}  # once, and not by every process
+        environment = os.environ | compiled | {"TMPDIR": scratch} | machine.environment
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [
             python,
             "-m",
