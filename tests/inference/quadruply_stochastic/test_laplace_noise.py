@@ -13,7 +13,13 @@ from gigagp.errors import FitWarning
 from gigagp.estimators import checkpoint
 from gigagp.inference import QuadruplyStochastic
 from gigagp.inference.quadruply_stochastic import whole
-from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, expected_fit
+from gigagp.inference.quadruply_stochastic.expectation import (
+    LAST_STEPS,
+    STEPS,
+    ExpectedFit,
+    expected_fit,
+    warn_of_missed,
+)
 from gigagp.inference.quadruply_stochastic.latent import best_latent
 from gigagp.inference.quadruply_stochastic.newton import WeightSearch
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
@@ -217,7 +223,7 @@ def test_the_mean_follows_targets_that_no_function_of_the_prior_reaches(scale, o
 
 def test_a_search_that_has_not_ended_says_so(monkeypatch):
     """By the gain that steps surely bring: Newton's promise where there is no curvature is nothing or infinite."""
-    monkeypatch.setattr("gigagp.inference.quadruply_stochastic.expectation._STEPS", 3)
+    monkeypatch.setattr(whole, "LAST_STEPS", 3)
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, (40, 1))
     y = 1e3 * (np.sin(2 * x[:, 0]) + x[:, 0] + 0.1 * rng.laplace(size=40))
@@ -259,3 +265,19 @@ def test_a_search_with_two_targets_does_not_creep_along_small_shares_of_newtons_
     assert found.value == pytest.approx(warm.value, abs=1e-3)
     # At the best bound each weight is the slope of the expected fit.
     torch.testing.assert_close(found.alpha, found.fit.slope, atol=0.05, rtol=1e-3)
+
+
+def test_a_search_goes_on_for_the_weights_that_are_kept_and_says_what_is_missed():
+    """After a hundred steps it was three nats below the best bound, without a word."""
+    rng = torch.Generator().manual_seed(1)
+    clumps = ((0.0, 4), (1.0, 4), (1.5, 4))
+    x = torch.cat([centre + 1e-2 * torch.randn(n, 1, generator=rng, dtype=torch.float64) for centre, n in clumps])
+    gram, basis = kernels.Matern(2.5, 0.5, 0.4).bind(1).block(x, x), torch.cat([torch.ones_like(x), x], 1)
+    y, noises = torch.randn(12, 1, generator=rng, dtype=torch.float64), torch.full((12,), 1e-4).double()
+    given = gram, basis, noises, y, Laplace(), 20, None, 1e-9
+    short, kept, whole_way = (best_latent(*given, most) for most in (STEPS, LAST_STEPS, 2000))
+    assert kept.value == pytest.approx(whole_way.value, abs=1e-5)
+    assert kept.missed == whole_way.missed == 0  # they have ended
+    assert whole_way.value - short.value > 1
+    with pytest.warns(FitWarning, match="ended early: further steps promised"):
+        warn_of_missed(short.missed, 12)

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from gigagp.errors import FitWarning, warn
 from gigagp.model.likelihoods import Likelihood
 
 #: Targets times quadrature nodes in a block of rows.
@@ -20,8 +21,10 @@ _NO_RESIDUAL = 1e-6
 _SAME = 1 + 1e-6
 #: Halvings of a step, and those with Newton's curvature where there is another one to try.
 _HALVINGS, _FIRST_HALVINGS = 8, 3
-#: Most steps of a search.
-_STEPS = 100
+#: Most steps of a search: by default, and for weights that are kept.
+STEPS, LAST_STEPS = 100, 300
+#: Gain in nats an observation that may be missed without a warning.
+_MISSED = 1e-3
 
 
 class ExpectedFit(NamedTuple):
@@ -68,15 +71,20 @@ Place = TypeVar("Place", bound=_HasValue)
 Step = tuple[Callable[[float], Place], list[float], float]
 
 
-def climb(here: Place, steps_from: Callable[[Place], Iterator[Step[Place]]], least: float) -> tuple[Place, float]:
-    """Return the place where steps gain less than ``least``, and the gain that the last step promised.
+def climb(
+    here: Place, steps_from: Callable[[Place], Iterator[Step[Place]]], least: float, most: int = STEPS
+) -> tuple[Place, float, float]:
+    """Return the place where steps gain less than ``least``, the gain that the last step promised, and what is missed.
+
+    Where ``most`` steps do not get there, the last half of them tells what is missed: if that falls as the inverse of
+    the steps, as much is left as these have gained. Otherwise it is zero.
 
     Where the whole first step, which is Newton's, gains ``least``, the search goes there. Otherwise it goes to the
     highest of the places that gain at all, of which each step has one: a small share of Newton's step gains next to
     nothing where another step gains much, and hundreds of such shares do not reach what that step does.
     """
-    promised = 0.0
-    for _ in range(_STEPS):
+    promised, values = 0.0, [here.value]
+    for _ in range(most):
         start, found = here, None
         for number, (at, shares, promised) in enumerate(steps_from(start)):
             if found is not None and promised < least:
@@ -91,9 +99,22 @@ def climb(here: Place, steps_from: Callable[[Place], Iterator[Step[Place]]], lea
         if found is None:
             break
         here = found
+        values.append(here.value)
         if here.value - start.value < least:
             break
-    return here, promised
+    else:
+        return here, promised, here.value - values[most // 2]
+    return here, promised, 0.0
+
+
+def warn_of_missed(missed: float, n_observations: int) -> None:
+    """Warn of a search that has ended early, if it has missed much, in nats."""
+    if missed > _MISSED * n_observations:
+        msg = (
+            f"the search for the best weights ended early: further steps promised {missed:.3g} nats. Mean and variance "
+            "may be off. Use a larger noise_variance or another likelihood."
+        )
+        warn(msg, FitWarning)
 
 
 def expected_fit(

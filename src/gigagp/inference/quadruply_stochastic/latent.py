@@ -14,7 +14,7 @@ from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import Trend
-from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, Step, climb, expected_fit
+from gigagp.inference.quadruply_stochastic.expectation import STEPS, ExpectedFit, Step, climb, expected_fit
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.operators.base import LinearOperator
@@ -68,6 +68,8 @@ class LatentPoint(NamedTuple):
     value: float
     #: change of the curvature in the step that led here
     moved: Tensor
+    #: gain in nats of the last half of the steps, where their number ended the search
+    missed: float = 0.0
 
     def sites(self, K: Tensor, basis: Tensor, bend: Tensor) -> Sites:
         """Return the sites with curvatures ``bend``, (n, t), that have the slopes of the likelihood here."""
@@ -196,12 +198,13 @@ def best_latent(
     nodes: int,
     start: Sites | None = None,
     tolerance: float = _TOLERANCE,
+    most: int = STEPS,
 ) -> LatentPoint:
     """Return the highest bound over the mean's coefficients and the Gaussian distributions of the latent values.
 
     K is the prior covariance of the latent values (n, n), and ``basis`` the mean's (n, p), both float64. ``start`` is
     the result at a model nearby, or on some of the rows; it must be better than the prior. A gain of ``tolerance`` nats
-    an observation ends the search.
+    an observation ends the search, and so do ``most`` steps.
     """
 
     def at(
@@ -248,7 +251,8 @@ def best_latent(
         prior = expected_fit(likelihood, targets, torch.zeros_like(targets), K.diagonal(), noise, nodes)
         if not here.value >= prior.value:  # counts can be far above what was expected of them
             here = under(nothing)
-    return climb(here, steps_from, tolerance * targets.numel())[0]
+    found, _, missed = climb(here, steps_from, tolerance * targets.numel(), most)
+    return found._replace(missed=missed)
 
 
 def next_curvature(curvature: Tensor, moved: Tensor, bend: Tensor) -> Tensor:

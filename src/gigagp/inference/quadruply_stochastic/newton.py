@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence, times
-from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, Step, climb, expected_fit
+from gigagp.inference.quadruply_stochastic.expectation import STEPS, ExpectedFit, Step, climb, expected_fit
 from gigagp.inference.quadruply_stochastic.latent import Sites, least_squares, next_curvature
 from gigagp.inference.quadruply_stochastic.rows_covariance import OpenTrend
 from gigagp.model.likelihoods import Gaussian, Likelihood
@@ -91,13 +91,15 @@ class WeightSearch:
             known = Start(mean, least_squares(self.mean_basis, self.targets), flat)
         return known._replace(curvature=1 / self.noise) if isinstance(self.likelihood, Gaussian) else known
 
-    def maximise(self, start: Start | Sites, tolerance: float) -> tuple[Point, float]:
+    def maximise(self, start: Start | Sites, tolerance: float, most: int = STEPS) -> tuple[Point, float]:
         """Return the best point, and the gain in nats that the last step promised.
 
-        A gain of ``tolerance`` nats an observation ends the search. A large promise means that it has ended early.
+        A gain of ``tolerance`` nats an observation ends the search, and so do ``most`` steps. A large promise means
+        that it has ended early.
         """
         here = self._at_sites(start) if isinstance(start, Sites) else self._at(*start)
-        return climb(here, self._steps_from, tolerance * self.targets.numel())
+        found, promised, missed = climb(here, self._steps_from, tolerance * self.targets.numel(), most)
+        return found, max(promised, missed)
 
     def _steps_from(self, here: Point) -> Iterator[Step[Point]]:
         for bend, shares in here.fit.curvatures():

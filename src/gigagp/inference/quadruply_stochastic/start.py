@@ -11,6 +11,7 @@ from torch import Tensor
 from gigagp.inference.contract.trend import estimate_trend
 from gigagp.inference.quadruply_stochastic.bases import Basis, InducingBasis
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
+from gigagp.inference.quadruply_stochastic.expectation import warn_of_missed
 from gigagp.inference.quadruply_stochastic.latent import best_latent, curved_solve, learned_basis
 from gigagp.inference.quadruply_stochastic.options import WeightOptions, WeightProblem
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
@@ -161,6 +162,7 @@ def _dual(problem: WeightProblem, model: Model, rows: Tensor, gram: Tensor) -> t
         coefficients = estimate_trend(basis, targets, of_basis).coefficients
         return of_targets - of_basis @ coefficients, Subset(rows, 1 / noise, coefficients)
     best = best_latent(gram, basis, noise, targets, likelihood, problem.options.quadrature_nodes)
+    warn_of_missed(best.missed, targets.numel())  # the mean's coefficients and the covariance stay as they are here
     return best.alpha, Subset(rows, best.curvature, best.coefficients)
 
 

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.errors import FitWarning, warn
 from gigagp.inference.contract.least_noise import at_least_noise, with_least_noise
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.trend import coefficient_root
 from gigagp.inference.quadruply_stochastic.bases import Basis
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence
+from gigagp.inference.quadruply_stochastic.expectation import LAST_STEPS, STEPS, warn_of_missed
 from gigagp.inference.quadruply_stochastic.latent import (
     LatentObjective,
     LatentPoint,
@@ -44,8 +44,6 @@ from gigagp.runtime.machine import MULTIPLICATION, slowness
 #: Gain in nats an observation that ends a search: while hyperparameters move, and for the weights that are kept, whose
 #: bound must not depend on where the search started.
 _TOLERANCE, _LAST_TOLERANCE = 1e-7, 1e-9
-#: Gain in nats an observation that may be missed without a warning.
-_MISSED = 1e-3
 #: Rows for each weight up to which many steps cost less among the latent values at the rows than among the weights.
 _FEW_ROWS = 1.5
 #: Rows that hyperparameters are first learned from where a search takes many steps.
@@ -169,11 +167,12 @@ class WholeObjective(WeightObjective):
     def _maximise(self, search: WeightSearch, tolerance: float) -> tuple[Point | FewRowsFit, float]:
         """Return the best distribution of the weights, and the gain that another step promises."""
         start, (n, m) = self._start, search.Phi.shape
+        most = LAST_STEPS if tolerance == _LAST_TOLERANCE else STEPS
         few_rows = n < m if self.problem.is_gaussian else n <= _FEW_ROWS * m
         if few_rows and search.S.ndim == 1 and (search.n_columns is None or search.n_columns >= m):
-            found = fit_few_rows(search, start if isinstance(start, Sites) else None, tolerance)
-            return found, found.promised()
-        return search.maximise(start if isinstance(start, Sites) else search.start(start), tolerance)
+            found = fit_few_rows(search, start if isinstance(start, Sites) else None, tolerance, most)
+            return found, max(found.promised(), found.best.missed)
+        return search.maximise(start if isinstance(start, Sites) else search.start(start), tolerance, most)
 
     def _noise(self, model: Model) -> Tensor:
         rows = torch.arange(self.n_rows, device=self.table.X.device)
@@ -257,12 +256,7 @@ class WholeObjective(WeightObjective):
         fitted = self._fitted
         if fitted is None or not (self.problem.options.learns_precision and model.equals(fitted.model)):
             fitted = self._fit(model, _LAST_TOLERANCE)
-        if fitted.promised > _MISSED * self.n_observations:
-            msg = (
-                f"the search for the best weights ended early: its last step promised {fitted.promised:.3g} nats and "
-                "gave nothing. Mean and variance may be off. Use a larger noise_variance or another likelihood."
-            )
-            warn(msg, FitWarning)
+        warn_of_missed(fitted.promised, self.n_observations)
         posterior = self._posterior_of(fitted)
         posterior.bound = Estimate(fitted.point.value, 0.0)
         posterior.warn_of_threshold()
@@ -376,7 +370,7 @@ class FewRowsFit:
         return self.search.Phi.T @ by_row / self.search.S[:, None]
 
 
-def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) -> FewRowsFit:
+def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float, most: int = STEPS) -> FewRowsFit:
     """Return the maximum of a search, found among distributions of the n latent values: O(n^3 + n^2 m) a step.
 
     The bound depends on the weights through the latent values alone, whose prior covariance is ``K = Phi S^-1 Phi'``.
@@ -386,7 +380,7 @@ def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) ->
     scaled = search.Phi / search.S.sqrt()
     K = scaled @ scaled.T
     rows = (search.mean_basis, search.noise, search.targets, search.likelihood, search.nodes)
-    return FewRowsFit(search, K, best_latent(K, *rows, start, tolerance))
+    return FewRowsFit(search, K, best_latent(K, *rows, start, tolerance, most))
 
 
 # The relevance vector machine on all rows and functions: precisions that grow until their functions leave -------------
