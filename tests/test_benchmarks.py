@@ -23,6 +23,7 @@ RUNS = {
     " --inducing 8 --json OUT/rows.json",
     "computational_uncertainty": "--data DATA --rows 60 --budget 2 --block-size 20 --capacity 40 --exact"
     " --json OUT/rows.json",
+    "correlated_outputs": "--simulators 'forrester, 2 levels' --seeds 1 --json OUT/rows.json",
     "default_fit": "--data DATA --tables kin40k --rows 60 --json OUT/rows.json",
     "distributed": "--rows 300 --processes 1 --jobs product --json OUT/rows.json",
     "exact_mean": "elevation --data DATA --rows 90 --json OUT/rows.json",

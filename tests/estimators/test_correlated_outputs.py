@@ -195,7 +195,7 @@ def test_refused_targets(fitted):
     gp, X, Y = fitted
     with pytest.raises(InvalidInputError, match="NaN in row 2"):
         GPRegressor(outputs="correlated").fit(X, Y[:, 0])  # one output
-    with pytest.raises(InvalidInputError, match="NaN in row 2"):
+    with pytest.raises(InvalidInputError, match="NaN in column 2, row 0"):
         GPRegressor(outputs="independent").fit(X, Y)
     few = Y.copy()
     few[1:, 1] = np.nan

@@ -503,8 +503,8 @@ def test_auto_fits_each_output_up_to_a_size():
     gp = GPRegressor(optimizer=None).fit(X, many)
     assert gp.outputs_ == "shared"
     assert "60, which share the kernel and the noise" in gp.describe()
-    with pytest.raises(InvalidInputError, match=r'outputs of GPRegressor must be "auto", "independent" or "shared"'):
-        GPRegressor(outputs="correlated").fit(X, Y)
+    with pytest.raises(InvalidInputError, match=r'outputs of GPRegressor must be "auto", "independent", "shared" or'):
+        GPRegressor(outputs="joint").fit(X, Y)
 
 
 @pytest.mark.parametrize(
