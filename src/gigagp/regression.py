@@ -868,6 +868,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         if isinstance(posterior, RowsPosterior) and (limits := posterior.table.beside.limits) is not None:
             n_densities = int((limits[:, 0] == limits[:, 1]).sum())  # others have probabilities, which have no units
         units = n_densities * float(np.log(self.scaling_.y_scale).sum())
+        units += 0.0 if self._stacking is None else self._stacking.log_units
         return Estimate(value + jacobian - units, found.standard_error)
 
     @guarded()

@@ -205,3 +205,20 @@ def test_a_correlation_is_learned(method):
     assert correlation(gp.kernel_.parts[1])[0, 1] < -0.9
     B = gp.kernel_.parts[1].covariance()
     assert 4 < float(B[1, 1] / B[0, 0]) < 20
+
+
+def test_texts_name_the_outputs():
+    draw = np.random.default_rng(0)
+    names, t = np.array(["left", "right", "top"])[draw.integers(0, 3, 60)], draw.uniform(0, 5, 60)
+    table = np.stack([t.astype(object), names], 1)
+    y = np.sin(2 * t) * np.where(names == "top", -1, 1) + 0.05 * draw.normal(size=60)
+    kernel = kernels.RBF(0.8, columns=[0]) * kernels.Outputs(3, columns=[1], agreement=[1.0, 2.0, 3.0])
+    settings = {"optimizer": None, "noise_variance": 0.01, "standardize": False, "mean": "zero"}
+    gp = GPRegressor(kernel, encode="auto", **settings).fit(table, y)
+    numbers = {name: k for k, name in enumerate(gp.encoder_.columns[1].categories)}
+    coded = np.stack([t, [numbers[name] for name in names]], 1)
+    np.testing.assert_allclose(
+        gp.predict(table), GPRegressor(kernel, **settings).fit(coded, y).predict(coded), atol=1e-9
+    )
+    with pytest.warns(UserWarning, match="not seen"), pytest.raises(InvalidInputError, match="is no output"):
+        gp.predict(np.array([[1.0, "bottom"]], dtype=object))

@@ -184,11 +184,15 @@ class Outputs(Leaf):
             is_sound = True
         if not is_sound:
             row = int((~sound).nonzero()[0])
-            allowed = f"a whole number from 0 to {k - 1}" if is_number else f"a one and {k - 1} zeros"
-            raise InvalidInputError(
-                f"Column {', '.join(map(str, self._columns or ()))} of X must be {allowed}, the output, for Outputs; "
-                f"got {', '.join(f'{number:g}' for number in active[row].tolist())} in row {row}."
-            )
+            label = ", ".join(map(str, self._columns or ()))
+            got = f"got {', '.join(f'{number:g}' for number in active[row].tolist())} in row {row}."
+            msg = f"Column {label} of X must be a whole number from 0 to {k - 1}, the output, for Outputs; {got}"
+            if not is_number:
+                msg = (
+                    f"Columns {label} of X must be a one and {k - 1} zeros, the output, for Outputs; {got} A category "
+                )
+                msg += "that the fit has not seen is no output."
+            raise InvalidInputError(msg)
         return found.long()
 
     def admitted(self, X: Tensor) -> Tensor:

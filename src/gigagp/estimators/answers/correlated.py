@@ -54,6 +54,11 @@ class Stacking:
         centre, scale = (np.concatenate(parts) for parts in zip(*units, strict=True))
         return cls(centre, scale, observed)
 
+    @property
+    def log_units(self) -> float:
+        """The sum of the logarithms of the units of all cells of the fit."""
+        return float((self.observed * np.log(self.scale)).sum())
+
     def state(self) -> dict[str, Tensor]:
         """Return the arrays as tensors, for a file."""
         observed = torch.from_numpy(self.observed.astype(np.uint8))
