@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels
@@ -142,6 +143,9 @@ def test_a_saved_model_is_the_same(fitted, known, tmp_path):
     np.testing.assert_array_equal(gp.leave_one_out().std, again.leave_one_out().std)
     np.testing.assert_allclose(again.noise_variance_, gp.noise_variance_, rtol=1e-12)
     assert again.outputs_ == "correlated"
+    # the arguments came back too
+    one, other = (clone(each).set_params(optimizer=None).fit(X, Y).predict(X[:5]) for each in (gp, again))
+    np.testing.assert_allclose((one - other) / UNITS, 0, atol=1e-9)
     assert again.n_features_in_ == 2
     assert again.describe().splitlines()[0] == gp.describe().splitlines()[0]
 

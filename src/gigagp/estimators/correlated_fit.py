@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from gigagp.estimators.arguments import Arguments
 from gigagp.kernels import Kernel, Matern, Outputs, Sum, White
 from gigagp.kernels.rebuilding import beside_others
 from gigagp.model.likelihoods import Gaussian
-from gigagp.model.means import LinearMean, ZeroMean
+from gigagp.model.means import ConstantMean, LinearMean, Mean, ZeroMean
 
 #: Outputs up to which any covariance of them is learned, and shared functions beyond.
 _FEW_OUTPUTS, _SHARED = 5, 2
@@ -43,22 +44,39 @@ def stacked(arguments: Arguments, X: np.ndarray, Y: np.ndarray) -> tuple[Argumen
     if noise is None:
         one.kernel = joint + White(fixed=True) * Outputs(k, columns=columns, rank=0, variance=_NOISE)
     else:
-        one.kernel, one.noise_variance = (
-            joint,
-            _known(noise, Y.shape)[stacking.observed] / np.broadcast_to(stacking.scale**2, Y.shape)[stacking.observed],
-        )
-    mean = arguments.mean
-    if not isinstance(mean, ZeroMean):  # the first output has the constant, and the others what they differ by
-        slopes = range(d) if isinstance(mean, LinearMean) and mean.columns is None else getattr(mean, "columns", ())
-        mean = LinearMean((*slopes, *columns[1:]))
+        known = _known(noise, Y.shape) / np.square(stacking.scale)
+        one.kernel, one.noise_variance = joint, known[stacking.observed]
     cells = np.argwhere(stacking.observed)
 
     def shown(number: int) -> str:
         row, output = cells[number]
         return f"{Y[row, output]:.3g} of output {output} in row {row}"
 
-    found = replace(arguments, estimator=one, mean=mean, shown=shown)
+    found = replace(arguments, estimator=one, mean=_joint_mean(arguments.mean, d, k), shown=shown)
     return found, stacking.points(X, stacking.observed), stacking.targets(Y, stacking.observed), stacking
+
+
+def _joint_mean(mean: Mean, d: int, k: int) -> Mean:
+    """Return the mean of the rows: the first output has the constant, and the others what they differ by."""
+    if isinstance(mean, ZeroMean):
+        return mean
+    slopes: Sequence[int] = ()
+    if isinstance(mean, LinearMean):
+        slopes = range(d) if mean.columns is None else mean.columns
+        if max(slopes) >= d:
+            msg = f"columns of LinearMean must be below {d}, the number of inputs; got {list(slopes)}."
+            raise InvalidInputError(msg)
+    return LinearMean((*slopes, *range(d + 1, d + k)))
+
+
+def own_mean(mean: Mean, d: int) -> Mean:
+    """Return the mean of d inputs that became the mean of the rows."""
+    if not isinstance(mean, LinearMean) or mean.columns is None:
+        return mean
+    slopes = tuple(column for column in mean.columns if column < d)
+    if not slopes:
+        return ConstantMean()
+    return LinearMean(None if slopes == tuple(range(d)) else slopes)
 
 
 def _known(noise: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -82,7 +100,7 @@ def _check(arguments: Arguments) -> None:
         got = f"kernel={kernel!r}; give a kernel of the inputs, or None"
     elif isinstance(kernel, Kernel) and any(isinstance(leaf, Outputs | White) for leaf in kernel.leaves()):
         got = f"kernel={kernel!r}; give a kernel of the inputs alone, since covariances and noise of the outputs follow"
-    elif type(mean) not in (ZeroMean, LinearMean) and mean.name != "constant":
+    elif type(mean) not in (ZeroMean, ConstantMean, LinearMean):
         got = f"mean={estimator.mean!r}; it must be 'zero', 'constant' or 'linear'"
     elif estimator.target_transform != "none":
         got = f"target_transform={estimator.target_transform!r}; transform the columns of y before the fit"

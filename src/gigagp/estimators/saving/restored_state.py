@@ -14,6 +14,7 @@ from gigagp.errors import GigaGPWarning, ModelFileError, warn
 from gigagp.estimators.answers.correlated import Stacking
 from gigagp.estimators.arguments import has_white_term, resolve_device
 from gigagp.estimators.choices.kernel_choice import KernelChoice
+from gigagp.estimators.correlated_fit import own_mean
 from gigagp.estimators.estimator import Estimator, FittedEstimator
 from gigagp.estimators.saving.configuration import from_plain
 from gigagp.estimators.saving.custom_parts import are_close, known_values
@@ -119,7 +120,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     device = _device(estimator)
     likelihood = resolve_likelihood(header.get("likelihood", estimator.likelihood))
     model = replace(_model(tensors, header, custom, scaling), of_likelihood=_of_likelihood(tensors, likelihood))
-    estimator.mean = _mean_argument(model.mean)
+    estimator.mean = _mean_argument(model.mean if stacking is None else own_mean(model.mean, n_own))
     if model.noise_is_known and model.student is None:
         estimator.noise_variance = model.noise_variance.numpy() * scaling.y_scale[0] ** 2
     _set_records(estimator, header, custom, d)
