@@ -15,12 +15,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     __version__: str
 
-    from gigagp import diagnostics, errors, inference, kernels, operators, optimization, plots, presets, search, solvers
+    from gigagp import (
+        diagnostics,
+        errors,
+        forecasting,
+        inference,
+        kernels,
+        operators,
+        optimization,
+        plots,
+        presets,
+        search,
+        solvers,
+    )
     from gigagp.classification import GPClassifier
     from gigagp.diagnostics.comparison import compare
     from gigagp.diagnostics.report.making import report
     from gigagp.estimators import metrics, planning
     from gigagp.estimators.saving.persistence import load
+    from gigagp.forecasting.door import forecast
     from gigagp.inference import gradients
     from gigagp.inference.computation_aware import actions
     from gigagp.model import likelihoods, means
@@ -36,6 +49,8 @@ _HOMES = {
     "compare": "gigagp.diagnostics.comparison:compare",
     "diagnostics": "gigagp.diagnostics",
     "errors": "gigagp.errors",
+    "forecast": "gigagp.forecasting.door:forecast",
+    "forecasting": "gigagp.forecasting",
     "gradients": "gigagp.inference.gradients",
     "grids": "gigagp.operators.grid.statistics",
     "inference": "gigagp.inference",
@@ -63,6 +78,8 @@ __all__ = [
     "compare",
     "diagnostics",
     "errors",
+    "forecast",
+    "forecasting",
     "gradients",
     "grids",
     "inference",

@@ -18,6 +18,7 @@ from gigagp.inference.contract.rows_posterior import ROWS, PathwiseUpdate, Solve
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import Trend, estimate_trend
+from gigagp.kernels import Sum
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
@@ -190,6 +191,15 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         whitened, of_targets, of_basis = self._at_few(X)
         latent = (self.model.kernel.diagonal(X) - whitened.square().sum(0)).clamp_min(0)
         return self.trend(X) + of_targets, latent + self.trend_root(X, of_basis).square().sum(1).to(latent)
+
+    def moments_of_part(self, X: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return mean (m, t), explained basis (m, p) and variance (m,) of one part of a sum, without the mean's own."""
+        kernel = self.model.kernel
+        part = kernel.parts[number] if isinstance(kernel, Sum) else kernel
+        cross = cross_covariance(part, X, self.X, budget=self.budget)
+        explained = torch.linalg.solve_triangular(self.factor, cross.T, upper=False).square().sum(0)
+        variance = (part.diagonal(X) - explained).clamp_min(0)
+        return cross @ self.target_solutions, cross @ self.basis_solutions, variance
 
     def covariance(self, X: torch.Tensor) -> torch.Tensor:
         if not self._has_small_graph(X):

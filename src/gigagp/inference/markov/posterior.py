@@ -18,6 +18,7 @@ from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.markov.filtering import FilteredTable
 from gigagp.inference.markov.states import States
+from gigagp.kernels import Sum
 from gigagp.kernels.periodic import Periodic
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
@@ -171,6 +172,20 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
         """Return mean and variance at given coefficients of the mean; ``method`` has no effect."""
         found = self._moments(X).to(X)
         return self.trend(X) + found[:, : self.n_targets], found[:, -1]
+
+    def moments_of_part(self, X: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean (m, t), explained basis (m, p) and variance (m,) of one part of a sum, without the mean's own."""
+        kernel, solved = self.model.kernel, self._solved
+        parts = kernel.parts if isinstance(kernel, Sum) else (kernel,)
+        sizes = [sum(one.size for one in part.state_space()) for part in parts]
+        is_own = torch.repeat_interleave(torch.arange(len(parts)) == number, torch.tensor(sizes)).double()
+
+        def answer(at: _Known) -> Tensor:
+            own = at._replace(seen=at.seen * is_own)
+            return torch.cat([own.mean_of(solved.means, solved.pulls), own.variance[:, None]], 1)
+
+        found = self._by_points(X, answer, solved.solutions.shape[1] + 1).to(X)
+        return found[:, : self.n_targets], found[:, self.n_targets : -1], found[:, -1]
 
     def check_variances(self, X: Tensor) -> None:
         """Warn of what spoils variances: missing harmonics, and rounding of a huge prior variance before the first row.

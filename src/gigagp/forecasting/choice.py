@@ -1,0 +1,237 @@
+"""Transform, mean and kernel of a series, chosen together by their evidence and by left-out last stretches.
+
+The evidence is the log marginal likelihood in the units of the values, so that transforms can be compared, less one nat
+for each hyperparameter. First the transform is chosen with the reference trend and all seasons that the values show,
+then the seasons, then all trends are learned. The best few of them forecast left-out last stretches from several
+origins, as long as the forecast is. Weights follow both scores, and the forecast is the mixture. Where the stretches lie
+farther from their forecasts than these say, all covariances are multiplied by a factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError, unshown
+from gigagp.estimators.fitting import Fitted
+from gigagp.forecasting.candidates import Candidate, covariates, found_periods, season, transforms, trends
+from gigagp.inference import Exact, Inference, Markov
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
+from gigagp.model.target_transform import TargetTransform
+from gigagp.optimization import History
+from gigagp.regression import GPRegressor
+from gigagp.runtime.progress import current
+
+#: Rows that candidates are learned from: the latest half, and as many of the others, drawn at random.
+CHOICE_ROWS = 1000
+#: Candidates that forecast left-out stretches, and nats behind the best at which one is left out.
+_TRIED, _BEHIND = 5, 12.0
+#: Nats for each e-fold of a weight, and the power of the score of left-out stretches in it.
+_TEMPERATURE, _POWER = 2.0, 4.0
+#: Nats that a transform or another season gains at least.
+_MARGIN = 2.0
+#: Most origins of left-out stretches, and of these how many count as known before: so many with the expected errors.
+_ORIGINS, _EXPECTED = 4, 2.0
+#: Probabilities at which the continuous ranked probability score is computed.
+_LEVELS = (np.arange(20) + 0.5) / 20
+#: Weight below which a candidate is left out of the mixture.
+_NEGLIGIBLE = 0.02
+_FAILURES = (NonFiniteError, NotPositiveDefiniteError)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate after learning."""
+
+    candidate: Candidate
+    gp: GPRegressor  # of the transformed values
+    evidence: float  # log marginal likelihood in the units of the values, less one nat a hyperparameter
+    crps: float = math.nan  # of left-out stretches
+    excess: float = 1.0  # mean squared error of left-out stretches, in predicted variances
+    weight: float = 0.0
+
+
+class Chosen(NamedTuple):
+    """A mixture of candidates, fitted to all rows."""
+
+    model: GPRegressor
+    tried: tuple[Tried, ...]  # the heaviest first
+    factor: float  # by which variances are wider than learned
+    periods: tuple[float, ...]
+
+
+def choose(X: np.ndarray, y: np.ndarray, horizon: float, known: Sequence[float], seed: Any) -> Chosen:
+    """Return the model for rows X (n, 1 + covariates), times in steps first and sorted, and their values y (n,).
+
+    ``horizon`` is the number of steps to forecast, and ``known`` has the periods that may be there.
+    """
+    rows, inference = _choice_rows(len(y), seed), Exact() if X.shape[1] > 1 else Markov()
+    span = float(X[-1, 0] - X[0, 0]) + 1
+    learner = _Learner(X[rows], y[rows], inference, seed)
+    tried = learner.learn_all(span, known)
+    best = max(one.evidence for one in tried)
+    close = [one for one in tried if best - one.evidence < _BEHIND][:_TRIED]
+    close = [learner.forecast_left_out(one, horizon) for one in close]
+    weighted = _weighted(close)
+    excess = sum(one.weight * one.excess for one in weighted)
+    count = learner.n_origins
+    factor = max(1.0, (_EXPECTED + count * excess) / (_EXPECTED + count))
+    periods = [float(name.removeprefix("season of ")) for name, _ in weighted[0].candidate.parts if name[:6] == "season"]
+    return Chosen(_mixture(X, y, weighted, factor, inference, seed), tuple(weighted), factor, tuple(periods))
+
+
+def _choice_rows(n: int, seed: Any) -> np.ndarray:
+    if n <= CHOICE_ROWS:
+        return np.arange(n)
+    half = CHOICE_ROWS // 2
+    earlier = np.random.default_rng(seed).choice(n - half, half, replace=False)
+    return np.sort(np.concatenate([earlier, np.arange(n - half, n)]))
+
+
+class _Learner:
+    """Learns candidates from the same rows."""
+
+    def __init__(self, X: np.ndarray, y: np.ndarray, inference: Inference, seed: Any) -> None:
+        self.X, self.y, self.inference, self.seed = X, y, inference, seed
+        self.n_origins = 0
+
+    def learn(self, candidate: Candidate) -> Tried | None:
+        """Return a candidate after learning; None if its numbers leave the range of float64."""
+        z = candidate.transform.forward(self.y)
+        gp = GPRegressor(candidate.kernel, self.inference, mean=candidate.mean, verbose=0, random_state=self.seed)
+        try:
+            with unshown():
+                gp.fit(self.X, z)
+        except _FAILURES:
+            return None
+        finally:
+            current().step()
+        evidence = gp.log_marginal_likelihood().value + float(candidate.transform.log_derivative(self.y).sum())
+        count = sum(gp.posterior_.model.parameters()[name].numel() for name in gp.posterior_.model.learned_names())
+        return Tried(candidate, gp, evidence - count)
+
+    def learn_all(self, span: float, known: Sequence[float]) -> list[Tried]:
+        """Return all trends with the transform and the seasons that suit the reference, the best first."""
+        t, n = self.X[:, 0], len(self.y)
+        current().phase("choosing a model", 12, unit="model")
+        plain = transforms(self.y)
+        looks = plain[1].forward(self.y) if plain[1].kind == "log" else self.y
+        periods, cycle = found_periods(t, looks, known)
+        kinds = list(trends(span, n, cycle))
+        extra = covariates(self.X.shape[1] - 1)
+
+        def with_seasons(base: Candidate, transform: TargetTransform, which: Sequence[float]) -> Candidate:
+            variance = float(np.var(transform.forward(self.y))) / 4
+            parts = [season(one, span, variance) for one in which]
+            return replace(base.plus([*parts, *extra]), transform=transform)
+
+        learned = [self.learn(with_seasons(kinds[0], one, periods[:1])) for one in plain]
+        first, *others = [one for one in learned if one is not None] or [None]
+        if first is None:
+            raise InvalidInputError("y cannot be learned: its values leave the range of float64. Change its unit.")
+        best = max([first, *[one for one in others if one.evidence > first.evidence + _MARGIN]], key=_worth)
+        transform, chosen = best.candidate.transform, periods[:1]
+        for trial in ([], *([*chosen, one] for one in periods[1:])) if periods else ():
+            found = self.learn(with_seasons(kinds[0], transform, trial))
+            if found is not None and found.evidence > best.evidence + (0 if len(trial) < len(chosen) else _MARGIN):
+                best, chosen = found, list(trial)
+        rest = [self.learn(with_seasons(kind, transform, chosen)) for kind in kinds[1:]]
+        return sorted([best, *[one for one in rest if one is not None]], key=_worth, reverse=True)
+
+    def forecast_left_out(self, one: Tried, horizon: float) -> Tried:
+        """Return a candidate with its scores in left-out last stretches, as long as the forecast is if there is room."""
+        t, n = self.X[:, 0], len(self.y)
+        transform, squares, scores = one.candidate.transform, [], []
+        length = min(max(horizon, 1.0), (t[-1] - t[0]) / 4)
+        parts = [float(name.removeprefix("season of ")) for name, _ in one.candidate.parts if name[:6] == "season"]
+        needed = max([10, *(int(2 * period) + 2 for period in parts if 2 * period < n / 2)])
+        for k in range(1, _ORIGINS + 1):
+            end = t[-1] - (k - 1) * length
+            past, future = t <= end - length, (t > end - length) & (t <= end)
+            if past.sum() < needed or not future.any():
+                break
+            try:
+                with unshown():
+                    again = refit(one.gp, self.X[past], transform.forward(self.y[past]), self.inference)
+                    mean, std = again.predict(self.X[future], return_std=True, include_noise=True)
+            except _FAILURES:
+                break
+            z = transform.forward(self.y[future])
+            squares.append(float(np.mean(((z - mean) / std) ** 2)))
+            scores.append(normal_scores(self.y[future], mean, std, transform))
+        self.n_origins = max(self.n_origins, len(scores))
+        if not scores:
+            return one
+        return replace(one, crps=float(np.mean(np.concatenate(scores))), excess=float(np.mean(squares)))
+
+
+def refit(gp: GPRegressor, X: np.ndarray, z: np.ndarray, inference: Inference) -> GPRegressor:
+    """Return a fit to other rows with the hyperparameters of one."""
+    again = GPRegressor(
+        gp.kernel_, inference, None, gp.mean, gp.noise_variance_, verbose=0, random_state=gp.random_state
+    )
+    return again.fit(X, z)
+
+
+def normal_scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, transform: TargetTransform) -> np.ndarray:
+    """Return the continuous ranked probability scores (m,) of forecasts that are normal after a transform."""
+    from scipy.special import ndtri
+
+    return quantile_scores(y, transform.inverse(mean[:, None] + std[:, None] * ndtri(_LEVELS)), _LEVELS)
+
+
+def quantile_scores(y: np.ndarray, quantiles: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Return twice the mean pinball loss of quantiles (m, levels) of evenly spread levels, near the CRPS (m,)."""
+    apart = y[:, None] - quantiles
+    found: np.ndarray = 2 * np.maximum(levels * apart, (levels - 1) * apart).mean(1)
+    return found
+
+
+def _worth(one: Tried) -> float:
+    return one.evidence
+
+
+def _weighted(tried: Sequence[Tried]) -> list[Tried]:
+    """Return candidates with the weights of their evidence and of their scores, the heaviest first."""
+    evidence = np.array([one.evidence for one in tried])
+    scores = np.array([one.crps for one in tried])
+    logs = (evidence - evidence.max()) / _TEMPERATURE
+    if np.isfinite(scores).all() and (scores > 0).all():
+        logs -= _POWER * np.log(scores / scores.min())
+    weights = np.exp(logs - logs.max())
+    weights = np.where(weights > _NEGLIGIBLE * weights.sum(), weights, 0.0)
+    weights /= weights.sum()
+    found = [replace(one, weight=float(weight)) for one, weight in zip(tried, weights, strict=True) if weight]
+    return sorted(found, key=lambda one: -one.weight)
+
+
+def _mixture(
+    X: np.ndarray, y: np.ndarray, tried: Sequence[Tried], factor: float, inference: Inference, seed: Any
+) -> GPRegressor:
+    """Return an estimator that answers with the mixture of candidates on all rows, all covariances times a factor."""
+    transform = tried[0].candidate.transform
+    z, posteriors = transform.forward(y), []
+    with unshown():
+        for one in tried:
+            gp = refit(one.gp, X, z, inference)
+            posterior = gp.posterior_
+            wider = posterior.model.amplified(factor)
+            if factor > 1 and wider is not None:
+                generator = torch.Generator().manual_seed(0)
+                posterior = inference.objective(posterior.table, generator, gp.likelihood_).posterior(wider, generator)
+            posteriors.append(posterior)
+    mixture = MixturePosterior(posteriors, torch.tensor([one.weight for one in tried], dtype=torch.float64))
+    model = GPRegressor(
+        tried[0].gp.kernel_, inference, mean=tried[0].gp.mean, target_transform=transform.kind, random_state=seed
+    )
+    model.n_features_in_ = X.shape[1]
+    model._take(
+        Fitted(mixture, gp.scaling_, History(), inference, None, gp.likelihood_, transform=transform.of_targets(y)),
+        one_target=True,
+    )
+    return model

@@ -1,0 +1,131 @@
+"""Times of a series as numbers of steps: dates of any step, months of unequal length, working days, plain numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from gigagp.errors import InvalidInputError
+from gigagp.tables.cells import Place
+from gigagp.tables.encoding.reading import read_cells
+
+_DAY = 86400.0
+#: Seconds of a step from which dates are counted in months, because months and years are of unequal length.
+_MONTH = 27.5 * _DAY
+#: Lengths of calendar cycles in seconds: hour, day, week, and year.
+_CYCLES = (3600.0, _DAY, 7 * _DAY, 365.25 * _DAY)
+#: Steps in usual cycles of series without dates: quarters, weekdays, months, hours, weeks, half hours, hours of a week
+#: and days of a year.
+_USUAL = (4.0, 7.0, 12.0, 24.0, 52.18, 48.0, 168.0, 365.25)
+#: Share of the steps that have the usual length, from which a series counts as regular.
+_REGULAR = 0.6
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The way from dates, in seconds since 1970, or from numbers to steps, and back.
+
+    ``unit`` says what is counted: plain numbers, seconds, working days or months; ``size`` is how many of these are
+    one step, and the steps are counted from ``origin``.
+    """
+
+    unit: Literal["number", "second", "working day", "month"]
+    size: float
+    origin: float
+
+    @classmethod
+    def of(cls, times: np.ndarray, *, dates: bool) -> Clock:
+        """Return the clock of sorted times (n,), at least two of which differ."""
+        if not dates:
+            return cls("number", _usual_step(times), float(times[0]))
+        gaps = np.diff(np.unique(times))
+        step = float(np.median(gaps))
+        if step >= _MONTH:
+            return cls("month", float(max(round(_usual_step(_months(times))), 1)), float(_months(times[:1])[0]))
+        days = _as_days(times)
+        whole = bool((np.mod(times, _DAY) == times[0] % _DAY).all())
+        if whole and step == _DAY and len(gaps) > 7 and bool(np.is_busday(days).all()):
+            return cls("working day", 1.0, float(times[0]))
+        return cls("second", _usual_step(times), float(times[0]))
+
+    def steps(self, times: np.ndarray) -> np.ndarray:
+        """Return times (n,) as numbers of steps since the origin."""
+        if self.unit == "month":
+            return (_months(times) - self.origin) / self.size
+        if self.unit == "working day":
+            return np.busday_count(_as_days(np.array([self.origin]))[0], _as_days(times)).astype(float)
+        return (times - self.origin) / self.size
+
+    def following(self, last: float, count: int) -> np.ndarray:
+        """Return the times of the steps after a time, (count,); the ends of months follow the ends of months."""
+        ahead = np.arange(1, count + 1)
+        if self.unit == "month":
+            return _months_later(last, ahead * round(self.size))
+        if self.unit == "working day":
+            day = _as_days(np.array([last]))[0]
+            later = np.busday_offset(day, ahead, roll="backward").astype("datetime64[s]").astype(float)
+            return later + last % _DAY
+        return last + self.size * ahead
+
+    def periods(self, n_steps: float) -> tuple[float, ...]:
+        """Return the cycles of the calendar, or the usual ones, in steps: those that a series shows at least twice."""
+        if self.unit == "month":
+            found: tuple[float, ...] = (12 / self.size,)
+        elif self.unit == "working day":
+            found = (5.0, 260.9)
+        else:
+            found = _USUAL if self.unit == "number" else tuple(cycle / self.size for cycle in _CYCLES)
+        return tuple(one for one in found if 1.9 < one <= n_steps / 2)
+
+    def shown(self, times: np.ndarray) -> np.ndarray:
+        """Return times as numbers, or as dates (datetime64[s])."""
+        return times if self.unit == "number" else np.round(times).astype("int64").astype("datetime64[s]")
+
+
+def read_times(column: Any, name: str) -> tuple[np.ndarray, bool]:
+    """Return times (n,) as numbers, or dates in seconds since 1970, and whether they are dates."""
+    if hasattr(column, "to_timestamp"):  # periods of pandas
+        column = column.to_timestamp()
+    if hasattr(column, "tz_localize") and getattr(column, "tz", None) is not None:
+        column = column.tz_convert(None)
+    cells = read_cells(column.to_numpy() if hasattr(column, "iloc") or hasattr(column, "tz_localize") else column,
+                       Place(name, None, 1))
+    if cells.kind == "category":
+        raise InvalidInputError(
+            f"{name} must hold dates, such as 2024-03-31, or numbers; got {str(cells.texts[0])!r}."
+        )
+    if cells.missing.any():
+        row = int(np.argmax(cells.missing))
+        raise InvalidInputError(f"{name} has no time in row {row + 1}. Leave such rows out.")
+    return cells.values, cells.kind == "date"
+
+
+def _usual_step(times: np.ndarray) -> float:
+    """Return the median distance of different times."""
+    return float(np.median(np.diff(np.unique(times))))
+
+
+def _as_days(times: np.ndarray) -> np.ndarray:
+    return np.floor(times / _DAY).astype("int64").astype("datetime64[D]")
+
+
+def _months(times: np.ndarray) -> np.ndarray:
+    """Return the months since 1970, with the part of the month that has passed."""
+    seconds = np.floor(times).astype("int64").astype("datetime64[s]")
+    months = seconds.astype("datetime64[M]")
+    first, next_first = (one.astype("datetime64[s]").astype(float) for one in (months, months + 1))
+    return months.astype(float) + (times - first) / (next_first - first)
+
+
+def _months_later(last: float, months: np.ndarray) -> np.ndarray:
+    """Return a time some months later; the last day of a month leads to last days, as the 31st does."""
+    day = _as_days(np.array([last]))[0]
+    month = day.astype("datetime64[M]")
+    number = int((day - month.astype("datetime64[D]")).astype(int))
+    later = month + months
+    lengths = ((later + 1).astype("datetime64[D]") - later.astype("datetime64[D]")).astype(int)
+    is_last = (day + 1).astype("datetime64[M]") != month
+    days = lengths - 1 if is_last else np.minimum(number, lengths - 1)
+    return (later.astype("datetime64[D]") + days).astype("datetime64[s]").astype(float) + last % _DAY
