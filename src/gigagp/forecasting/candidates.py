@@ -10,6 +10,7 @@ from operator import add
 from typing import Literal
 
 import numpy as np
+from scipy.stats import chi2
 
 from gigagp.kernels import DampedTrend, IntegratedWiener, Kernel, Linear, Matern, Oscillator, Periodic
 from gigagp.model.target_transform import Log, NoTransform, TargetTransform, YeoJohnson
@@ -20,8 +21,8 @@ _FEW = 12
 _FINE, _FEWEST_CYCLES = 4, 3
 #: Probability that white noise has a peak as high as one that counts as a period.
 _FALSE_ALARM = 0.01
-#: Share of a period by which a peak of the spectrum may miss a period of the calendar.
-_NEAR = 0.04
+#: Steps of a period up to which the smoothness of a season is not learned: so few points hardly tell it.
+_SHORT = 8
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,11 @@ def trends(n_steps: float, n_rows: int, cycle: float | None) -> Iterator[Candida
     wander = Matern(0.5, lengthscale=n_steps / 3)
     bend = Matern(1.5, lengthscale=n_steps / 8)
     rest = "rest", Matern(0.5, lengthscale=3.0)
+    yield Candidate("smooth drift", "linear", (("trend", bend),))
     yield Candidate("drift", "linear", (("trend", wander),))
     yield Candidate("level", "constant", (("trend", wander),))
     if n_rows < _FEW:
         return
-    yield Candidate("smooth drift", "linear", (("trend", bend),))
     yield Candidate("smooth level", "constant", (("trend", bend),))
     yield Candidate("damped trend", "constant", (("trend", DampedTrend()),))
     yield Candidate("damped trend and rest", "constant", (("trend", DampedTrend()), rest))
@@ -71,7 +72,9 @@ def trends(n_steps: float, n_rows: int, cycle: float | None) -> Iterator[Candida
 
 def season(period: float, n_steps: float, variance: float) -> tuple[str, Kernel]:
     """Return a season of a period, whose shape moves slowly."""
-    shape = Periodic(lengthscale=1.0, variance=variance, period=period, fixed=["period"])
+    is_short = period <= _SHORT
+    fixed = ["period", "lengthscale"] if is_short else ["period"]
+    shape = Periodic(lengthscale=0.6 if is_short else 1.0, variance=variance, period=period, fixed=fixed)
     slow = Matern(0.5, lengthscale=n_steps, variance=1.0, fixed=["variance"])
     return f"season of {period:g}", shape * slow
 
@@ -95,33 +98,31 @@ def transforms(y: np.ndarray) -> tuple[TargetTransform, ...]:
 def found_periods(t: np.ndarray, y: np.ndarray, known: Sequence[float]) -> tuple[list[float], float | None]:
     """Return the known periods that the values show, the strongest first, and the strongest other cycle.
 
-    The spectrum of the values, less a line and the periods found so far, has a peak at a period that they show: one
-    at which white noise has as high a peak in one case of a hundred (Scargle 1982). A known period also shows by its
-    first harmonics.
+    A period shows where its first harmonics explain more of the values, less a cubic trend and the periods found so
+    far, than they would of white noise in one case of a hundred; or of the differences of successive values, in which
+    trends hide no short period.
     """
     span = float(t[-1] - t[0])
-    n, place = len(t), (t - t[0]) / max(span, 1e-300)
-    basis = np.stack([np.ones(n), place], 1)
+    place, middle = (t - t[0]) / max(span, 1e-300), 0.5 * (t[1:] + t[:-1])
+    bases = [place[:, None] ** np.arange(4), np.ones((len(t) - 1, 1))]
+    times, values = [t, middle], [y, np.diff(y)]
     seen: list[float] = []
-    for _ in range(len(known)):
-        rest = _without(basis, y)
-        power = {one: _shared(_waves(t, one), basis, rest) for one in known if one not in seen}
-        limit = -2 * math.log(_FALSE_ALARM) / n
-        best = max(power, key=power.__getitem__, default=None)
-        if best is None or power[best] < limit + 4 / n:
+    for _ in known:
+        shares = {one: max(map(_surplus, [_waves(at, one) for at in times], bases, values)) for one in known if one not in seen}
+        best = max(shares, key=shares.__getitem__, default=None)
+        if best is None or shares[best] <= 0:
             break
         seen.append(best)
-        basis = np.concatenate([basis, _waves(t, best)], 1)
-    rest = _without(np.concatenate([basis, place[:, None] ** [2, 3]], 1), y)
+        bases = [np.concatenate([basis, _waves(at, best)], 1) for basis, at in zip(bases, times, strict=True)]
+    rest, n = _without(bases[0], y), len(t)
     cycles = np.arange(_FEWEST_CYCLES * _FINE, max(int(0.8 * n * _FINE / 2), 1)) / _FINE
     variance = float(np.mean(rest**2))
     if len(cycles) == 0 or variance <= 1e-20 * float(np.var(y)):
         return seen, None
     angles = 2 * np.pi * cycles[:, None] * place
-    power_at = ((np.cos(angles) @ rest) ** 2 + (np.sin(angles) @ rest) ** 2) / (n * variance)
-    k = int(power_at.argmax())
-    has_peak = power_at[k] > math.log(len(cycles) / _FALSE_ALARM)
-    return seen, span / float(cycles[k]) if has_peak else None
+    power = ((np.cos(angles) @ rest) ** 2 + (np.sin(angles) @ rest) ** 2) / (n * variance)
+    k = int(power.argmax())
+    return seen, span / float(cycles[k]) if power[k] > math.log(len(cycles) / _FALSE_ALARM) else None
 
 
 def _waves(t: np.ndarray, period: float) -> np.ndarray:
@@ -135,7 +136,11 @@ def _without(basis: np.ndarray, y: np.ndarray) -> np.ndarray:
     return rest
 
 
-def _shared(waves: np.ndarray, basis: np.ndarray, rest: np.ndarray) -> float:
-    """Return the share of what is left that waves explain."""
+def _surplus(waves: np.ndarray, basis: np.ndarray, y: np.ndarray) -> float:
+    """Return the share of what a basis leaves that waves explain, less what they would of white noise."""
+    rest, free = _without(basis, y), len(y) - basis.shape[1]
+    whole, count = float(rest @ rest), waves.shape[1]
+    if free <= count or whole <= 1e-20 * float(y @ y):
+        return 0.0
     left = _without(np.concatenate([basis, waves], 1), rest)
-    return 1 - float(left @ left) / max(float(rest @ rest), 1e-300)
+    return 1 - float(left @ left) / whole - float(chi2.isf(_FALSE_ALARM, count)) / free

@@ -29,6 +29,8 @@ from gigagp.runtime.progress import current
 
 #: Rows that candidates are learned from: the latest half, and as many of the others, drawn at random.
 CHOICE_ROWS = 1000
+#: Rows up to which factors cost less than passes over the rows.
+_FACTORISED = 300
 #: Candidates that forecast left-out stretches, and nats behind the best at which one is left out.
 _TRIED, _BEHIND = 5, 12.0
 #: Nats for each e-fold of a weight, and the power of the score of left-out stretches in it.
@@ -70,7 +72,7 @@ def choose(X: np.ndarray, y: np.ndarray, horizon: float, known: Sequence[float],
 
     ``horizon`` is the number of steps to forecast, and ``known`` has the periods that may be there.
     """
-    rows, inference = _choice_rows(len(y), seed), Exact() if X.shape[1] > 1 else Markov()
+    rows, inference = _choice_rows(len(y), seed), Exact() if X.shape[1] > 1 or len(y) <= _FACTORISED else Markov()
     span = float(X[-1, 0] - X[0, 0]) + 1
     learner = _Learner(X[rows], y[rows], inference, seed)
     tried = learner.learn_all(span, known)
@@ -123,6 +125,7 @@ class _Learner:
         looks = plain[1].forward(self.y) if plain[1].kind == "log" else self.y
         periods, cycle = found_periods(t, looks, known)
         kinds = list(trends(span, n, cycle))
+        names = [one.name for one in kinds]
         extra = covariates(self.X.shape[1] - 1)
 
         def with_seasons(base: Candidate, transform: TargetTransform, which: Sequence[float]) -> Candidate:
@@ -130,18 +133,23 @@ class _Learner:
             parts = [season(one, span, variance) for one in which]
             return replace(base.plus([*parts, *extra]), transform=transform)
 
-        learned = [self.learn(with_seasons(kinds[0], one, periods[:1])) for one in plain]
-        first, *others = [one for one in learned if one is not None] or [None]
-        if first is None:
+        def learned(which: Sequence[Candidate], transform: TargetTransform, seasons: Sequence[float]) -> list[Tried]:
+            tried = [self.learn(with_seasons(one, transform, seasons)) for one in which]
+            return sorted([one for one in tried if one is not None], key=_worth, reverse=True)
+
+        first = [one for transform in plain for one in learned(kinds[:1], transform, periods[:1])]
+        if not first:
             raise InvalidInputError("y cannot be learned: its values leave the range of float64. Change its unit.")
-        best = max([first, *[one for one in others if one.evidence > first.evidence + _MARGIN]], key=_worth)
-        transform, chosen = best.candidate.transform, periods[:1]
-        for trial in ([], *([*chosen, one] for one in periods[1:])) if periods else ():
-            found = self.learn(with_seasons(kinds[0], transform, trial))
-            if found is not None and found.evidence > best.evidence + (0 if len(trial) < len(chosen) else _MARGIN):
-                best, chosen = found, list(trial)
-        rest = [self.learn(with_seasons(kind, transform, chosen)) for kind in kinds[1:]]
-        return sorted([best, *[one for one in rest if one is not None]], key=_worth, reverse=True)
+        best = max(first, key=lambda one: one.evidence - _MARGIN * (one.candidate.transform.kind != "none"))
+        transform, seasons = best.candidate.transform, periods[:1]
+        tried = sorted([best, *learned(kinds[1:], transform, seasons)], key=_worth, reverse=True)
+        for other in ([], *([*seasons, one] for one in periods[1:])) if periods else ():
+            top = [kinds[names.index(one.candidate.name)] for one in tried[:_TRIED]]
+            again = learned(top[:1], transform, other)
+            if again and again[0].evidence > tried[0].evidence + _MARGIN * (len(other) > len(seasons)):
+                seasons = list(other)
+                tried = sorted([*again, *learned(top[1:], transform, seasons)], key=_worth, reverse=True)
+        return tried
 
     def forecast_left_out(self, one: Tried, horizon: float) -> Tried:
         """Return a candidate with its scores in left-out last stretches, as long as the forecast is if there is room."""
