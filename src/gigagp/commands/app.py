@@ -17,6 +17,7 @@ from gigagp.commands.demo import demo
 from gigagp.commands.diagnose import diagnose
 from gigagp.commands.evaluate import compare, evaluate
 from gigagp.commands.fit import fit, plan
+from gigagp.commands.forecast import forecast
 from gigagp.commands.interrupts import EXIT_INTERRUPTED, interruptible
 from gigagp.commands.krige import krige
 from gigagp.commands.plot import plot, report
@@ -37,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (fit, plan, compare, predict, evaluate, plot, report, krige, demo):
+for _command in (fit, plan, compare, predict, evaluate, plot, report, krige, forecast, demo):
     app.command()(interruptible(_command))
 app.add_typer(diagnose, name="diagnose")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Literal
@@ -32,7 +32,7 @@ class Candidate:
     name: str
     mean: Literal["constant", "linear"]
     parts: tuple[tuple[str, Kernel], ...]  # what each part is called among the components, in the order of the sum
-    transform: TargetTransform = NoTransform()
+    transform: TargetTransform = field(default_factory=NoTransform)
 
     @property
     def kernel(self) -> Kernel:
@@ -42,7 +42,9 @@ class Candidate:
     def __str__(self) -> str:
         """Return the parts in words."""
         seasons = [name for name, _ in self.parts if name.startswith("season")]
-        return ", ".join([f"{self.transform.kind} of the values"] * (self.transform.kind != "none") + [self.name, *seasons])
+        return ", ".join(
+            [f"{self.transform.kind} of the values"] * (self.transform.kind != "none") + [self.name, *seasons]
+        )
 
     def plus(self, parts: Sequence[tuple[str, Kernel]]) -> Candidate:
         """Return the candidate with further parts."""
@@ -108,7 +110,11 @@ def found_periods(t: np.ndarray, y: np.ndarray, known: Sequence[float]) -> tuple
     times, values = [t, middle], [y, np.diff(y)]
     seen: list[float] = []
     for _ in known:
-        shares = {one: max(map(_surplus, [_waves(at, one) for at in times], bases, values)) for one in known if one not in seen}
+        shares = {
+            one: max(map(_surplus, [_waves(at, one) for at in times], bases, values))
+            for one in known
+            if one not in seen
+        }
         best = max(shares, key=shares.__getitem__, default=None)
         if best is None or shares[best] <= 0:
             break
@@ -127,7 +133,9 @@ def found_periods(t: np.ndarray, y: np.ndarray, known: Sequence[float]) -> tuple
 
 def _waves(t: np.ndarray, period: float) -> np.ndarray:
     """Return the first harmonics of a period, as many as it shows, up to three."""
-    found = [wave(2 * np.pi * k * t / period) for k in range(1, min(3, int(period / 2)) + 1) for wave in (np.cos, np.sin)]
+    found = [
+        wave(2 * np.pi * k * t / period) for k in range(1, min(3, int(period / 2)) + 1) for wave in (np.cos, np.sin)
+    ]
     return np.stack(found, 1)
 
 

@@ -1,10 +1,14 @@
 """Transform, mean and kernel of a series, chosen together by their evidence and by left-out last stretches.
 
 The evidence is the log marginal likelihood in the units of the values, so that transforms can be compared, less one nat
-for each hyperparameter. First the transform is chosen with the reference trend and all seasons that the values show,
-then the seasons, then all trends are learned. The best few of them forecast left-out last stretches from several
-origins, as long as the forecast is. Weights follow both scores, and the forecast is the mixture. Where the stretches lie
-farther from their forecasts than these say, all covariances are multiplied by a factor.
+for each hyperparameter. A reference trend with the strongest season is learned with every transform. With the best one
+all trends are learned, and then the best trends without the season, and with further ones. Where a second transform is
+near, it has the best trends too. The best few models of each transform forecast left-out last stretches from several
+origins, as long as the forecast is. The weight of a model follows its evidence and its score in the stretches, and the
+forecast is the mixture of those with the transform of the heaviest. A trend that goes on along an exponential explains
+many rows better than one that levels off, and forecasts worse: the airline miles of 1937 to 1956 gain 10 nats by
+logarithms, and have twice the score of left-out stretches. Where the stretches lie farther from their forecasts than
+these say, all covariances are multiplied by a factor.
 """
 
 from __future__ import annotations
@@ -33,10 +37,10 @@ CHOICE_ROWS = 1000
 _FACTORISED = 300
 #: Candidates that forecast left-out stretches, and nats behind the best at which one is left out.
 _TRIED, _BEHIND = 5, 12.0
-#: Nats for each e-fold of a weight, and the power of the score of left-out stretches in it.
-_TEMPERATURE, _POWER = 2.0, 4.0
-#: Nats that a transform or another season gains at least.
-_MARGIN = 2.0
+#: Nats for each e-fold of a weight, and the power of the score of left-out stretches in it for each of them.
+_TEMPERATURE, _POWER = 2.0, 2.0
+#: Nats that a transform or another season gains at least, and those behind the best up to which a second one is near.
+_MARGIN, _NEAR = 2.0, 20.0
 #: Most origins of left-out stretches, and of these how many count as known before: so many with the expected errors.
 _ORIGINS, _EXPECTED = 4, 2.0
 #: Probabilities at which the continuous ranked probability score is computed.
@@ -76,14 +80,18 @@ def choose(X: np.ndarray, y: np.ndarray, horizon: float, known: Sequence[float],
     span = float(X[-1, 0] - X[0, 0]) + 1
     learner = _Learner(X[rows], y[rows], inference, seed)
     tried = learner.learn_all(span, known)
-    best = max(one.evidence for one in tried)
-    close = [one for one in tried if best - one.evidence < _BEHIND][:_TRIED]
-    close = [learner.forecast_left_out(one, horizon) for one in close]
-    weighted = _weighted(close)
+    close: list[Tried] = []
+    for kind in dict.fromkeys(one.candidate.transform for one in tried):
+        own = [one for one in tried if one.candidate.transform == kind]
+        best = max(one.evidence for one in own)
+        close += [learner.forecast_left_out(one, horizon) for one in own if best - one.evidence < _BEHIND][:_TRIED]
+    weighted = _weighted(close, learner.n_origins)
     excess = sum(one.weight * one.excess for one in weighted)
     count = learner.n_origins
     factor = max(1.0, (_EXPECTED + count * excess) / (_EXPECTED + count))
-    periods = [float(name.removeprefix("season of ")) for name, _ in weighted[0].candidate.parts if name[:6] == "season"]
+    periods = [
+        float(name.removeprefix("season of ")) for name, _ in weighted[0].candidate.parts if name[:6] == "season"
+    ]
     return Chosen(_mixture(X, y, weighted, factor, inference, seed), tuple(weighted), factor, tuple(periods))
 
 
@@ -149,10 +157,15 @@ class _Learner:
             if again and again[0].evidence > tried[0].evidence + _MARGIN * (len(other) > len(seasons)):
                 seasons = list(other)
                 tried = sorted([*again, *learned(top[1:], transform, seasons)], key=_worth, reverse=True)
+        rivals = [one for one in first if one.candidate.transform != transform and best.evidence - one.evidence < _NEAR]
+        if rivals:
+            rival = max(rivals, key=_worth).candidate.transform
+            top = [kinds[names.index(one.candidate.name)] for one in tried[: _TRIED - 1]]
+            tried += learned(top, rival, seasons)
         return tried
 
     def forecast_left_out(self, one: Tried, horizon: float) -> Tried:
-        """Return a candidate with its scores in left-out last stretches, as long as the forecast is if there is room."""
+        """Return a candidate with its scores in left-out last stretches, as long as the forecast if there is room."""
         t, n = self.X[:, 0], len(self.y)
         transform, squares, scores = one.candidate.transform, [], []
         length = min(max(horizon, 1.0), (t[-1] - t[0]) / 4)
@@ -204,14 +217,16 @@ def _worth(one: Tried) -> float:
     return one.evidence
 
 
-def _weighted(tried: Sequence[Tried]) -> list[Tried]:
-    """Return candidates with the weights of their evidence and of their scores, the heaviest first."""
+def _weighted(tried: Sequence[Tried], n_origins: int) -> list[Tried]:
+    """Return the candidates of the best transform, weighted by their evidence and their scores, the heaviest first."""
     evidence = np.array([one.evidence for one in tried])
     scores = np.array([one.crps for one in tried])
     logs = (evidence - evidence.max()) / _TEMPERATURE
-    if np.isfinite(scores).all() and (scores > 0).all():
-        logs -= _POWER * np.log(scores / scores.min())
-    weights = np.exp(logs - logs.max())
+    if np.isfinite(scores).any() and np.nanmin(scores) > 0:
+        scores = np.where(np.isfinite(scores), scores, np.nanmax(scores))
+        logs -= _POWER * n_origins * np.log(scores / scores.min())
+    transform = tried[int(logs.argmax())].candidate.transform
+    weights = np.exp(logs - logs.max()) * [one.candidate.transform == transform for one in tried]
     weights = np.where(weights > _NEGLIGIBLE * weights.sum(), weights, 0.0)
     weights /= weights.sum()
     found = [replace(one, weight=float(weight)) for one, weight in zip(tried, weights, strict=True) if weight]

@@ -155,7 +155,7 @@ def _forecast(rows: Rows, known: tuple[float, ...] | None, seed: Any) -> Forecas
     span = float(steps[rows.n - 1] - steps[0]) + 1
     periods = rows.clock.periods(span) if known is None else known
     horizon = float(steps[rows.n :].max() - steps[rows.n - 1])
-    return Forecast(rows, choose(rows.X[: rows.n], rows.y, horizon, periods, seed))
+    return Forecast(rows, choose(rows.X[: rows.n], rows.y, horizon, periods, seed), tuple(periods))
 
 
 class _Columns:
@@ -168,9 +168,7 @@ class _Columns:
         self.labels: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls, y: Any, time: Any, target: str | None, series: str | None, covariates: Sequence[str]
-    ) -> _Columns:
+    def of(cls, y: Any, time: Any, target: str | None, series: str | None, covariates: Sequence[str]) -> _Columns:
         names = None if hasattr(y, "name") and not hasattr(y, "columns") else intake.frame_names(y)
         if names is None:
             for given, argument in ((target, "target"), (series, "series"), (covariates, "covariates")):
@@ -180,8 +178,14 @@ class _Columns:
             label = getattr(y, "name", None)
             index = getattr(y, "index", None)
             if isinstance(time, str):
-                raise InvalidInputError(f"time of forecast is a column only of a data frame; got {time!r} and a series.")
-            if time is None and hasattr(index, "dtype") and (hasattr(index, "tz_localize") or hasattr(index, "to_timestamp")):
+                raise InvalidInputError(
+                    f"time of forecast is a column only of a data frame; got {time!r} and a series."
+                )
+            if (
+                time is None
+                and hasattr(index, "dtype")
+                and (hasattr(index, "tz_localize") or hasattr(index, "to_timestamp"))
+            ):
                 time = index
             times, is_date = (np.arange(len(values), dtype=float), False) if time is None else read_times(time, "time")
             _require_length("time", times, values)
@@ -203,10 +207,15 @@ class _Columns:
         _require_length("time", times, values)
         found = cls(str(target), values, times, is_date)
         if series is not None:
-            found.series = np.array(intake.table_columns(y)[1][names.index(series)] if series in names else column(series, "series"), dtype=object)
+            found.series = np.array(
+                intake.table_columns(y)[1][names.index(series)] if series in names else column(series, "series"),
+                dtype=object,
+            )
         if covariates:
             found.labels = tuple(covariates)
-            found.covariates = np.stack([_numbers(column(one, "covariates"), f"the column {one!r}") for one in covariates], 1)
+            found.covariates = np.stack(
+                [_numbers(column(one, "covariates"), f"the column {one!r}") for one in covariates], 1
+            )
         return found
 
     def rows(self, which: np.ndarray, name: str, steps: int | None) -> Rows:
@@ -239,10 +248,12 @@ class _Columns:
         bad = ~np.isfinite(known[used])
         if bad.any():
             row, column = (int(one) for one in np.argwhere(bad)[0])
-            raise InvalidInputError(f"{name} has no value of the covariate {self.labels[column]!r} at its row {row + 1} by time.")
+            raise InvalidInputError(
+                f"{name} has no value of the covariate {self.labels[column]!r} at its row {row + 1} by time."
+            )
         if count > _MOST_WITH_COVARIATES:
             raise InvalidInputError(
-                f"{name} has {count:,} values, and covariates are for at most {_MOST_WITH_COVARIATES:,}. Take the latest."
+                f"{name} has {count:,} values, and covariates are for {_MOST_WITH_COVARIATES:,} at most. Take the latest."
             )
         return Rows(name, clock, times[past], y[past], times[ahead], known[used])
 
@@ -254,10 +265,14 @@ def _numbers(column: Any, name: str) -> np.ndarray:
         raise InvalidInputError(f"{name} must be one column of numbers; got shape {values.shape}.")
     found = read_cells(values, Place(name), "number").values.copy()
     if np.isinf(found).any():
-        raise InvalidInputError(f"{name} must be finite or NaN; got an infinite value in row {int(np.isinf(found).argmax()) + 1}.")
+        raise InvalidInputError(
+            f"{name} must be finite or NaN; got an infinite value in row {int(np.isinf(found).argmax()) + 1}."
+        )
     return found
 
 
 def _require_length(name: str, times: np.ndarray, values: np.ndarray) -> None:
     if len(times) != len(values):
-        raise InvalidInputError(f"{name} of forecast must have a time for each of {len(values):,} values; got {len(times):,}.")
+        raise InvalidInputError(
+            f"{name} of forecast must have a time for each of {len(values):,} values; got {len(times):,}."
+        )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,9 @@ from gigagp.regression import GPRegressor
 from gigagp.settings.fields import Count, Fraction, checks_arguments
 from gigagp.settings.random import RandomState
 from gigagp.storage.figures import BLUE, GREEN, GUIDE, INK, ORANGE, check_plot, new_figure, save_figure, style
+
+if TYPE_CHECKING:
+    from gigagp.forecasting.backtest import Backtest
 
 #: Rows that a picture shows for each step of the forecast, at least so many.
 _SHOWN_EACH, _SHOWN_LEAST = 6, 60
@@ -82,6 +85,7 @@ class Forecast:
 
     rows: Rows
     chosen: Chosen
+    known_periods: tuple[float, ...]  # that were looked for
 
     @property
     def name(self) -> str:
@@ -156,6 +160,27 @@ class Forecast:
             ends = [mean, mean - 1.96 * std, mean + 1.96 * std]
             bands[label] = Band(*(np.exp(one) if in_logs else one for one in ends))
         return bands
+
+    @checks_arguments
+    def backtest(self, origins: Count = 3, random_state: RandomState = 0) -> Backtest:
+        """Forecast again from earlier times, with models chosen anew, beside simple methods.
+
+        Parameters
+        ----------
+        origins : int, default 3
+            Number of times, each a horizon before the next one. Those with too few values before them are left out.
+        random_state : int, RandomState, Generator or None, default 0
+            Seed.
+
+        Returns
+        -------
+        Backtest
+            Error, continuous ranked probability score and coverage, also of the last value, of the value a season
+            before, and, where statsmodels is installed and the steps are regular, of Holt-Winters and SARIMA.
+        """
+        from gigagp.forecasting.backtest import backtest
+
+        return backtest(self, origins, random_state)
 
     def table(self, levels: Sequence[float] = (0.025, 0.975)) -> pa.Table:
         """Return the forecast as an Arrow table: time, mean, std and a column for each quantile, such as q0.975."""

@@ -90,12 +90,11 @@ def read_times(column: Any, name: str) -> tuple[np.ndarray, bool]:
         column = column.to_timestamp()
     if hasattr(column, "tz_localize") and getattr(column, "tz", None) is not None:
         column = column.tz_convert(None)
-    cells = read_cells(column.to_numpy() if hasattr(column, "iloc") or hasattr(column, "tz_localize") else column,
-                       Place(name, None, 1))
+    cells = read_cells(
+        column.to_numpy() if hasattr(column, "iloc") or hasattr(column, "tz_localize") else column, Place(name, None, 1)
+    )
     if cells.kind == "category":
-        raise InvalidInputError(
-            f"{name} must hold dates, such as 2024-03-31, or numbers; got {str(cells.texts[0])!r}."
-        )
+        raise InvalidInputError(f"{name} must hold dates, such as 2024-03-31, or numbers; got {str(cells.texts[0])!r}.")
     if cells.missing.any():
         row = int(np.argmax(cells.missing))
         raise InvalidInputError(f"{name} has no time in row {row + 1}. Leave such rows out.")

@@ -1,0 +1,242 @@
+"""`gigagp.forecast`: a known future, every kind of input, components that add up, and input that cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gigagp
+from gigagp.errors import FitWarning, InvalidInputError
+from gigagp.forecasting import choice
+from gigagp.forecasting.candidates import found_periods, season, transforms, trends
+
+N, STEPS = 48, 6
+
+
+def seasonal(n: int = N + STEPS, noise: float = 0.02) -> np.ndarray:
+    """Growth times a season of twelve steps."""
+    t = np.arange(n)
+    random = np.random.default_rng(0)
+    return 50 * np.exp(0.01 * t + 0.3 * np.sin(2 * np.pi * t / 12) + noise * random.normal(size=n))
+
+
+@pytest.fixture(scope="module")
+def monthly():
+    dates = np.arange("2015-01", "2019-07", dtype="datetime64[M]").astype("datetime64[D]")
+    y = seasonal()
+    y[7] = np.nan
+    return dates[:N], y[:N], dates[N:], y[N:]
+
+
+@pytest.fixture(scope="module")
+def found(monthly):
+    dates, y, _, _ = monthly
+    return gigagp.forecast(y, STEPS, time=dates)
+
+
+def test_a_season_in_logarithms_is_foretold(found, monthly):
+    _, _, dates, truth = monthly
+    assert np.array_equal(found.times.astype("datetime64[D]"), dates)
+    assert np.abs(found.mean / truth - 1).max() < 4 * 0.02
+    lower, upper = found.interval(0.95).T
+    assert ((truth > lower) & (truth < upper)).all()
+    assert found.chosen.periods == (12.0,)
+    assert found.model.target_transform_.kind == "log"
+    assert found.rows.n == N - 1
+    # by a straight line alone the season would be missed
+    assert np.abs(truth.mean() / truth - 1).max() > 4 * 0.02
+
+
+def test_samples_and_quantiles_are_of_the_same_distribution(found):
+    samples = found.samples(4000)
+    for level in (0.1, 0.5, 0.9):
+        share = (samples < found.quantile(level)[:, None]).mean(1)
+        assert np.abs(share - level).max() < 5 * np.sqrt(level * (1 - level) / 4000)
+    standard_error = samples.std(1) / np.sqrt(4000)
+    assert (np.abs(samples.mean(1) - found.mean) < 5 * standard_error).all()
+    table = found.table([0.5])
+    assert table.column_names == ["time", "mean", "std", "q0.5"]
+
+
+@pytest.mark.parametrize("inference", ["Exact", "Markov"])
+def test_parts_add_up_and_are_those_of_dense_algebra(inference):
+    t = np.sort(np.random.default_rng(2).uniform(0, 40, 30))
+    y = np.sin(2 * np.pi * t / 12) + 0.1 * t + 0.1 * np.random.default_rng(3).normal(size=30)
+    kernel = list(trends(40.0, 30, None))[0].plus([season(12.0, 40.0, 0.5)]).kernel
+    method = getattr(gigagp.inference, inference)()
+    gp = gigagp.GPRegressor(kernel, method, None, "linear", 0.01, verbose=0).fit(t[:, None], y)
+    posterior, points = gp.posterior_, torch.linspace(-2.0, 3.0, 7, dtype=torch.float64)[:, None]
+    X, model = posterior.X, posterior.model
+    H = model.kernel.block(X, X) + float(model.noise_variance) * torch.eye(30, dtype=torch.float64)
+    basis = model.mean.basis(X)
+    rest = posterior.table.Y.double() - basis @ posterior.coefficients
+    total = posterior.trend(points)
+    for number, part in enumerate(model.kernel.parts):
+        mean, explained, variance = posterior.moments_of_part(points, number)
+        cross = part.block(points, X)
+        assert torch.allclose(mean, cross @ torch.linalg.solve(H, rest), atol=1e-9)
+        assert torch.allclose(explained, cross @ torch.linalg.solve(H, basis), atol=1e-8)
+        dense = part.diagonal(points) - (cross * torch.linalg.solve(H, cross.T).T).sum(1)
+        assert torch.allclose(variance, dense, atol=1e-9)
+        total = total + mean
+    assert torch.allclose(total, posterior.mean(points), atol=1e-9)
+
+
+def test_components_multiply_to_the_forecast_of_the_heaviest_model(found):
+    bands = found.components()
+    assert list(bands) == ["trend", "season of 12"] or set(bands) > {"trend", "season of 12"}
+    product = np.prod([one.mean for one in bands.values()], axis=0)
+    heaviest = found.model.posterior_.components[0]
+    points = torch.from_numpy(found.model.scaling_.inputs(found.rows.X))
+    latent = found.model.scaling_.original(heaviest.mean(points).numpy())[:, 0]
+    assert np.allclose(np.log(product), latent, atol=1e-8)
+    assert all((one.lower < one.mean).all() and (one.mean < one.upper).all() for one in bands.values())
+
+
+def test_left_out_stretches_widen_what_is_forecast():
+    t, random = np.arange(60.0), np.random.default_rng(1)
+    y = np.cumsum(random.normal(size=60))
+    calm = choice.choose(t[:, None], y, 6.0, (), 0)
+    assert calm.factor >= 1
+    tried = calm.tried[0]
+    mixture = [choice._mixture(t[:, None], y, [tried], factor, tried.gp.inference, 0) for factor in (1.0, 4.0)]
+    means, stds = zip(
+        *(one.predict(t[:, None] + 50, return_std=True, include_noise=True) for one in mixture), strict=True
+    )
+    assert np.allclose(means[0], means[1], rtol=1e-8)
+    assert np.allclose(2 * stds[0], stds[1], rtol=1e-6)
+
+
+def test_candidates_of_another_scale_have_the_same_weights():
+    t, y = np.arange(36.0)[:, None], seasonal(36)
+    first, second = (choice.choose(t, factor * y, 6.0, (12.0,), 0) for factor in (1.0, 1e3))
+    assert [str(one.candidate) for one in first.tried] == [str(one.candidate) for one in second.tried]
+    assert np.allclose([one.weight for one in first.tried], [one.weight for one in second.tried], atol=1e-3)
+
+
+def test_periods_show_in_values_or_differences():
+    t, random = np.arange(120.0), np.random.default_rng(0)
+    noise = random.normal(size=120)
+    assert found_periods(t, noise, (4.0, 12.0))[0] == []
+    assert found_periods(t, np.sin(2 * np.pi * t / 12) + 0.3 * noise, (4.0, 7.0, 12.0))[0] == [12.0]
+    bent = 1e-3 * (t - 60) ** 3 + 40 * np.sin(t / 20) + (t % 4 == 0) + 0.1 * noise
+    assert found_periods(t, bent, (4.0, 7.0))[0] == [4.0]
+    cycle = found_periods(t, np.sin(2 * np.pi * t / 9.3) + 0.3 * noise, ())[1]
+    assert cycle == pytest.approx(9.3, rel=0.02)
+    assert found_periods(t, noise, ())[1] is None
+
+
+def test_transforms_are_those_that_values_allow():
+    assert [one.kind for one in transforms(np.array([1.0, 2.0]))] == ["none", "log", "yeo-johnson"]
+    for y in (np.array([0.0, 1.0, 2.0, 5.0]), np.array([-1.0, 0.0, 3.0])):
+        kinds = transforms(y)
+        assert "log" not in [one.kind for one in kinds]
+        assert all(np.allclose(one.inverse(one.forward(y)), y) for one in kinds)
+
+
+def test_a_table_is_forecast_whatever_its_order(monthly, found):
+    dates, y, _, _ = monthly
+    pandas = pytest.importorskip("pandas")
+    order = np.random.default_rng(0).permutation(N)
+    frame = pandas.DataFrame({"date": dates[order].astype("datetime64[s]"), "y": y[order]})
+    again = gigagp.forecast(frame, STEPS, time="date", target="y")
+    assert np.allclose(again.mean, found.mean)
+    assert again.name == "y"
+
+
+def test_many_series_keep_those_that_can_be_forecast():
+    y = seasonal(16)
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table(
+        {
+            "day": np.tile(np.arange("2024-01-01", "2024-01-17", dtype="datetime64[D]"), 2).tolist() + [None] * 0,
+            "shop": ["a"] * 16 + ["b"] * 16,
+            "sold": np.concatenate([y, np.ones(16)]),
+        }
+    )
+    with pytest.warns(FitWarning, match="1 of 2 series have no forecast, such as 'b': b is 1 at all times"):
+        many = gigagp.forecast(table, 3, time="day", target="sold", series="shop")
+    assert list(many) == ["a"]
+    assert list(many.failures) == ["b"]
+    assert many.table()["series"].to_pylist() == ["a"] * 3
+    assert "b: failed" in str(many)
+
+
+def test_covariates_carry_their_future():
+    random = np.random.default_rng(0)
+    x = (random.random(40) < 0.3).astype(float)
+    y = 5 + 3 * x + 0.1 * random.normal(size=40)
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"t": np.arange(40.0), "y": y, "promo": x})
+    frame.loc[34:, "y"] = np.nan
+    found = gigagp.forecast(frame, time="t", target="y", covariates=["promo"])
+    assert np.abs(found.mean - y[34:]).max() < 0.5
+    assert "covariates" in found.components()
+    with pytest.raises(InvalidInputError, match="has 6 rows with covariates after its last measured value, and 9 are"):
+        gigagp.forecast(frame, 9, time="t", target="y", covariates=["promo"])
+    frame.loc[36, "promo"] = np.nan
+    with pytest.raises(InvalidInputError, match="no value of the covariate 'promo'"):
+        gigagp.forecast(frame, time="t", target="y", covariates=["promo"])
+
+
+@pytest.mark.parametrize(
+    ("y", "options", "message"),
+    [
+        ([1.0, 2.0, 3.0], {}, "3 measured values; a forecast needs at least 4"),
+        ([1.0, np.nan, np.nan, 2.0, 3.0], {}, "3 measured values"),
+        ([5.0] * 9, {}, "is 5 at all times"),
+        ([1.0, 2.0, np.inf, 4.0, 5.0], {}, "infinite value in row 3"),
+        ([1.0, 2.0, 3.0, 4.0], {"time": [1, 1, 1, 1]}, "fewer than 4 different times"),
+        ([1.0, 2.0, 3.0, 4.0], {"time": [1, 2, 3]}, "a time for each of 4 values; got 3"),
+        ([1.0, 2.0, 3.0, 4.0], {"time": ["a", "b", "c", "d"]}, "must hold dates, such as 2024-03-31, or numbers"),
+        ([1.0, 2.0, 3.0, 4.0], {"target": "y"}, "target of forecast needs a data frame"),
+        ([1.0, 2.0, 3.0, 4.0], {"steps": 0}, "steps"),
+        (np.ones((4, 2)), {}, "one column"),
+    ],
+)
+def test_what_cannot_be_forecast_is_said_before_any_work(y, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        gigagp.forecast(y, **{"steps": 2, **options})
+
+
+@pytest.mark.parametrize(
+    "y",
+    [[1.0, 3.0, 2.0, 4.0], [0.0, 0.0, 3.0, 0.0, 1.0, 0.0, 2.0], [-1.0, 2.0, -3.0, 4.0, 0.5]],
+    ids=["four", "zeros", "negative"],
+)
+def test_short_series_have_a_forecast(y):
+    found = gigagp.forecast(y, 2)
+    assert np.isfinite(found.mean).all()
+    assert (found.std > 0).all()
+
+
+def test_repeated_times_are_kept():
+    t = np.repeat(np.arange(10.0), 2)
+    found = gigagp.forecast(np.sin(t) + 0.1 * np.arange(20) % 0.2, 2, time=t)
+    assert found.rows.n == 20
+    assert np.array_equal(found.times, [10.0, 11.0])
+
+
+def test_a_backtest_scores_all_methods_on_the_same_values(found):
+    scores = found.backtest(2)
+    assert len(scores.truth) == 2
+    assert np.array_equal(np.concatenate(scores.truth), found.rows.y[-2 * STEPS :])
+    assert scores.scores["gigagp"].rmse < scores.scores["naive"].rmse
+    errors = np.concatenate(scores.truth) - np.concatenate(scores.mean)
+    assert scores.scores["gigagp"].rmse == pytest.approx(np.sqrt(np.mean(errors**2)))
+    before = found.rows.y[
+        np.searchsorted(found.rows.X[: found.rows.n, 0], found.rows.X[found.rows.n - 12 : found.rows.n, 0] - 12)
+    ]
+    assert scores.scores["seasonal naive"].mae == pytest.approx(np.abs(np.concatenate(scores.truth) - before).mean())
+    assert "RMSE" in str(scores)
+    with pytest.raises(InvalidInputError, match="Forecast fewer steps"):
+        gigagp.forecast([1.0, 3.0, 2.0, 4.0, 3.0], 4).backtest()
+
+
+def test_pictures_are_drawn(found, tmp_path):
+    pytest.importorskip("matplotlib")
+    found.plot(tmp_path / "a.png")
+    found.plot(tmp_path / "b.svg", components=True)
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    assert "season of 12" in (tmp_path / "b.svg").read_text(encoding="utf-8")

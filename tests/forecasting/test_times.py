@@ -1,0 +1,75 @@
+"""Clocks against the calendar: months of unequal length, working days, gaps, and plain numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gigagp.forecasting.times import Clock, read_times
+
+
+def seconds(*dates):
+    return np.array(dates, dtype="datetime64[s]").astype(float)
+
+
+@pytest.mark.parametrize(
+    ("dates", "following"),
+    [
+        (["2023-10-31", "2023-11-30", "2023-12-31"], ["2024-01-31", "2024-02-29", "2024-03-31", "2024-04-30"]),
+        (["2023-10-15", "2023-11-15", "2024-01-15"], ["2024-02-15", "2024-03-15"]),
+        (["2023-01-30", "2023-04-30", "2023-07-30"], ["2023-10-30", "2024-01-30", "2024-04-30"]),
+        (["2021-02-28", "2022-02-28", "2023-02-28"], ["2024-02-29", "2025-02-28"]),
+        (["2024-02-26", "2024-02-27", "2024-02-29"], ["2024-03-01", "2024-03-02"]),
+        (["2024-01-01T00:30", "2024-01-01T01:30", "2024-01-01T02:30"], ["2024-01-01T03:30"]),
+    ],
+)
+def test_steps_follow_the_calendar(dates, following):
+    times = seconds(*dates)
+    clock = Clock.of(times, dates=True)
+    found = clock.following(times[-1], len(following))
+    assert np.array_equal(clock.shown(found), np.array(following, dtype="datetime64[s]"))
+
+
+def test_months_and_working_days_are_whole_steps():
+    ends = np.arange("2019-02", "2024-02", dtype="datetime64[M]").astype("datetime64[D]") - 1
+    times = seconds(*ends)
+    clock = Clock.of(times, dates=True)
+    assert clock.unit == "month"
+    # a month's last day has passed all but one of its 28 to 31 days
+    assert np.allclose(clock.steps(times), np.arange(60), atol=0.01)
+    assert clock.periods(60.0) == (12.0,)
+    days = np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")
+    days = days[np.is_busday(days)]
+    clock = Clock.of(seconds(*days), dates=True)
+    assert (clock.unit, clock.periods(44.0)) == ("working day", (5.0,))
+    assert np.array_equal(clock.steps(seconds(*days)), np.arange(len(days)))
+    assert np.array_equal(
+        clock.shown(clock.following(seconds("2024-03-01")[0], 2)).astype("datetime64[D]"),
+        np.array(["2024-03-04", "2024-03-05"], dtype="datetime64[D]"),
+    )
+
+
+def test_cycles_of_the_calendar_are_those_that_are_seen_twice():
+    hours = seconds("2024-01-01") + 3600 * np.arange(24 * 30)
+    assert Clock.of(hours, dates=True).periods(720.0) == (24.0, 168.0)
+    days = seconds("2020-01-01") + 86400 * np.arange(1000)
+    assert Clock.of(days, dates=True).periods(1000.0) == (7.0, 365.25)
+    assert Clock.of(np.arange(20) / 4, dates=False).periods(20.0) == (4.0, 7.0)
+
+
+def test_times_are_read_from_texts_and_frames_alike():
+    texts = ["2024-01-31", "2024-02-29"]
+    found, is_date = read_times(texts, "time")
+    assert is_date
+    assert np.array_equal(found, seconds(*texts))
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    for column in (
+        pandas.DatetimeIndex(texts),
+        pandas.DatetimeIndex(texts, tz="UTC"),
+        pandas.Series(pandas.DatetimeIndex(texts)),
+        polars.Series(np.array(texts, dtype="datetime64[ms]")),
+        np.array(texts, dtype="datetime64[D]"),
+    ):
+        assert np.array_equal(read_times(column, "time")[0], found)
+    assert np.array_equal(read_times(pandas.PeriodIndex(["2024-01"], freq="M"), "time")[0], seconds("2024-01-01"))
+    assert read_times([1, 2.5], "time")[1] is False
