@@ -101,13 +101,14 @@ def found_periods(t: np.ndarray, y: np.ndarray, known: Sequence[float]) -> tuple
     """Return the known periods that the values show, the strongest first, and the strongest other cycle.
 
     A period shows where its first harmonics explain more of the values, less a cubic trend and the periods found so
-    far, than they would of white noise in one case of a hundred; or of the differences of successive values, in which
-    trends hide no short period.
+    far, than they would of white noise in one case of a hundred; or of the first or second differences of
+    successive values, in which trends hide no short period.
     """
     span = float(t[-1] - t[0])
-    place, middle = (t - t[0]) / max(span, 1e-300), 0.5 * (t[1:] + t[:-1])
-    bases = [place[:, None] ** np.arange(4), np.ones((len(t) - 1, 1))]
-    times, values = [t, middle], [y, np.diff(y)]
+    place = (t - t[0]) / max(span, 1e-300)
+    values = [y, np.diff(y), np.diff(y, 2)]
+    times = [t, 0.5 * (t[1:] + t[:-1]), t[1:-1]]
+    bases = [place[: len(one), None] ** np.arange(4) for one in values]
     seen: list[float] = []
     for _ in known:
         shares = {

@@ -22,9 +22,11 @@ import numpy as np
 import torch
 
 from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError, unshown
+from gigagp.estimators.choices.trials import learned
 from gigagp.estimators.fitting import Fitted
 from gigagp.forecasting.candidates import Candidate, covariates, found_periods, season, transforms, trends
 from gigagp.inference import Exact, Inference, Markov
+from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.model.target_transform import TargetTransform
 from gigagp.optimization import History
@@ -37,6 +39,8 @@ CHOICE_ROWS = 1000
 _FACTORISED = 300
 #: Candidates that forecast left-out stretches, and nats behind the best at which one is left out.
 _TRIED, _BEHIND = 5, 12.0
+#: Most gradients on all rows after those on a subset of so many.
+_POLISH_STEPS, _SUBSET_ROWS = 40, 300
 #: Nats for each e-fold of a weight, and the power of the score of left-out stretches in it for each of them.
 _TEMPERATURE, _POWER = 2.0, 2.0
 #: Nats that a transform or another season gains at least, and those behind the best up to which a second one is near.
@@ -113,16 +117,22 @@ class _Learner:
     def learn(self, candidate: Candidate) -> Tried | None:
         """Return a candidate after learning; None if its numbers leave the range of float64."""
         z = candidate.transform.forward(self.y)
-        gp = GPRegressor(candidate.kernel, self.inference, mean=candidate.mean, verbose=0, random_state=self.seed)
+        gp = GPRegressor(candidate.kernel, self.inference, None, candidate.mean, verbose=0, random_state=self.seed)
+        generator = torch.Generator().manual_seed(0)
         try:
             with unshown():
-                gp.fit(self.X, z)
+                start = gp.fit(self.X, z).posterior_
+                assert isinstance(start, RowsPosterior), "it has all rows"
+                objective = self.inference.objective(start.table, generator, gp.likelihood_)
+                model = learned(objective, start.model, None, generator, _POLISH_STEPS, min(len(z), _SUBSET_ROWS))
+                posterior = objective.learned_posterior(model, generator)
         except _FAILURES:
             return None
         finally:
             current().step()
+        gp._take(Fitted(posterior, gp.scaling_, History(), self.inference, None, gp.likelihood_), one_target=True)
         evidence = gp.log_marginal_likelihood().value + float(candidate.transform.log_derivative(self.y).sum())
-        count = sum(gp.posterior_.model.parameters()[name].numel() for name in gp.posterior_.model.learned_names())
+        count = sum(model.parameters()[name].numel() for name in model.learned_names())
         return Tried(candidate, gp, evidence - count)
 
     def learn_all(self, span: float, known: Sequence[float]) -> list[Tried]:
@@ -141,27 +151,27 @@ class _Learner:
             parts = [season(one, span, variance) for one in which]
             return replace(base.plus([*parts, *extra]), transform=transform)
 
-        def learned(which: Sequence[Candidate], transform: TargetTransform, seasons: Sequence[float]) -> list[Tried]:
+        def each(which: Sequence[Candidate], transform: TargetTransform, seasons: Sequence[float]) -> list[Tried]:
             tried = [self.learn(with_seasons(one, transform, seasons)) for one in which]
             return sorted([one for one in tried if one is not None], key=_worth, reverse=True)
 
-        first = [one for transform in plain for one in learned(kinds[:1], transform, periods[:1])]
+        first = [one for transform in plain for one in each(kinds[:1], transform, periods[:1])]
         if not first:
             raise InvalidInputError("y cannot be learned: its values leave the range of float64. Change its unit.")
         best = max(first, key=lambda one: one.evidence - _MARGIN * (one.candidate.transform.kind != "none"))
         transform, seasons = best.candidate.transform, periods[:1]
-        tried = sorted([best, *learned(kinds[1:], transform, seasons)], key=_worth, reverse=True)
+        tried = sorted([best, *each(kinds[1:], transform, seasons)], key=_worth, reverse=True)
         for other in ([], *([*seasons, one] for one in periods[1:])) if periods else ():
             top = [kinds[names.index(one.candidate.name)] for one in tried[:_TRIED]]
-            again = learned(top[:1], transform, other)
+            again = each(top[:1], transform, other)
             if again and again[0].evidence > tried[0].evidence + _MARGIN * (len(other) > len(seasons)):
                 seasons = list(other)
-                tried = sorted([*again, *learned(top[1:], transform, seasons)], key=_worth, reverse=True)
+                tried = sorted([*again, *each(top[1:], transform, seasons)], key=_worth, reverse=True)
         rivals = [one for one in first if one.candidate.transform != transform and best.evidence - one.evidence < _NEAR]
         if rivals:
             rival = max(rivals, key=_worth).candidate.transform
             top = [kinds[names.index(one.candidate.name)] for one in tried[: _TRIED - 1]]
-            tried += learned(top, rival, seasons)
+            tried += each(top, rival, seasons)
         return tried
 
     def forecast_left_out(self, one: Tried, horizon: float) -> Tried:

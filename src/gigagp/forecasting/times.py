@@ -19,8 +19,6 @@ _CYCLES = (3600.0, _DAY, 7 * _DAY, 365.25 * _DAY)
 #: Steps in usual cycles of series without dates: quarters, weekdays, months, hours, weeks, half hours, hours of a week
 #: and days of a year.
 _USUAL = (4.0, 7.0, 12.0, 24.0, 52.18, 48.0, 168.0, 365.25)
-#: Share of the steps that have the usual length, from which a series counts as regular.
-_REGULAR = 0.6
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Clock:
         if not dates:
             return cls("number", _usual_step(times), float(times[0]))
         gaps = np.diff(np.unique(times))
-        step = float(np.median(gaps))
+        step = _usual_step(times)
         if step >= _MONTH:
             return cls("month", float(max(round(_usual_step(_months(times))), 1)), float(_months(times[:1])[0]))
         days = _as_days(times)
@@ -86,13 +84,13 @@ class Clock:
 
 def read_times(column: Any, name: str) -> tuple[np.ndarray, bool]:
     """Return times (n,) as numbers, or dates in seconds since 1970, and whether they are dates."""
-    if hasattr(column, "to_timestamp"):  # periods of pandas
+    if hasattr(column, "iloc"):
+        column = column.array if "period" in str(column.dtype) else column.to_numpy()
+    if "period" in str(getattr(column, "dtype", "")):  # of pandas
         column = column.to_timestamp()
     if hasattr(column, "tz_localize") and getattr(column, "tz", None) is not None:
         column = column.tz_convert(None)
-    cells = read_cells(
-        column.to_numpy() if hasattr(column, "iloc") or hasattr(column, "tz_localize") else column, Place(name, None, 1)
-    )
+    cells = read_cells(column.to_numpy() if hasattr(column, "tz_localize") else column, Place(name))
     if cells.kind == "category":
         raise InvalidInputError(f"{name} must hold dates, such as 2024-03-31, or numbers; got {str(cells.texts[0])!r}.")
     if cells.missing.any():
@@ -102,8 +100,8 @@ def read_times(column: Any, name: str) -> tuple[np.ndarray, bool]:
 
 
 def _usual_step(times: np.ndarray) -> float:
-    """Return the median distance of different times."""
-    return float(np.median(np.diff(np.unique(times))))
+    """Return the median distance of different times, the lower one of two."""
+    return float(np.quantile(np.diff(np.unique(times)), 0.5, method="lower"))
 
 
 def _as_days(times: np.ndarray) -> np.ndarray:
