@@ -27,7 +27,6 @@ from checkout import commit
 
 import gigagp
 from gigagp.forecasting import backtest
-from gigagp.forecasting.choice import quantile_scores
 
 #: Steps of a season of each series; 1: none.
 SERIES = {

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from scipy.special import ndtri
 
 import gigagp
 from gigagp.errors import FitWarning, InvalidInputError
+from gigagp.estimators.metrics import gaussian_crps
 from gigagp.forecasting import choice
 from gigagp.forecasting.candidates import found_periods, season, transforms, trends
+from gigagp.forecasting.times import Periods
 
 N, STEPS = 48, 6
 
@@ -63,7 +67,7 @@ def test_samples_and_quantiles_are_of_the_same_distribution(found):
 def test_parts_add_up_and_are_those_of_dense_algebra(inference):
     t = np.sort(np.random.default_rng(2).uniform(0, 40, 30))
     y = np.sin(2 * np.pi * t / 12) + 0.1 * t + 0.1 * np.random.default_rng(3).normal(size=30)
-    kernel = list(trends(40.0, 30, None))[0].plus([season(12.0, 40.0, 0.5)]).kernel
+    kernel = next(trends(40.0, 30, None)).plus([season(12.0, 40.0, 0.5)]).kernel
     method = getattr(gigagp.inference, inference)()
     gp = gigagp.GPRegressor(kernel, method, None, "linear", 0.01, verbose=0).fit(t[:, None], y)
     posterior, points = gp.posterior_, torch.linspace(-2.0, 3.0, 7, dtype=torch.float64)[:, None]
@@ -95,9 +99,9 @@ def test_components_multiply_to_the_forecast_of_the_heaviest_model(found):
 
 
 def test_left_out_stretches_widen_what_is_forecast():
-    t, random = np.arange(60.0), np.random.default_rng(1)
-    y = np.cumsum(random.normal(size=60))
-    calm = choice.choose(t[:, None], y, 6.0, (), 0)
+    t = np.arange(11.0)
+    y = np.cumsum(np.random.default_rng(1).normal(size=11))
+    calm = choice.choose(np.arange(13.0)[:, None], y, Periods((), sure=False), 0)
     assert calm.factor >= 1
     tried = calm.tried[0]
     mixture = [choice._mixture(t[:, None], y, [tried], factor, tried.gp.inference, 0) for factor in (1.0, 4.0)]
@@ -109,8 +113,8 @@ def test_left_out_stretches_widen_what_is_forecast():
 
 
 def test_candidates_of_another_scale_have_the_same_weights():
-    t, y = np.arange(36.0)[:, None], seasonal(36)
-    first, second = (choice.choose(t, factor * y, 6.0, (12.0,), 0) for factor in (1.0, 1e3))
+    t, y = np.arange(13.0)[:, None], seasonal(11)
+    first, second = (choice.choose(t, factor * y, Periods((4.0,), sure=True), 0) for factor in (1.0, 1e3))
     assert [str(one.candidate) for one in first.tried] == [str(one.candidate) for one in second.tried]
     assert np.allclose([one.weight for one in first.tried], [one.weight for one in second.tried], atol=1e-3)
 
@@ -118,13 +122,21 @@ def test_candidates_of_another_scale_have_the_same_weights():
 def test_periods_show_in_values_or_differences():
     t, random = np.arange(120.0), np.random.default_rng(0)
     noise = random.normal(size=120)
-    assert found_periods(t, noise, (4.0, 12.0))[0] == []
-    assert found_periods(t, np.sin(2 * np.pi * t / 12) + 0.3 * noise, (4.0, 7.0, 12.0))[0] == [12.0]
+    assert found_periods(t, noise, Periods((4.0, 12.0), sure=False))[0] == []
+    assert found_periods(t, np.sin(2 * np.pi * t / 12) + 0.3 * noise, Periods((4.0, 7.0, 12.0), sure=False))[0] == [
+        12.0
+    ]
     bent = 1e-3 * (t - 60) ** 3 + 40 * np.sin(t / 20) + (t % 4 == 0) + 0.1 * noise
-    assert found_periods(t, bent, (4.0, 7.0))[0] == [4.0]
-    cycle = found_periods(t, np.sin(2 * np.pi * t / 9.3) + 0.3 * noise, ())[1]
+    assert found_periods(t, bent, Periods((4.0, 7.0), sure=False))[0] == [4.0]
+    cycle = found_periods(t, np.sin(2 * np.pi * t / 9.3) + 0.3 * noise, Periods((), sure=False))[1]
     assert cycle == pytest.approx(9.3, rel=0.02)
-    assert found_periods(t, noise, ())[1] is None
+    assert found_periods(t, noise, Periods((), sure=False))[1] is None
+
+
+def test_sure_periods_are_tried_in_any_case():
+    t = np.arange(9.0)
+    assert found_periods(t, np.sin(t), Periods((4.0,), sure=True))[0] == [4.0]
+    assert found_periods(t, np.sin(t), Periods((4.0,), sure=False))[0] == []
 
 
 def test_transforms_are_those_that_values_allow():
@@ -135,26 +147,25 @@ def test_transforms_are_those_that_values_allow():
         assert all(np.allclose(one.inverse(one.forward(y)), y) for one in kinds)
 
 
-def test_a_table_is_forecast_whatever_its_order(monthly, found):
-    dates, y, _, _ = monthly
-    pandas = pytest.importorskip("pandas")
-    order = np.random.default_rng(0).permutation(N)
-    frame = pandas.DataFrame({"date": dates[order].astype("datetime64[s]"), "y": y[order]})
-    again = gigagp.forecast(frame, STEPS, time="date", target="y")
-    assert np.allclose(again.mean, found.mean)
-    assert again.name == "y"
+def test_a_table_is_forecast_whatever_its_order():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    dates, y = np.arange("2024-01-31", "2024-02-11", dtype="datetime64[D]"), seasonal(11)
+    y[3] = np.nan
+    series = gigagp.forecast(pandas.Series(y, index=dates.astype("datetime64[s]"), name="sold"), 2)
+    assert series.name == "sold"
+    assert series.rows.n == 10
+    order = np.random.default_rng(0).permutation(11)
+    columns = {"day": dates[order].astype("datetime64[ms]"), "sold": y[order]}
+    for frame in (pandas.DataFrame(columns), polars.DataFrame(columns)):
+        again = gigagp.forecast(frame, 2, time="day", target="sold")
+        assert np.array_equal(again.mean, series.mean)
+        assert np.array_equal(again.times, series.times)
 
 
 def test_many_series_keep_those_that_can_be_forecast():
-    y = seasonal(16)
-    pyarrow = pytest.importorskip("pyarrow")
-    table = pyarrow.table(
-        {
-            "day": np.tile(np.arange("2024-01-01", "2024-01-17", dtype="datetime64[D]"), 2).tolist() + [None] * 0,
-            "shop": ["a"] * 16 + ["b"] * 16,
-            "sold": np.concatenate([y, np.ones(16)]),
-        }
-    )
+    days = np.tile(np.arange("2024-01-01", "2024-01-12", dtype="datetime64[D]"), 2)
+    sold = np.concatenate([seasonal(11), np.ones(11)])
+    table = pa.table({"day": days, "shop": ["a"] * 11 + ["b"] * 11, "sold": sold})
     with pytest.warns(FitWarning, match="1 of 2 series have no forecast, such as 'b': b is 1 at all times"):
         many = gigagp.forecast(table, 3, time="day", target="sold", series="shop")
     assert list(many) == ["a"]
@@ -165,17 +176,17 @@ def test_many_series_keep_those_that_can_be_forecast():
 
 def test_covariates_carry_their_future():
     random = np.random.default_rng(0)
-    x = (random.random(40) < 0.3).astype(float)
-    y = 5 + 3 * x + 0.1 * random.normal(size=40)
+    x = (random.random(14) < 0.5).astype(float)
+    y = 5 + 3 * x + 0.1 * random.normal(size=14)
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"t": np.arange(40.0), "y": y, "promo": x})
-    frame.loc[34:, "y"] = np.nan
+    frame = pandas.DataFrame({"t": np.arange(14.0), "y": y, "promo": x})
+    frame.loc[11:, "y"] = np.nan
     found = gigagp.forecast(frame, time="t", target="y", covariates=["promo"])
-    assert np.abs(found.mean - y[34:]).max() < 0.5
+    assert np.abs(found.mean - y[11:]).max() < 0.6
     assert "covariates" in found.components()
-    with pytest.raises(InvalidInputError, match="has 6 rows with covariates after its last measured value, and 9 are"):
+    with pytest.raises(InvalidInputError, match="has 3 rows with covariates after its last measured value, and 9 are"):
         gigagp.forecast(frame, 9, time="t", target="y", covariates=["promo"])
-    frame.loc[36, "promo"] = np.nan
+    frame.loc[12, "promo"] = np.nan
     with pytest.raises(InvalidInputError, match="no value of the covariate 'promo'"):
         gigagp.forecast(frame, time="t", target="y", covariates=["promo"])
 
@@ -186,7 +197,7 @@ def test_covariates_carry_their_future():
         ([1.0, 2.0, 3.0], {}, "3 measured values; a forecast needs at least 4"),
         ([1.0, np.nan, np.nan, 2.0, 3.0], {}, "3 measured values"),
         ([5.0] * 9, {}, "is 5 at all times"),
-        ([1.0, 2.0, np.inf, 4.0, 5.0], {}, "infinite value in row 3"),
+        ([1.0, 2.0, np.inf, 4.0, 5.0], {}, "y must be finite; got infinity in row 2"),
         ([1.0, 2.0, 3.0, 4.0], {"time": [1, 1, 1, 1]}, "fewer than 4 different times"),
         ([1.0, 2.0, 3.0, 4.0], {"time": [1, 2, 3]}, "a time for each of 4 values; got 3"),
         ([1.0, 2.0, 3.0, 4.0], {"time": ["a", "b", "c", "d"]}, "must hold dates, such as 2024-03-31, or numbers"),
@@ -212,26 +223,34 @@ def test_short_series_have_a_forecast(y):
 
 
 def test_repeated_times_are_kept():
-    t = np.repeat(np.arange(10.0), 2)
-    found = gigagp.forecast(np.sin(t) + 0.1 * np.arange(20) % 0.2, 2, time=t)
-    assert found.rows.n == 20
-    assert np.array_equal(found.times, [10.0, 11.0])
+    t = np.repeat(np.arange(5.0), 2)
+    found = gigagp.forecast(np.sin(t) + 0.1 * (np.arange(10) % 2), 2, time=t)
+    assert found.rows.n == 10
+    assert np.array_equal(found.times, [5.0, 6.0])
 
 
-def test_a_backtest_scores_all_methods_on_the_same_values(found):
-    scores = found.backtest(2)
-    assert len(scores.truth) == 2
-    assert np.array_equal(np.concatenate(scores.truth), found.rows.y[-2 * STEPS :])
-    assert scores.scores["gigagp"].rmse < scores.scores["naive"].rmse
-    errors = np.concatenate(scores.truth) - np.concatenate(scores.mean)
-    assert scores.scores["gigagp"].rmse == pytest.approx(np.sqrt(np.mean(errors**2)))
-    before = found.rows.y[
-        np.searchsorted(found.rows.X[: found.rows.n, 0], found.rows.X[found.rows.n - 12 : found.rows.n, 0] - 12)
-    ]
-    assert scores.scores["seasonal naive"].mae == pytest.approx(np.abs(np.concatenate(scores.truth) - before).mean())
-    assert "RMSE" in str(scores)
+def test_a_backtest_scores_all_methods_on_the_same_values():
+    y = 10 + np.tile([1.0, 3.0, 2.0, 7.0], 4)[:15] + 0.1 * np.random.default_rng(0).normal(size=15)
+    found = gigagp.forecast(y, 2, periods=[4]).backtest(2)
+    assert np.array_equal(np.concatenate(found.truth), y[-4:])
+    assert found.origins.tolist() == [10.0, 12.0]
+    own, naive, before = (found.scores[one] for one in ("gigagp", "naive", "seasonal naive"))
+    errors = y[-4:] - np.concatenate(found.mean)
+    assert own.rmse == pytest.approx(np.sqrt(np.mean(errors**2)))
+    assert naive.mae == pytest.approx(np.abs(y[-4:] - y[[10, 10, 12, 12]]).mean())
+    assert before.mae == pytest.approx(np.abs(y[-4:] - y[-8:-4]).mean())
+    assert np.isnan(naive.crps)
+    assert "RMSE" in str(found)
     with pytest.raises(InvalidInputError, match="Forecast fewer steps"):
         gigagp.forecast([1.0, 3.0, 2.0, 4.0, 3.0], 4).backtest()
+
+
+def test_scores_of_quantiles_are_near_the_closed_form():
+    levels = (np.arange(400) + 0.5) / 400
+    y, mean, std = np.array([0.3, -1.0, 2.0]), np.array([0.0, 0.5, 1.0]), np.array([1.0, 0.3, 2.0])
+    found = choice.quantile_scores(y, mean[:, None] + std[:, None] * ndtri(levels), levels)
+    for k in range(3):
+        assert found[k] == pytest.approx(gaussian_crps(y[k : k + 1], mean[k : k + 1], std[k : k + 1]), rel=0.01)
 
 
 def test_pictures_are_drawn(found, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gigagp.forecasting.times import Clock, read_times
+from gigagp.forecasting.times import Clock, Periods, read_times
 
 
 def seconds(*dates):
@@ -37,11 +37,11 @@ def test_months_and_working_days_are_whole_steps():
     assert clock.unit == "month"
     # a month's last day has passed all but one of its 28 to 31 days
     assert np.allclose(clock.steps(times), np.arange(60), atol=0.01)
-    assert clock.periods(60.0) == (12.0,)
+    assert Periods.of(clock, 60.0) == Periods((12.0,), sure=True)
     days = np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")
     days = days[np.is_busday(days)]
     clock = Clock.of(seconds(*days), dates=True)
-    assert (clock.unit, clock.periods(44.0)) == ("working day", (5.0,))
+    assert (clock.unit, Periods.of(clock, 44.0).steps) == ("working day", (5.0,))
     assert np.array_equal(clock.steps(seconds(*days)), np.arange(len(days)))
     assert np.array_equal(
         clock.shown(clock.following(seconds("2024-03-01")[0], 2)).astype("datetime64[D]"),
@@ -51,10 +51,10 @@ def test_months_and_working_days_are_whole_steps():
 
 def test_cycles_of_the_calendar_are_those_that_are_seen_twice():
     hours = seconds("2024-01-01") + 3600 * np.arange(24 * 30)
-    assert Clock.of(hours, dates=True).periods(720.0) == (24.0, 168.0)
+    assert Periods.of(Clock.of(hours, dates=True), 720.0).steps == (24.0, 168.0)
     days = seconds("2020-01-01") + 86400 * np.arange(1000)
-    assert Clock.of(days, dates=True).periods(1000.0) == (7.0, 365.25)
-    assert Clock.of(np.arange(20) / 4, dates=False).periods(20.0) == (4.0, 7.0)
+    assert Periods.of(Clock.of(days, dates=True), 1000.0).steps == (7.0, 365.25)
+    assert Periods.of(Clock.of(np.arange(20) / 4, dates=False), 20.0) == Periods((4.0, 7.0), sure=False)
 
 
 def test_times_are_read_from_texts_and_frames_alike():

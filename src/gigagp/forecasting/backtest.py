@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.forecasting.choice import Chosen, choose, quantile_scores
+from gigagp.forecasting.choice import choose, quantile_scores
 from gigagp.forecasting.result import Forecast, Rows
 
 #: Probabilities at which the continuous ranked probability score is computed, and those of the interval of 95 %.
@@ -73,6 +73,7 @@ def backtest(forecast: Forecast, origins: int, seed: Any) -> Backtest:
             f"backtest needs a horizon that leaves twice as many values before it; {rows.name} has {rows.n} values and "
             f"{m} steps. Forecast fewer steps."
         )
+    lengths = forecast.chosen.periods or forecast.known.steps[: int(forecast.known.sure)]
     foretold: dict[str, list[_Foretold]] = {}
     truth, means = [], []
     for end in ends:
@@ -85,20 +86,17 @@ def backtest(forecast: Forecast, origins: int, seed: Any) -> Backtest:
             rows.times[ahead],
             np.concatenate([rows.covariates[: rows.n][past], rows.covariates[: rows.n][ahead]]),
         )
-        again = replace(forecast, rows=known, chosen=_chosen_again(known, forecast, seed))
+        again = replace(forecast, rows=known, chosen=choose(known.X, known.y, forecast.known, seed))
         own = _Foretold(again.mean, again.quantile([*_LEVELS, *_ENDS]))
-        for name, one in {"gigagp": own, **_peers(known, forecast.chosen.periods)}.items():
+        for name, one in {
+            "gigagp": own,
+            **_peers(known, forecast.chosen.periods or forecast.known.steps[: int(forecast.known.sure)]),
+        }.items():
             foretold.setdefault(name, []).append(one)
         truth.append(rows.y[ahead])
         means.append(own.mean)
     scores = {name: _score(truth, found) for name, found in foretold.items() if len(found) == len(ends)}
     return Backtest(scores, rows.clock.shown(np.array([rows.times[t <= end][-1] for end in ends])), truth, means)
-
-
-def _chosen_again(rows: Rows, forecast: Forecast, seed: Any) -> Chosen:
-    t = rows.X[:, 0]
-    horizon = float(t[rows.n :].max() - t[rows.n - 1])
-    return choose(rows.X[: rows.n], rows.y, horizon, forecast.known_periods, seed)
 
 
 def _score(truth: list[np.ndarray], foretold: list[_Foretold]) -> Score:

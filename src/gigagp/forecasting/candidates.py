@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from scipy.stats import chi2
 
+from gigagp.forecasting.times import Periods
 from gigagp.kernels import DampedTrend, IntegratedWiener, Kernel, Linear, Matern, Oscillator, Periodic
 from gigagp.model.target_transform import Log, NoTransform, TargetTransform, YeoJohnson
 
@@ -97,12 +98,12 @@ def transforms(y: np.ndarray) -> tuple[TargetTransform, ...]:
     return NoTransform(), *(YeoJohnson(power=power, centre=centre, scale=scale) for power in (0.5, 1.5))
 
 
-def found_periods(t: np.ndarray, y: np.ndarray, known: Sequence[float]) -> tuple[list[float], float | None]:
+def found_periods(t: np.ndarray, y: np.ndarray, known: Periods) -> tuple[list[float], float | None]:
     """Return the known periods that the values show, the strongest first, and the strongest other cycle.
 
-    A period shows where its first harmonics explain more of the values, less a cubic trend and the periods found so
-    far, than they would of white noise in one case of a hundred; or of the first or second differences of
-    successive values, in which trends hide no short period.
+    Those that are sure are returned in any case. A period shows where its first harmonics explain more of the values,
+    less a cubic trend and the periods found so far, than they would of white noise in one case of a hundred; or of the
+    first or second differences of successive values, in which trends hide no short period.
     """
     span = float(t[-1] - t[0])
     place = (t - t[0]) / max(span, 1e-300)
@@ -110,14 +111,14 @@ def found_periods(t: np.ndarray, y: np.ndarray, known: Sequence[float]) -> tuple
     times = [t, 0.5 * (t[1:] + t[:-1]), t[1:-1]]
     bases = [place[: len(one), None] ** np.arange(4) for one in values]
     seen: list[float] = []
-    for _ in known:
+    for _ in known.steps:
         shares = {
             one: max(map(_surplus, [_waves(at, one) for at in times], bases, values))
-            for one in known
+            for one in known.steps
             if one not in seen
         }
         best = max(shares, key=shares.__getitem__, default=None)
-        if best is None or shares[best] <= 0:
+        if best is None or (shares[best] <= 0 and not known.sure):
             break
         seen.append(best)
         bases = [np.concatenate([basis, _waves(at, best)], 1) for basis, at in zip(bases, times, strict=True)]

@@ -25,6 +25,7 @@ from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefinite
 from gigagp.estimators.choices.trials import learned
 from gigagp.estimators.fitting import Fitted
 from gigagp.forecasting.candidates import Candidate, covariates, found_periods, season, transforms, trends
+from gigagp.forecasting.times import Periods
 from gigagp.inference import Exact, Inference, Markov
 from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
@@ -75,11 +76,13 @@ class Chosen(NamedTuple):
     periods: tuple[float, ...]
 
 
-def choose(X: np.ndarray, y: np.ndarray, horizon: float, known: Sequence[float], seed: Any) -> Chosen:
-    """Return the model for rows X (n, 1 + covariates), times in steps first and sorted, and their values y (n,).
+def choose(X: np.ndarray, y: np.ndarray, known: Periods, seed: Any) -> Chosen:
+    """Return the model for values y (n,) at the first rows of X; the other rows are to be forecast.
 
-    ``horizon`` is the number of steps to forecast, and ``known`` has the periods that may be there.
+    The columns of X (n + m, 1 + covariates) are the times in steps, of which those of the values are sorted, and the
+    covariates. ``known`` has the periods that may be there.
     """
+    X, horizon = X[: len(y)], float(X[len(y) :, 0].max() - X[len(y) - 1, 0])
     rows, inference = _choice_rows(len(y), seed), Exact() if X.shape[1] > 1 or len(y) <= _FACTORISED else Markov()
     span = float(X[-1, 0] - X[0, 0]) + 1
     learner = _Learner(X[rows], y[rows], inference, seed)
@@ -135,7 +138,7 @@ class _Learner:
         count = sum(model.parameters()[name].numel() for name in model.learned_names())
         return Tried(candidate, gp, evidence - count)
 
-    def learn_all(self, span: float, known: Sequence[float]) -> list[Tried]:
+    def learn_all(self, span: float, known: Periods) -> list[Tried]:
         """Return all trends with the transform and the seasons that suit the reference, the best first."""
         t, n = self.X[:, 0], len(self.y)
         current().phase("choosing a model", 12, unit="model")

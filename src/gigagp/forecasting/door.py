@@ -12,7 +12,7 @@ from gigagp.errors import FitWarning, GigaGPError, InvalidInputError, warn
 from gigagp.estimators.guard import guarded
 from gigagp.forecasting.choice import choose
 from gigagp.forecasting.result import Forecast, Forecasts, Rows
-from gigagp.forecasting.times import Clock, read_times
+from gigagp.forecasting.times import Clock, Periods, read_times
 from gigagp.runtime.progress import Verbosity, meter_for
 from gigagp.settings.fields import Count, Positive, checks_arguments
 from gigagp.settings.random import RandomState
@@ -153,9 +153,8 @@ def _attempt(job: tuple[Any, ...]) -> Forecast | str:
 def _forecast(rows: Rows, known: tuple[float, ...] | None, seed: Any) -> Forecast:
     steps = rows.X[:, 0]
     span = float(steps[rows.n - 1] - steps[0]) + 1
-    periods = rows.clock.periods(span) if known is None else known
-    horizon = float(steps[rows.n :].max() - steps[rows.n - 1])
-    return Forecast(rows, choose(rows.X[: rows.n], rows.y, horizon, periods, seed), tuple(periods))
+    periods = Periods.of(rows.clock, span) if known is None else Periods(known, sure=True)
+    return Forecast(rows, choose(rows.X, rows.y, periods, seed), periods)
 
 
 class _Columns:
@@ -253,7 +252,8 @@ class _Columns:
             )
         if count > _MOST_WITH_COVARIATES:
             raise InvalidInputError(
-                f"{name} has {count:,} values, and covariates are for {_MOST_WITH_COVARIATES:,} at most. Take the latest."
+                f"{name} has {count:,} values, and covariates are for at most {_MOST_WITH_COVARIATES:,}. Take the "
+                "latest ones."
             )
         return Rows(name, clock, times[past], y[past], times[ahead], known[used])
 
@@ -263,12 +263,7 @@ def _numbers(column: Any, name: str) -> np.ndarray:
     values = column if hasattr(column, "to_numpy") else np.asarray(column)
     if getattr(values, "ndim", 1) != 1:
         raise InvalidInputError(f"{name} must be one column of numbers; got shape {values.shape}.")
-    found = read_cells(values, Place(name), "number").values.copy()
-    if np.isinf(found).any():
-        raise InvalidInputError(
-            f"{name} must be finite or NaN; got an infinite value in row {int(np.isinf(found).argmax()) + 1}."
-        )
-    return found
+    return read_cells(values, Place(name), "number").values.copy()
 
 
 def _require_length(name: str, times: np.ndarray, values: np.ndarray) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.forecasting.choice import Chosen
-from gigagp.forecasting.times import Clock
+from gigagp.forecasting.times import Clock, Periods
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.inference.markov.posterior import MarkovPosterior
@@ -85,7 +85,7 @@ class Forecast:
 
     rows: Rows
     chosen: Chosen
-    known_periods: tuple[float, ...]  # that were looked for
+    known: Periods  # that were looked for
 
     @property
     def name(self) -> str:

@@ -67,19 +67,28 @@ class Clock:
             return later + last % _DAY
         return last + self.size * ahead
 
-    def periods(self, n_steps: float) -> tuple[float, ...]:
-        """Return the cycles of the calendar, or the usual ones, in steps: those that a series shows at least twice."""
-        if self.unit == "month":
-            found: tuple[float, ...] = (12 / self.size,)
-        elif self.unit == "working day":
-            found = (5.0, 260.9)
-        else:
-            found = _USUAL if self.unit == "number" else tuple(cycle / self.size for cycle in _CYCLES)
-        return tuple(one for one in found if 1.9 < one <= n_steps / 2)
-
     def shown(self, times: np.ndarray) -> np.ndarray:
         """Return times as numbers, or as dates (datetime64[s])."""
         return times if self.unit == "number" else np.round(times).astype("int64").astype("datetime64[s]")
+
+
+@dataclass(frozen=True)
+class Periods:
+    """Lengths of seasons in steps. Those that are ``sure`` are tried whether or not the values show them."""
+
+    steps: tuple[float, ...]
+    sure: bool
+
+    @classmethod
+    def of(cls, clock: Clock, n_steps: float) -> Periods:
+        """Return the cycles of the calendar, or without dates usual ones: those that are passed at least twice."""
+        if clock.unit == "month":
+            found: tuple[float, ...] = (12 / clock.size,)
+        elif clock.unit == "working day":
+            found = (5.0, 260.9)
+        else:
+            found = _USUAL if clock.unit == "number" else tuple(cycle / clock.size for cycle in _CYCLES)
+        return cls(tuple(one for one in found if 1.9 < one <= n_steps / 2), sure=clock.unit != "number")
 
 
 def read_times(column: Any, name: str) -> tuple[np.ndarray, bool]:
