@@ -53,6 +53,14 @@ def test_maps(name, words, files, capsys, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
 
 
+def test_a_forecast(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "forecast.py"))
+    assert "2024-12: " in capsys.readouterr().out
+    assert (tmp_path / "visits.png").is_file()
+
+
 def test_the_map_of_the_command_line(tmp_path, monkeypatch):
     for package in ("geopandas", "rioxarray", "matplotlib"):
         pytest.importorskip(package)

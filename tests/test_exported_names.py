@@ -15,6 +15,8 @@ PUBLIC = {
     "compare",
     "diagnostics",
     "errors",
+    "forecast",
+    "forecasting",
     "gradients",
     "grids",
     "inference",

@@ -36,10 +36,11 @@ GROUPS = {
         "gigagp.planning",
         "gigagp.presets",
     ],
+    "Forecasts": ["gigagp.forecasting"],
     "Search and integrations": ["gigagp.search", "gigagp.search.optuna", "gigagp.botorch", "gigagp.geo", "gigagp.onnx"],
     "Errors and warnings": ["gigagp.errors"],
 }
-COMMANDS = ("fit", "predict", "evaluate", "plan", "compare", "plot", "report", "krige", "diagnose", "demo")
+COMMANDS = ("fit", "predict", "evaluate", "plan", "compare", "plot", "report", "krige", "forecast", "diagnose", "demo")
 
 
 def public_names(module: ModuleType) -> list[str]:

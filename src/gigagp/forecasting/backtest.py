@@ -88,10 +88,7 @@ def backtest(forecast: Forecast, origins: int, seed: Any) -> Backtest:
         )
         again = replace(forecast, rows=known, chosen=choose(known.X, known.y, forecast.known, seed))
         own = _Foretold(again.mean, again.quantile([*_LEVELS, *_ENDS]))
-        for name, one in {
-            "gigagp": own,
-            **_peers(known, forecast.chosen.periods or forecast.known.steps[: int(forecast.known.sure)]),
-        }.items():
+        for name, one in {"gigagp": own, **_peers(known, lengths)}.items():
             foretold.setdefault(name, []).append(one)
         truth.append(rows.y[ahead])
         means.append(own.mean)

@@ -70,34 +70,43 @@ class Forecast:
 
     Attributes
     ----------
-    name : str
-        Name of the series.
-    times : ndarray of shape (steps,)
-        Times of the forecast: dates (datetime64) or numbers.
-    mean, std : ndarray of shape (steps,)
-        Mean and standard deviation of new measurements.
-    model : GPRegressor
-        The fitted mixture, a function of the time in steps, and of the covariates.
+    rows : Rows
+        The measured rows, sorted by time, and the times to forecast.
     chosen : Chosen
         The models that were tried, with their weights; the factor by which left-out stretches widen the variances; and
         the periods.
+    known : Periods
+        The periods that were looked for.
     """
 
     rows: Rows
     chosen: Chosen
-    known: Periods  # that were looked for
+    known: Periods
 
     @property
     def name(self) -> str:
+        """Name of the series."""
         return self.rows.name
 
     @property
     def model(self) -> GPRegressor:
+        """The fitted mixture, a function of the time in steps and of the covariates."""
         return self.chosen.model
 
     @property
     def times(self) -> np.ndarray:
+        """Times of the forecast, (steps,): dates (datetime64) or numbers."""
         return self.rows.clock.shown(self.rows.future)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Means of new measurements, (steps,)."""
+        return self._moments[0]
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviations of new measurements, (steps,)."""
+        return self._moments[1]
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -107,14 +116,6 @@ class Forecast:
     @property
     def _X(self) -> np.ndarray:
         return self.rows.X[self.rows.n :]
-
-    @property
-    def mean(self) -> np.ndarray:
-        return self._moments[0]
-
-    @property
-    def std(self) -> np.ndarray:
-        return self._moments[1]
 
     def quantile(self, levels: float | Sequence[float]) -> np.ndarray:
         """Return quantiles of new measurements, (steps,), or (steps, levels) for several levels."""
