@@ -140,19 +140,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--series", nargs="+", default=[*SERIES, "CO2"])
     parser.add_argument("--json")
+    parser.add_argument("--resume", action="store_true", help="keep the series that are in the file")
     parser.add_argument("--picture")
     given = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if given.resume and Path(given.json).exists():
+        rows = json.loads(Path(given.json).read_text(encoding="utf-8"))["series"]
     for name in given.series:
+        if any(row["series"] == name for row in rows):
+            continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            rows.append(measured(name))
+            rows.append(measured(name) | {"commit": commit()})
         row = rows[-1]
         others = ", ".join(f"{method} {row[method]['rmse']:.4g}" for method in METHODS if method in row)
         own = row["gigagp"]
         print(f"{name:15s} {own['rmse']:9.4g} ({own['coverage']:.0%}, {row['cpu_seconds']} s); {others}", flush=True)
         if given.json:
-            text = {"commit": commit(), "summary": summary(rows), "series": rows}
+            text = {"summary": summary(rows), "series": rows}
             Path(given.json).write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(summary(rows), indent=1))
     if given.picture:

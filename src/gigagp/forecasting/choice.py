@@ -38,6 +38,8 @@ from gigagp.runtime.progress import current
 CHOICE_ROWS = 1000
 #: Rows up to which factors cost less than passes over the rows.
 _FACTORISED = 300
+#: Rows up to which several candidates are mixed.
+_MIXED_ROWS = 10_000
 #: Candidates that forecast left-out stretches, and nats behind the best at which one is left out.
 _TRIED, _BEHIND = 5, 12.0
 #: Most gradients on all rows after those on a subset of so many.
@@ -204,11 +206,12 @@ class _Learner:
         return replace(one, crps=float(np.mean(np.concatenate(scores))), excess=float(np.mean(squares)))
 
 
-def refit(gp: GPRegressor, X: np.ndarray, z: np.ndarray, inference: Inference) -> GPRegressor:
-    """Return a fit to other rows with the hyperparameters of one."""
-    again = GPRegressor(
-        gp.kernel_, inference, None, gp.mean, gp.noise_variance_, verbose=0, random_state=gp.random_state
-    )
+def refit(gp: GPRegressor, X: np.ndarray, z: np.ndarray, inference: Inference, factor: float = 1.0) -> GPRegressor:
+    """Return a fit to other rows with the hyperparameters of one, all covariances times a factor."""
+    model = gp.posterior_.model
+    wider = (model.amplified(factor) or model if factor > 1 else model).in_own_units(gp.scaling_.units())
+    noise = float(wider.noise_variance)
+    again = GPRegressor(wider.kernel, inference, None, gp.mean, noise, verbose=0, random_state=gp.random_state)
     return again.fit(X, z)
 
 
@@ -250,24 +253,18 @@ def _mixture(
     X: np.ndarray, y: np.ndarray, tried: Sequence[Tried], factor: float, inference: Inference, seed: Any
 ) -> GPRegressor:
     """Return an estimator that answers with the mixture of candidates on all rows, all covariances times a factor."""
+    if len(y) > _MIXED_ROWS:  # what each keeps of many rows is large
+        tried = tried[:1]
     transform = tried[0].candidate.transform
-    z, posteriors = transform.forward(y), []
+    z = transform.forward(y)
     with unshown():
-        for one in tried:
-            gp = refit(one.gp, X, z, inference)
-            posterior = gp.posterior_
-            wider = posterior.model.amplified(factor)
-            if factor > 1 and wider is not None:
-                generator = torch.Generator().manual_seed(0)
-                posterior = inference.objective(posterior.table, generator, gp.likelihood_).posterior(wider, generator)
-            posteriors.append(posterior)
-    mixture = MixturePosterior(posteriors, torch.tensor([one.weight for one in tried], dtype=torch.float64))
-    model = GPRegressor(
-        tried[0].gp.kernel_, inference, mean=tried[0].gp.mean, target_transform=transform.kind, random_state=seed
-    )
+        fits = [refit(one.gp, X, z, inference, factor) for one in tried]
+    weights = torch.tensor([one.weight for one in tried], dtype=torch.float64)
+    mixture = MixturePosterior([gp.posterior_ for gp in fits], weights)
+    first = fits[0]
+    model = GPRegressor(first.kernel_, inference, mean=first.mean, target_transform=transform.kind, random_state=seed)
     model.n_features_in_ = X.shape[1]
-    model._take(
-        Fitted(mixture, gp.scaling_, History(), inference, None, gp.likelihood_, transform=transform.of_targets(y)),
-        one_target=True,
-    )
+    transform = transform.of_targets(y)
+    fitted = Fitted(mixture, first.scaling_, History(), inference, None, first.likelihood_, transform=transform)
+    model._take(fitted, one_target=True)
     return model
