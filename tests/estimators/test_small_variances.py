@@ -177,3 +177,22 @@ def test_rows_in_groups_are_compared_within_groups():
     assert dense_ratio(gp, kernel, X, Y, 1e-3, within) > 10
     apart = np.stack([person[:100] + 0.5, random.uniform(size=100)], 1)
     assert dense_ratio(gp, kernel, X, Y, 1e-3, apart) < 2  # the control: points between people would not show it
+
+
+@pytest.mark.parametrize(("noise", "optimizer"), [(1e-2, None), (1e-4, None), (1e-2, "auto")])
+def test_relevance_vectors_with_less_noise_than_they_leave_out_warn(noise, optimizer):
+    """Between the rows errors were ten to sixty predicted deviations, without a word."""
+    rng = np.random.default_rng(0)
+    parts = rng.uniform(0, 1, (20, 1)), 0.5 + 1e-3 * rng.normal(size=(10, 1)), 2 + 1e-2 * rng.normal(size=(10, 1))
+    X = np.concatenate(parts)
+    y = np.sin(4 * X[:, 0]) + 1e-4 * rng.normal(size=40)
+    kernel = RBF(0.3) if optimizer is None else None
+    with pytest.warns(FitWarning, match="its standard deviations are too small"):
+        GPRegressor(kernel, inference.RelevanceVectorMachine(), optimizer, noise_variance=noise).fit(X, y)
+
+
+def test_relevance_vectors_with_noise_do_not_warn():
+    """The control: learned noise has what they leave out."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 1))
+    GPRegressor(inference=inference.RelevanceVectorMachine()).fit(X, np.sin(4 * X[:, 0]) + 0.1 * rng.normal(size=60))

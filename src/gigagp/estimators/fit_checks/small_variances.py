@@ -49,8 +49,8 @@ def warn_of_small_variances(objective: TableObjective, posterior: Posterior, *, 
     most = _LATE_ROWS if late else _ROWS
     if not objective.includes_its_error and _warns_at_rows(table, posterior, most, ended_early=ended_early):
         return
-    if posterior.n_rows != table.n_rows or not posterior.replaces_kernel:  # rows that are not held matter too
-        return
+    if posterior.n_rows != table.n_rows or not (posterior.replaces_kernel or posterior.learns_prior):
+        return  # rows that are not held matter too
     ratio = latent_errors(table, posterior)
     if ratio > _LATENT:
         msg = (
@@ -148,6 +148,8 @@ def _ratios(table: TrainingTable, posterior: Posterior, given: Tensor, points: T
     mean, predicted = posterior.mean_and_variance_given_trend(points.to(posterior.dtype))
     latent = mean.double() - posterior.trend(points.to(posterior.dtype)).double()
     least = _LEAST_SHARE * prior + _ROUNDING * table.Y[given].double().square().mean()
+    if posterior.learns_prior:  # it is not the kernel's, and its noise has what it leaves out
+        least = least + noise.mean()
     errors = (latent - of_points.T @ of_targets).square() + (variance + least)[:, None]
     ratios = errors / (predicted.double() + least)[:, None]
     if len(given) == table.n_rows:

@@ -56,6 +56,8 @@ class Posterior(ABC):
         Whether joint samples at a few points should be drawn from the full covariance.
     replaces_kernel : bool
         Whether functions or a grid stand for the kernel, so that variances can be far below the exact ones.
+    learns_prior : bool
+        Whether functions have a prior of their own, which leaves next to no variance away from those that are kept.
     is_mixture : bool
         Whether `marginals` has several components, so that the distribution at a point is not normal.
     model : Model
@@ -80,6 +82,7 @@ class Posterior(ABC):
     kind: ClassVar[str]
     covariance_is_cheap: bool = False
     replaces_kernel: bool = False
+    learns_prior: bool = False
     is_mixture: ClassVar[bool] = False
     model: Model
     budget: int

@@ -104,7 +104,8 @@ class QuadruplyStochasticPosterior(Posterior):
         self.open_trend = open_trend
         self.X, self._n_rows, self.budget = X, n_rows, budget
         self.augment, self.threshold, self.covariance_of = augment, threshold, covariance_of
-        self.replaces_kernel = threshold is None  # with learned precisions the functions have a prior of their own
+        self.learns_prior = threshold is not None
+        self.replaces_kernel = not self.learns_prior
         self.variance_removed = variance_removed or {}
         self.from_samples, self.bound = from_samples, bound
 
