@@ -119,6 +119,8 @@ def _check(gp: Any, max_rows: int) -> None:
     posterior = gp.posterior_
     if isinstance(posterior, tuple):
         _refuse("a fit of several targets with hyperparameters of their own", "Export each of gp.estimators_.")
+    if posterior.is_mixture:
+        _refuse("the average of several kernels", 'Fit with kernel="choose", or with a kernel, such as gp.kernel_.')
     n_rows = _rows_of_factor(posterior)
     if n_rows is None:
         remedy = "Fit with inference.SparseVariational() or inference.RandomFeatures()."

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
+from gigagp.estimators.choices.kernel_choice import KernelRule
 from gigagp.estimators.estimator import Estimator
 from gigagp.inference import Exact, Inference, Vecchia
 from gigagp.inference.automatic import Automatic
@@ -95,7 +96,7 @@ class Arguments:
 
     @property
     def suits_states(self) -> bool:
-        """Whether ``inference="auto"`` may use states: no rule chooses the kernel, and rows are float64 on the CPU."""
+        """Whether ``inference="auto"`` may use states: no rule for the kernel is given, and rows are on the CPU."""
         given = not isinstance(self.estimator.kernel, str)
         return given and self.estimator.dtype == "float64" and self.device.type == "cpu"
 
@@ -124,6 +125,11 @@ class Arguments:
                 f'mean of GPRegressor must be "zero" with the {likelihood.name} likelihood, whose latent mean is zero; '
                 f"add kernels.Linear(); got {estimator.mean!r}."
             )
+
+    def rule_for(self, inference: Inference) -> KernelRule | None:
+        """Return the rule that chooses the kernel of rows that are held; None if it is given, or the plain one."""
+        kernel = self.estimator.kernel
+        return kernel if isinstance(kernel, str) else None
 
     def check_rule(self, inference: Inference, *, streams: bool = False) -> None:
         """Refuse a rule for the kernel where it does not apply; a kernel of the user's own is always accepted."""

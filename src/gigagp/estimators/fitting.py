@@ -275,7 +275,7 @@ class _Job(ABC):
             # What follows is less sure, or a consequence.
             if is_spoiled or fitted.history.interrupted or not isinstance(self.arguments.optimizer, Auto):
                 return
-            has_rule = isinstance(estimator.kernel, str)
+            has_rule = fitted.choice is not None
             if self.learns_noise and warn_of_structured_noise(begun.objective.table, posterior, has_rule=has_rule):
                 return
             if self.watches:
@@ -326,14 +326,14 @@ class _Held(_Job):
         if self.validation is not None:
             validation = encoded_validation(fitted_encoder(estimator), self.validation)
             validate = _validation_scorer(validation, problem.scaling, table, transform)
-        averages, choice, least_noise, rule = False, None, 0.0, estimator.kernel
+        averages, choice, least_noise, rule = False, None, 0.0, arguments.rule_for(inference)
         optimizer = arguments.optimizer
-        if isinstance(rule, str):
+        if rule is not None:
             may_average = not arguments.likelihood.is_scale_mixture
             averages = may_average and kernel_rules.averages(rule, inference, table, self.checkpoint)
             if averages:
                 kernel_rules.require_average(table, self.checkpoint)
-            else:
+            elif estimator.kernel is not None or table.n_rows > kernel_rules.AVERAGED_ROWS:
                 settings, compared = (inference, arguments.optimizer, generator, arguments.deadline), (objective, model)
                 if arguments.likelihood.is_scale_mixture and model.student is None:
                     # Laplace's approximation has no exact value or left-out rows to compare; weights of rows have both.
@@ -376,12 +376,12 @@ class _Held(_Job):
 
         def learn(start: Model, optimizer: object) -> tuple[Posterior, History]:
             trace = Trace(History(), begun.trace.meter, begun.trace.validate)
-            seed = spawn(begun.generator)
-            found = learn_posterior(objective, start, optimizer, trace, seed, deadline)
+            found = learn_posterior(objective, start, optimizer, trace, begun.generator, deadline)
             return _supported(arguments, objective, found, start, trace.history)[0], trace.history
 
         given = objective, begun.model, self.inference, learn, arguments.optimizer, begun.generator, deadline
-        mixture, history, choice = kernel_rules.average(*given)
+        limited = arguments.rule_for(self.inference) == "auto"
+        mixture, history, choice = kernel_rules.average(*given, is_limited=limited)
         ended = mixture, begun.scaling, history, *self._ran(objective)
         return Fitted(*ended, begun.transform, choice, self.note)
 
@@ -673,7 +673,9 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
     ):
         objective = inference.planning(problem.table(), model, spawn(generator))
         settings = inference, arguments.optimizer, generator, arguments.deadline
-        model, optimizer, *_ = kernel_rules.pick(estimator.kernel, objective, model, *settings)
+        if estimator.kernel is not None or len(X) > kernel_rules.AVERAGED_ROWS:
+            rule = arguments.rule_for(inference)
+            model, optimizer, *_ = kernel_rules.pick(rule, objective, model, *settings)
         if isinstance(optimizer, Auto):
             model = optimizer.run(objective, model, Trace(History(), meter), spawn(generator))
         return objective.plan_at(model), problem.scaling

@@ -77,18 +77,26 @@ def _times_differences(scaled: torch.Tensor, slopes: torch.Tensor, vectors: torc
 
 
 def _by_differentiation(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the products by two backward passes, of which all hyperparameters share the first.
+
+    Forward mode (torch.func.jvp) needs one, but it loads TorchScript, which takes a second and issues a deprecation
+    warning.
+    """
+    values = {name: value.detach().clone().requires_grad_() for name, value in kernel.parameters().items()}
+    moved = kernel.replace(values)
+    with torch.enable_grad():
+        whole = moved.block(X, X) @ vectors + moved.white(X)[:, None] * vectors
+        weights = torch.zeros_like(whole, requires_grad=True)  # the second pass derives by them
+        slopes = torch.autograd.grad(whole, list(values.values()), weights, create_graph=True, materialize_grads=True)
     products = {}
-    for name, value in kernel.parameters().items():
-
-        def product(candidate: torch.Tensor, name: str = name) -> torch.Tensor:
-            moved = kernel.replace({name: candidate})
-            return moved.block(X, X) @ vectors + moved.white(X)[:, None] * vectors
-
-        directions = torch.eye(value.numel(), dtype=value.dtype).reshape(-1, *value.shape)
-        # This takes two backward passes. Forward mode (torch.func.jvp) needs one, but it loads TorchScript, which takes
-        # a second and issues a deprecation warning.
-        jvp = torch.autograd.functional.jvp
-        products[name] = torch.stack([jvp(product, value, unit)[1] for unit in directions])
+    for name, slope in zip(values, slopes, strict=True):
+        each = [
+            torch.autograd.grad(one, weights, retain_graph=True, materialize_grads=True)[0]
+            if one.requires_grad
+            else torch.zeros_like(vectors)
+            for one in slope.flatten()
+        ]
+        products[name] = torch.stack(each)
     return products
 
 

@@ -24,6 +24,7 @@ Dropped = tuple[tuple[str, str], ...]
 DEFAULT = "matern32"
 #: Largest number of candidates.
 MOST_CANDIDATES = 6
+PERIODIC = "matern32+rbf*periodic"
 #: Sums of which an average has one.
 RIVALS = "matern32+matern12", "rbf+matern32"
 #: Lengthscales of the smooth and of the rough part of a sum, in square roots of the number of inputs.
@@ -104,7 +105,7 @@ def candidate_kernels(
     if period is not None:
         # The shape of the cycle changes slowly. One variance of the product is enough.
         cycle = RBF(1.0, 1.0, fixed=("variance",)) * Periodic(1.0, _SHARES[1], period)
-        found["matern32+rbf*periodic"] = (Matern(nu=1.5) + cycle).bind(1)
+        found[PERIODIC] = (Matern(nu=1.5) + cycle).bind(1)
     return found
 
 
@@ -115,8 +116,8 @@ def start_from(known: Model, candidate: Model, target_variance: float) -> Model:
     that the default kernel finds irrelevant may matter on a short scale, which it has taken for noise. So they have at
     least the variance of the noise.
     """
-    base, *noise = _parts(known.kernel)
-    own = _parts(candidate.kernel)
+    base, *noise = parts_of(known.kernel)
+    own = parts_of(candidate.kernel)
     first, *others = own[: len(own) - len(noise)]
     values, level = base.parameters(), float(known.noise_level)
     scale = _RQ_LENGTH if isinstance(first, RationalQuadratic) else 1.0
@@ -135,7 +136,8 @@ def start_from(known: Model, candidate: Model, target_variance: float) -> Model:
     return replace(found, noise_variance=torch.full_like(known.noise_variance, start))
 
 
-def _parts(kernel: Kernel) -> tuple[Kernel, ...]:
+def parts_of(kernel: Kernel) -> tuple[Kernel, ...]:
+    """Return the terms of a sum, or the kernel alone."""
     return kernel.parts if isinstance(kernel, Sum) else (kernel,)
 
 

@@ -19,7 +19,9 @@ rows of ``dslabs::death_prob``, and had three times the CRPS of the default wher
   margin of evidence, two standard errors, and anything at all in left-out rows, and keeps the default otherwise. The
   fit goes on from the hyperparameters learned there.
 - ``"auto"`` averages on small tables, where an average hardly ever loses, and chooses where it is too costly, and for
-  Student-t noise, whose weights of rows differ between kernels.
+  Student-t noise, whose weights of rows differ between kernels. Its average takes at most twice as long as the default
+  kernel alone, by nominal times (`gigagp.estimators.choices.allowance`): steps of a candidate are limited, and what some
+  rows show to be worth least is left out.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ from typing import Literal, NamedTuple
 import torch
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError, unshown
+from gigagp.estimators.choices.allowance import Allowance, ending_seconds, step_seconds
 from gigagp.estimators.choices.candidates import (
     DEFAULT,
     MOST_CANDIDATES,
+    PERIODIC,
     RIVALS,
     Dropped,
     n_learned,
@@ -61,6 +65,8 @@ from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.folds import Fold, folds_like_gaps, random_folds
 from gigagp.optimization import Auto, History
+from gigagp.optimization.objective import Objective
+from gigagp.optimization.trace import Trace
 from gigagp.runtime.progress import current
 from gigagp.settings.random import spawn
 
@@ -81,6 +87,8 @@ _POLISH_STEPS = 40
 #: Largest number of evaluations from a start that is near the optimum: on all rows, on some of them, and those after
 #: which the better one of two sums is known.
 _STEPS, _SUBSET_STEPS, _RIVAL_STEPS = 30, 15, 7
+#: Fewest evaluations that are worth beginning with.
+_FEWEST_STEPS = 3
 #: The same on a guide of all rows, where the fit goes on with the chosen kernel.
 _GUIDE_STEPS = 10
 #: Weight, relative to the heaviest, below which a component is left out, and most components of an average of kernels
@@ -311,15 +319,30 @@ def average(
     optimizer: object,
     generator: torch.Generator,
     deadline: float = math.inf,
-) -> tuple[MixturePosterior, History, KernelChoice]:
+    *,
+    is_limited: bool = False,
+) -> tuple[RowsPosterior, History, KernelChoice]:
     """Return the mixture of the posteriors of kernels, the history of the heaviest, and what was tried.
 
     The mean and the noise are those of the given start. ``learn`` returns the posterior of all rows after learning from
-    a start with an optimizer, and the history. Exact inference learns all candidates so, and others the heaviest.
+    a start with an optimizer, and the history. Exact inference learns all candidates so, and others the heaviest. With
+    ``is_limited`` it learns those that some rows show to be best, in at most twice the nominal time of the default.
     """
     if isinstance(inference, Exact):
-        return _average_on_all_rows(objective, model, inference, learn, optimizer, deadline)
+        return _average_on_all_rows(objective, model, inference, learn, optimizer, deadline, is_limited=is_limited)
     return _average_on_some_rows(objective, model, inference, learn, optimizer, generator, deadline)
+
+
+@dataclass(frozen=True)
+class _Quiet:
+    """An optimizer of a candidate, whose steps are limited and of which no warning need speak."""
+
+    settings: Auto
+
+    def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
+        """Return the learned model."""
+        with unshown():
+            return self.settings.run(objective, model, trace, generator)
 
 
 class _Learned(NamedTuple):
@@ -332,31 +355,46 @@ class _Learned(NamedTuple):
 
 
 def _average_on_all_rows(
-    objective: TableObjective, model: Model, inference: Inference, learn: Learn, optimizer: object, deadline: float
-) -> tuple[MixturePosterior, History, KernelChoice]:
-    """Return the mixture of all candidates, each learned on all rows.
+    objective: TableObjective,
+    model: Model,
+    inference: Inference,
+    learn: Learn,
+    optimizer: object,
+    deadline: float,
+    *,
+    is_limited: bool,
+) -> tuple[RowsPosterior, History, KernelChoice]:
+    """Return the mixture of candidates that are learned on all rows.
 
     The default kernel is learned as without an average; the others begin near it. After Ctrl-C, or where the time would
-    not suffice, the remaining kernels are left out.
+    not suffice, the remaining kernels are left out. A mixture of one is that posterior itself.
     """
-    table = objective.table
+    table, n = objective.table, objective.n_rows
     candidates, dropped = supported(model, inference, table, table.n_rows // _ROWS_EACH)
     require_factors(table, len(candidates))
     found: list[_Learned] = []
-    turns, going_on = _Turns("averaging kernels", candidates, deadline), optimizer
+    turns, allowance, going_on = _Turns("averaging kernels", candidates, deadline), Allowance(), optimizer
     for name, start in turns:
+        if found and isinstance(optimizer, Auto):
+            steps = allowance.steps(n, start, _STEPS, ends=True)
+            if steps < _FEWEST_STEPS:
+                dropped = (*dropped, (name, "takes too long beside the default"))
+                continue
+            going_on = _Quiet(_from_near(optimizer, n, steps))
         with suppress(*(FAILURES if found else [])):
             found.append(_on_all_rows(name, start, found[0].trial if found else None, learn, going_on))
             history = found[-1].history
+            allowance.spend(n, start, len(history), ends=True)
             if history.interrupted:
                 if history.interrupted == "last solve" and turns.waiting:
                     history.interrupted = "learning"  # of the other kernels
                 break
-        if name == DEFAULT and isinstance(optimizer, Auto):
-            turns.waiting, behind = _near(found[0].posterior.model, turns.waiting, objective, optimizer)
+        if name == DEFAULT and turns.waiting and isinstance(optimizer, Auto):
+            known = found[0].posterior.model
+            if is_limited:
+                allowance = Allowance.beside(found[0].history, known, n)
+            turns.waiting, behind = _near(known, turns.waiting, objective, optimizer, allowance)
             dropped = (*dropped, *behind)
-            sizes = (objective.n_rows,)
-            going_on = replace(optimizer, subset_sizes=sizes, subset_steps=_STEPS, rougher_starts=False, polish_steps=0)
     if turns.is_late:
         found[-1].history.interrupted = "time budget"
     trials = [one.trial for one in found]
@@ -367,11 +405,9 @@ def _average_on_all_rows(
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     history = found[max(mixed, key=weights.__getitem__)].history
     history.interrupted = found[-1].history.interrupted
-    return (
-        _mixture({k: found[k].posterior for k in mixed}, weights),
-        history,
-        _choice("average", trials, weights, dropped),
-    )
+    components = {k: found[k].posterior for k in mixed}
+    answer = found[mixed[0]].posterior if len(mixed) == 1 else _mixture(components, weights)
+    return answer, history, _choice("average", trials, weights, dropped)
 
 
 def _on_all_rows(name: str, start: Model, default: _Kernel | None, learn: Learn, optimizer: object) -> _Learned:
@@ -436,37 +472,74 @@ def require_average(table: TrainingTable, checkpoint: object) -> None:
         )
 
 
+def _from_near(optimizer: Auto, n_rows: int, steps: int) -> Auto:
+    """Return the settings with which learning on all rows goes on from where some rows have led.
+
+    A Fisher information of many rows takes as long as two gradients, and that of some is a good metric.
+    """
+    settings = replace(optimizer, subset_sizes=(n_rows,), subset_steps=steps, rougher_starts=False, polish_steps=0)
+    if n_rows <= CHOICE_ROWS:
+        return settings
+    return replace(settings, subset_sizes=(CHOICE_ROWS,), subset_steps=1, polish_steps=steps)
+
+
 def _near(
-    known: Model, candidates: dict[str, Model], objective: TableObjective, optimizer: object
+    known: Model,
+    candidates: dict[str, Model],
+    objective: TableObjective,
+    optimizer: object,
+    allowance: Allowance,
 ) -> tuple[dict[str, Model], Dropped]:
-    """Return where learning on all rows begins with each candidate, and those that are not worth it.
+    """Return where learning on all rows begins with each candidate, the best first, and those that are not worth it.
 
     Some rows lead nearer to the optimum from the learned default kernel, if these are many fewer than all. Of the two
     sums only that one is learned which explains some rows better after a few steps: together they are half of the cost,
-    and where one is better than a single kernel, the other one nearly is.
+    and where one is better than a single kernel, the other one nearly is. Nor is a kernel that explains these rows
+    worse than the default does.
     """
     n = objective.n_rows
     rows = objective.draw_rows(min(CHOICE_ROWS, n), torch.Generator().manual_seed(0))
     subset, found, values = objective.subset(rows), {}, {}
-    for name, candidate in candidates.items():
-        found[name] = start = start_from(known, candidate, objective.target_variance)
+    least, behind = subset.value(known.take_rows(rows)), []
+    # Rows that show a period hardly leave a doubt about it, so that kernel comes first, and its time is kept for it.
+    kept = 0.0
+    if PERIODIC in candidates and n <= CHOICE_ROWS:
+        of_period = start_from(known, candidates[PERIODIC], objective.target_variance)
+        kept = ending_seconds(n, of_period) + _SUBSET_STEPS * step_seconds(n, of_period)
+    allowance.left -= kept
+    for name in sorted(candidates, key=lambda name: name != PERIODIC):
+        found[name] = start = start_from(known, candidates[name], objective.target_variance)
         if n <= CHOICE_ROWS and name not in RIVALS:
             continue
-        steps = _RIVAL_STEPS if n <= CHOICE_ROWS else _SUBSET_STEPS
+        steps = allowance.steps(len(rows), start, _RIVAL_STEPS)
+        if steps < _FEWEST_STEPS:
+            behind.append((name, "takes too long beside the default"))
+            del found[name]
+            continue
+        history = History()
         try:
-            moved = learned(subset, start.take_rows(rows), optimizer, torch.Generator().manual_seed(0), steps=steps)
-            value = subset.value(moved)
+            moved = learned(
+                subset, start.take_rows(rows), optimizer, torch.Generator().manual_seed(0), steps=steps, history=history
+            )
+            values[name] = subset.value(moved)
         except FAILURES:
-            value = -math.inf
+            values[name] = -math.inf
         else:
             learns_noise = start.noise_is_learned and not start.noise_is_known
             noise = moved.noise_variance if learns_noise else start.noise_variance
             found[name] = replace(start, kernel=moved.kernel, noise_variance=noise)
-        if name in RIVALS:
-            values[name] = value
-    best = max(values, key=values.__getitem__, default=None)
-    behind = tuple((name, f"is behind {best} after a few steps") for name in values if name != best)
-    return {name: start for name, start in found.items() if name == best or name not in values}, behind
+        allowance.spend(len(rows), start, len(history))
+    allowance.left += kept
+    best = max((name for name in values if name in RIVALS), key=lambda name: values[name], default=None)
+    for name, value in values.items():
+        if name in RIVALS and name != best:
+            behind.append((name, f"is behind {best} after a few steps"))
+            del found[name]
+        elif value <= least:
+            behind.append((name, "is behind the default after a few steps"))
+            del found[name]
+    order = sorted(found, key=lambda name: -values.get(name, math.inf if name == PERIODIC else -math.inf))
+    return {name: found[name] for name in order}, tuple(behind)
 
 
 def tempered_weights(trials: Sequence[_Kernel]) -> list[float]:

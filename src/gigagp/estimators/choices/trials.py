@@ -160,13 +160,14 @@ def learned(
     subset_rows: int | None = None,
     *,
     steps: int | None = None,
+    history: History | None = None,
 ) -> Model:
     """Return the model that is learned from an objective, without progress and warnings.
 
     `optimization.Auto` learns it, with the settings of the optimizer if that is one, on a first subset of
     ``subset_rows`` (None: all rows, of an exact objective), and with at most ``polish_steps`` gradients afterwards. A
     start that is near the optimum has at most a number of ``steps`` on the subset, few on a guide, and no other starts
-    beside it.
+    beside it. Steps are added to the ``history``.
     """
     settings = optimizer if isinstance(optimizer, Auto) else Auto()
     settings = replace(settings, subset_sizes=(subset_rows or objective.n_rows,), polish_steps=polish_steps)
@@ -175,7 +176,7 @@ def learned(
             settings, subset_steps=steps, rougher_starts=False, guide_rounds=_ROUNDS, guide_steps=_GUIDE_STEPS
         )
     with NoProgress() as silent, unshown():
-        return settings.run(objective, model, Trace(History(), silent), generator)
+        return settings.run(objective, model, Trace(History() if history is None else history, silent), generator)
 
 
 def held_exactly(table: TrainingTable) -> TrainingTable:
