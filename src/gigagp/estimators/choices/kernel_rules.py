@@ -20,7 +20,7 @@ rows of ``dslabs::death_prob``, and had three times the CRPS of the default wher
   fit goes on from the hyperparameters learned there.
 - ``"auto"`` averages on small tables, where an average hardly ever loses, and chooses where it is too costly, and for
   Student-t noise, whose weights of rows differ between kernels. Its average takes at most twice as long as the default
-  kernel alone, by nominal times (`gigagp.estimators.choices.allowance`): steps of a candidate are limited, and what some
+  kernel alone, by nominal times (`gigagp.estimators.choices.allowance`): candidates have few steps, and what some
   rows show to be worth least is left out.
 """
 
