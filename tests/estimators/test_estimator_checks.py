@@ -9,9 +9,9 @@ from gigagp import GPRegressor, inference, kernels
 
 ESTIMATORS = [
     GPRegressor(),
-    GPRegressor(inference=inference.Iterative(n_samples=16), mean="linear"),
+    GPRegressor(kernels.Matern(nu=1.5), inference=inference.Iterative(n_samples=16), mean="linear"),
     GPRegressor(inference=inference.Vecchia(5, 8), optimizer=None),  # with partial_fit
-    GPRegressor(encode="auto"),
+    GPRegressor(kernels.Matern(nu=1.5), encode="auto"),
     # a kernel with values: checks hash it before and after a fit
     GPRegressor(kernel=kernels.RBF(1.0) + kernels.White(0.1), optimizer=None, standardize=False),
 ]

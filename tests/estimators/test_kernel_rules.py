@@ -671,8 +671,8 @@ def test_the_candidates_of_one_input():
     [
         (["--kernel", "choose"], "choose", "choose"),
         (["--kernel", "average"], "average", "average"),
-        ([], "auto", "average"),
-        (["--inference", "exact"], None, None),
+        ([], None, "average"),
+        (["--inference", "exact"], None, "average"),
         (["--optimizer", "none"], None, None),
         (["--likelihood", "student-t"], None, None),
         (["--kernel", "rbf"], None, None),

@@ -59,7 +59,7 @@ def fit(
             help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear; or average to mix "
             "several by their evidence, choose to take one by the evidence of 500 rows, or auto to average up to 2,000 "
             "rows and to choose beyond.",
-            show_default="auto with --inference auto, matern32 with others",
+            show_default="auto where it can be had, else matern32",
         ),
     ] = None,
     inference: Annotated[
@@ -181,7 +181,7 @@ def fit(
     if method.of_classes and predict_at is not None:
         raise InvalidInputError(f"--predict-at does not apply to --likelihood {likelihood}, whose targets are classes.")
     word = method.default_kernel if kernel is None else kernel
-    chosen_kernel = word if word in options.KERNEL_RULES else options.choose_kernel(word)
+    chosen_kernel = word if word is None or word in options.KERNEL_RULES else options.choose_kernel(word)
     if method.of_classes and mean == "linear":
         msg = f"--mean linear does not apply to --likelihood {likelihood}: the latent function's mean is zero."
         raise InvalidInputError(msg)
@@ -218,7 +218,12 @@ def plan(
     table: options.TablePath,
     target: options.Target,
     columns: options.Columns = None,
-    kernel: Annotated[str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *.")] = "matern32",
+    kernel: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(options.KERNELS)}, joined by + and *, or a rule, as for gigagp fit.", show_default="auto"
+        ),
+    ] = None,
     time_budget: options.TimeBudget = None,
     predict_at: options.PredictAt = None,
     memory: Annotated[str | None, typer.Option(help='Largest amount of memory to use, such as "4GiB".')] = None,
@@ -232,7 +237,7 @@ def plan(
     verbose: options.Verbose = False,
 ) -> None:
     """Forecast what ``gigagp fit`` would do with a table: the method, its time, and its error on new rows."""
-    chosen_kernel = options.choose_kernel(kernel)
+    chosen_kernel: Any = kernel if kernel is None or kernel in options.KERNEL_RULES else options.choose_kernel(kernel)
     style = CsvStyle(decimal, comment)
     X, y, _ = read_problem(table, target, columns, header, style, strict)
     points = None if predict_at is None else read_inputs(predict_at, list(X.column_names), header, style, strict)
@@ -276,10 +281,9 @@ class _Method:
         return self.likelihood in options.OF_CLASSES
 
     @property
-    def default_kernel(self) -> str:
-        """The kernel, or the rule for it, of a command that gives none."""
-        learns_freely = self.inference == "auto" and self.likelihood == "gaussian" and self.optimizer is not None
-        return "auto" if learns_freely else "matern32"
+    def default_kernel(self) -> str | None:
+        """The kernel of a command that gives none; None is the default of `GPRegressor`."""
+        return "matern32" if self.of_classes else None
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the estimator."""

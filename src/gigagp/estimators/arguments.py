@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ import torch
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.estimators.choices.kernel_choice import KernelRule
 from gigagp.estimators.estimator import Estimator
-from gigagp.inference import Exact, Inference, Vecchia
+from gigagp.inference import Exact, Inference, Iterative, Markov, Vecchia
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Constant, Kernel, Matern, Outputs, White
@@ -127,9 +127,17 @@ class Arguments:
             )
 
     def rule_for(self, inference: Inference) -> KernelRule | None:
-        """Return the rule that chooses the kernel of rows that are held; None if it is given, or the plain one."""
+        """Return the rule that chooses the kernel of rows that are held; None if it is given, or the plain one.
+
+        Without a kernel it is ``"auto"`` where the gain and the time of that are known: where `optimization.Auto`
+        maximises the likelihood of Gaussian noise in this process.
+        """
         kernel = self.estimator.kernel
-        return kernel if isinstance(kernel, str) else None
+        if kernel is not None:
+            return cast("KernelRule", kernel) if isinstance(kernel, str) else None
+        learns = isinstance(self.optimizer, Auto) and isinstance(self.likelihood, Gaussian)
+        takes = isinstance(inference, Exact | Iterative | Vecchia | Automatic | Markov)
+        return "auto" if learns and takes and current_run().processes is None else None
 
     def check_rule(self, inference: Inference, *, streams: bool = False) -> None:
         """Refuse a rule for the kernel where it does not apply; a kernel of the user's own is always accepted."""

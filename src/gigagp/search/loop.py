@@ -150,7 +150,8 @@ class Search:
         self.n_inputs = d = len(self._space.inputs)
         self.n_initial = 2 * (d + 1) if n_initial is None else n_initial
         regressor = GPRegressor(Matern(nu=2.5)) if regressor is None else _checked_regressor(regressor)
-        self._regressor = clone(regressor).set_params(kernel=self._space.kernel(regressor.kernel))
+        kernel = Matern(nu=1.5) if regressor.kernel is None else regressor.kernel  # steps leave no time to choose
+        self._regressor = clone(regressor).set_params(kernel=self._space.kernel(kernel))
         self._entropy = int(torch.randint(2**31, (), generator=generator_from(random_state)))
         self._seeds = self._asked = first_drawn = spread_drawn = 0
         self._told = self._failed = self._pending = self._left = self._space.no_rows

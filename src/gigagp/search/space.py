@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.kernels import Categorical, Constant, Kernel, Matern, White
+from gigagp.kernels import Categorical, Constant, Kernel, White
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.leaf import Leaf
 from gigagp.settings.brief import short
@@ -297,10 +297,10 @@ class Space:
             found[k] = answer
         return found
 
-    def kernel(self, kernel: Kernel | None) -> Kernel | None:
+    def kernel(self, kernel: Kernel) -> Kernel:
         """Return a kernel of the rows: the given one for the numbers, times one for each category.
 
-        ``columns`` of the given kernel are numbers of inputs; None is the default of `GPRegressor`.
+        ``columns`` of the given kernel are numbers of inputs.
         """
         factors = [
             Categorical(columns=list(range(part.start, part.stop)), fixed=["variance"])
@@ -312,7 +312,7 @@ class Space:
         if len(factors) == len(self.inputs):  # the first one has the variance of all
             first = Categorical(columns=factors[0].columns)
             return reduce(operator.mul, factors[1:], first)
-        return reduce(operator.mul, factors, self._of_numbers(kernel or Matern()))
+        return reduce(operator.mul, factors, self._of_numbers(kernel))
 
     def _of_numbers(self, kernel: Kernel) -> Kernel:
         if isinstance(kernel, Composite):
