@@ -373,14 +373,19 @@ class _Held(_Job):
     def _averaged(self, begun: _Begun) -> Fitted:
         """Learn every kernel, and return the mixture of their posteriors."""
         arguments, objective, deadline = self.arguments, begun.objective, self.arguments.deadline
+        limited = arguments.rule_for(self.inference) == "auto"
+        notes: list[str] = []
 
         def learn(start: Model, optimizer: object) -> tuple[Posterior, History]:
             trace = Trace(History(), begun.trace.meter, begun.trace.validate)
             found = learn_posterior(objective, start, optimizer, trace, begun.generator, deadline)
-            return _supported(arguments, objective, found, start, trace.history)[0], trace.history
+            # To look at tails again takes four fits. Candidates are compared by left-out rows in any case.
+            looks = not limited or not notes or bool(notes[0])
+            posterior, note = _supported(arguments, objective, found, start, trace.history, looks_at_tails=looks)
+            notes.append(note)
+            return posterior, trace.history
 
         given = objective, begun.model, self.inference, learn, arguments.optimizer, begun.generator, deadline
-        limited = arguments.rule_for(self.inference) == "auto"
         mixture, history, choice = kernel_rules.average(*given, is_limited=limited)
         ended = mixture, begun.scaling, history, *self._ran(objective)
         return Fitted(*ended, begun.transform, choice, self.note)
@@ -491,13 +496,16 @@ def _supported(
     start: Model,
     history: History,
     least_noise: float = 0.0,
+    *,
+    looks_at_tails: bool = True,
 ) -> tuple[Posterior, str]:
     """Return the posterior with as much noise as left-out rows support, unless the fit was interrupted."""
     found = posterior, ""
     if isinstance(arguments.likelihood, Gaussian) and arguments.optimizer is not None and not history.interrupted:
         generator = torch.Generator().manual_seed(0)
         with _afterwards(history, arguments.deadline):
-            found = noise_support.supported(objective, posterior, start, arguments.optimizer, generator, least_noise)
+            given = objective, posterior, start, arguments.optimizer, generator, least_noise
+            found = noise_support.supported(*given, looks_at_tails=looks_at_tails)
     return found
 
 

@@ -19,9 +19,11 @@ _SHARE_BESIDE, _LEAST_BESIDE = 2.0, 0.25
 #: hyperparameter, and for each n^3. Measured from 50 to 2,000 rows of 1 to 20 inputs.
 _STEP_SECONDS, _ENTRY_SECONDS, _SLOPE_SECONDS, _CUBE_SECONDS = 4e-3, 2e-8, 2.5e-9, 5e-11
 #: How many times as much the Fisher information of a hyperparameter takes that has no closed form.
-_DIFFERENTIATED = 10
+_DIFFERENTIATED = 16
 #: Nominal seconds of the end of a fit, and evaluations that it and its comparison with others take as long as besides.
 _ENDING_SECONDS, _ENDING_STEPS, _COMPARISON_STEPS = 1e-2, 1.0, 1.3
+#: Nominal seconds of the checks around a fit, which an average has once.
+_CHECK_SECONDS = 4e-2
 
 
 class Allowance:
@@ -34,7 +36,7 @@ class Allowance:
     def beside(cls, history: History, model: Model, n_rows: int) -> Allowance:
         """Return what may be spent beside a fit of the default kernel with a history."""
         sizes = [int(words[1]) if (words := step.stage.split())[0] == "subset" else n_rows for step in history]
-        spent = _ENDING_SECONDS + sum(step_seconds(size, model) for size in sizes)
+        spent = _CHECK_SECONDS + _ENDING_SECONDS + sum(step_seconds(size, model) for size in sizes)
         spent += _ENDING_STEPS * step_seconds(n_rows, model)
         compared = _COMPARISON_STEPS * step_seconds(n_rows, model)
         return cls(max(_LEAST_BESIDE, _SHARE_BESIDE * spent) - compared)

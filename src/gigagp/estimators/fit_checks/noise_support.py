@@ -58,12 +58,15 @@ def supported(
     optimizer: object,
     generator: torch.Generator,
     least_noise: float = 0.0,
+    *,
+    looks_at_tails: bool = True,
 ) -> tuple[Posterior, str]:
     """Return the posterior of a fit with Gaussian noise, or one with more noise where the rows support that.
 
     The text says what was done to the noise; it is empty if nothing was. ``start`` is where learning began, and begins
     again without some rows, with the settings of the optimizer if it is `optimization.Auto`. The noise of a chosen
-    kernel is not far below ``least_noise`` where rows repeat.
+    kernel is not far below ``least_noise`` where rows repeat. ``looks_at_tails`` says whether heavy tails of left-out
+    errors alone are a reason to learn again.
     """
     found, table = posterior.model, objective.table
     learns = NOISE in found.learned_names() and not posterior.is_mixture and found.student is None
@@ -82,7 +85,7 @@ def supported(
         if not looks:
             return posterior, ""
         model, note = _from_places(posterior, held, places, start, optimizer)
-        if _is_doubtful(posterior, held, places):
+        if _is_doubtful(posterior, held, places, looks_at_tails=looks_at_tails):
             errors, variances = _left_out(held, start, optimizer)
             more, gain = most_supported(errors, variances)
             raised = found.noise_variance + more
@@ -106,14 +109,14 @@ def _learned(table: TrainingTable, start: Model, optimizer: object) -> ExactPost
 # Left-out rows ------------------------------------------------------------------------------------------------------
 
 
-def _is_doubtful(posterior: Posterior, table: TrainingTable, places: _Places) -> bool:
+def _is_doubtful(posterior: Posterior, table: TrainingTable, places: _Places, *, looks_at_tails: bool) -> bool:
     """Whether something speaks against the noise: many equal targets, many repeats, heavy tails of left-out errors."""
     if table.n_rows > _MOST or table.drawn_from is not None:
         return False
     equal = max(int(column.unique(return_counts=True)[1].max()) for column in table.Y.T)
     if max(equal, table.n_rows - len(places.first)) > _MANY * table.n_rows:
         return True
-    found = posterior.left_out()
+    found = posterior.left_out() if looks_at_tails else None
     if found is None:
         return False
     errors = (table.Y - found.mean.cpu()) * found.variance.cpu().rsqrt()[:, None]
