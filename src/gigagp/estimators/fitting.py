@@ -334,12 +334,13 @@ class _Held(_Job):
             if averages:
                 kernel_rules.require_average(table, self.checkpoint)
             elif estimator.kernel is not None or table.n_rows > kernel_rules.AVERAGED_ROWS:
-                settings, compared = (inference, arguments.optimizer, generator, arguments.deadline), (objective, model)
+                settings = inference, arguments.optimizer, generator, arguments.deadline
+                compared, start = objective, model
                 if arguments.likelihood.is_scale_mixture and model.student is None:
                     # Laplace's approximation has no exact value or left-out rows to compare; weights of rows have both.
-                    compared = student_fit.begin(arguments, inference, table, model, generator)
-                picked, optimizer, choice, least_noise = kernel_rules.pick(rule, *compared, *settings)
-                model = picked if compared[1] is model else replace(model, kernel=picked.kernel)
+                    compared, start = student_fit.begin(arguments, inference, table, model, generator)
+                picked, optimizer, choice, least_noise = kernel_rules.pick(rule, compared, start, *settings)
+                model = picked if start is model else replace(model, kernel=picked.kernel)
         trace = Trace(History(), meter, validate)
         found = objective, model, optimizer, problem.scaling, trace, generator, rows, is_spoiled
         return _Begun(*found, transform, choice, averages, least_noise)
