@@ -417,6 +417,7 @@ def test_auto_keeps_to_a_multiple_of_the_default(monkeypatch):
     """By nominal seconds of the evaluations and endings; an average that nobody limits takes more."""
     share = 1.8
     monkeypatch.setattr(allowance, "_SHARE_BESIDE", share)
+    monkeypatch.setattr(allowance, "_CHECK_SECONDS", 0.0)
     monkeypatch.setattr(allowance, "_LEAST_BESIDE", 0.0)
     evaluate, made = ExactObjective.evaluate, []
 
