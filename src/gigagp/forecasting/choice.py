@@ -35,15 +35,17 @@ from gigagp.regression import GPRegressor
 from gigagp.runtime.progress import current
 
 #: Rows that candidates are learned from: the latest half, and as many of the others, drawn at random.
-CHOICE_ROWS = 1000
+CHOICE_ROWS = 400
+#: Latest rows that left-out stretches are taken from, with the rows before them.
+_RECENT = 2000
 #: Rows up to which factors cost less than passes over the rows.
 _FACTORISED = 300
 #: Rows up to which several candidates are mixed.
 _MIXED_ROWS = 10_000
 #: Candidates that forecast left-out stretches, and nats behind the best at which one is left out.
 _TRIED, _BEHIND = 5, 12.0
-#: Most gradients on all rows after those on a subset of so many.
-_POLISH_STEPS, _SUBSET_ROWS = 40, 300
+#: Most gradients after Fisher scoring.
+_POLISH_STEPS = 40
 #: Nats for each e-fold of a weight, and the power of the score of left-out stretches in it for each of them.
 _TEMPERATURE, _POWER = 2.0, 2.0
 #: Nats that a transform or another season gains at least, and those behind the best up to which a second one is near.
@@ -66,6 +68,7 @@ class Tried:
     evidence: float  # log marginal likelihood in the units of the values, less one nat a hyperparameter
     crps: float = math.nan  # of left-out stretches
     excess: float = 1.0  # mean squared error of left-out stretches, in predicted variances
+    n_origins: int = 0
     weight: float = 0.0
 
 
@@ -87,16 +90,17 @@ def choose(X: np.ndarray, y: np.ndarray, known: Periods, seed: Any) -> Chosen:
     X, horizon = X[: len(y)], float(X[len(y) :, 0].max() - X[len(y) - 1, 0])
     rows, inference = _choice_rows(len(y), seed), Exact() if X.shape[1] > 1 or len(y) <= _FACTORISED else Markov()
     span = float(X[-1, 0] - X[0, 0]) + 1
-    learner = _Learner(X[rows], y[rows], inference, seed)
+    learner = _Learner(X[rows], y[rows], seed)
     tried = learner.learn_all(span, known)
+    recent = X[-_RECENT:], y[-_RECENT:], horizon, inference
     close: list[Tried] = []
     for kind in dict.fromkeys(one.candidate.transform for one in tried):
         own = [one for one in tried if one.candidate.transform == kind]
         best = max(one.evidence for one in own)
-        close += [learner.forecast_left_out(one, horizon) for one in own if best - one.evidence < _BEHIND][:_TRIED]
-    weighted = _weighted(close, learner.n_origins)
+        close += [forecast_left_out(one, *recent) for one in own if best - one.evidence < _BEHIND][:_TRIED]
+    count = max(one.n_origins for one in close)
+    weighted = _weighted(close, count)
     excess = sum(one.weight * one.excess for one in weighted)
-    count = learner.n_origins
     factor = max(1.0, (_EXPECTED + count * excess) / (_EXPECTED + count))
     periods = [
         float(name.removeprefix("season of ")) for name, _ in weighted[0].candidate.parts if name[:6] == "season"
@@ -113,11 +117,10 @@ def _choice_rows(n: int, seed: Any) -> np.ndarray:
 
 
 class _Learner:
-    """Learns candidates from the same rows."""
+    """Learns candidates from the same rows, by exact inference."""
 
-    def __init__(self, X: np.ndarray, y: np.ndarray, inference: Inference, seed: Any) -> None:
-        self.X, self.y, self.inference, self.seed = X, y, inference, seed
-        self.n_origins = 0
+    def __init__(self, X: np.ndarray, y: np.ndarray, seed: Any) -> None:
+        self.X, self.y, self.inference, self.seed = X, y, Exact(), seed
 
     def learn(self, candidate: Candidate) -> Tried | None:
         """Return a candidate after learning; None if its numbers leave the range of float64."""
@@ -129,7 +132,7 @@ class _Learner:
                 start = gp.fit(self.X, z).posterior_
                 assert isinstance(start, RowsPosterior), "it has all rows"
                 objective = self.inference.objective(start.table, generator, gp.likelihood_)
-                model = learned(objective, start.model, None, generator, _POLISH_STEPS, min(len(z), _SUBSET_ROWS))
+                model = learned(objective, start.model, None, generator, _POLISH_STEPS)
                 posterior = objective.learned_posterior(model, generator)
         except _FAILURES:
             return None
@@ -179,31 +182,33 @@ class _Learner:
             tried += each(top, rival, seasons)
         return tried
 
-    def forecast_left_out(self, one: Tried, horizon: float) -> Tried:
-        """Return a candidate with its scores in left-out last stretches, as long as the forecast if there is room."""
-        t, n = self.X[:, 0], len(self.y)
-        transform, squares, scores = one.candidate.transform, [], []
-        length = min(max(horizon, 1.0), (t[-1] - t[0]) / 4)
-        parts = [float(name.removeprefix("season of ")) for name, _ in one.candidate.parts if name[:6] == "season"]
-        needed = max([10, *(int(2 * period) + 2 for period in parts if 2 * period < n / 2)])
-        for k in range(1, _ORIGINS + 1):
-            end = t[-1] - (k - 1) * length
-            past, future = t <= end - length, (t > end - length) & (t <= end)
-            if past.sum() < needed or not future.any():
-                break
-            try:
-                with unshown():
-                    again = refit(one.gp, self.X[past], transform.forward(self.y[past]), self.inference)
-                    mean, std = again.predict(self.X[future], return_std=True, include_noise=True)
-            except _FAILURES:
-                break
-            z = transform.forward(self.y[future])
-            squares.append(float(np.mean(((z - mean) / std) ** 2)))
-            scores.append(normal_scores(self.y[future], mean, std, transform))
-        self.n_origins = max(self.n_origins, len(scores))
-        if not scores:
-            return one
-        return replace(one, crps=float(np.mean(np.concatenate(scores))), excess=float(np.mean(squares)))
+
+def forecast_left_out(one: Tried, X: np.ndarray, y: np.ndarray, horizon: float, inference: Inference) -> Tried:
+    """Return a candidate with its scores in left-out last stretches, as long as the forecast if there is room."""
+    t, n = X[:, 0], len(y)
+    transform, squares, scores = one.candidate.transform, [], []
+    length = min(max(horizon, 1.0), (t[-1] - t[0]) / 4)
+    parts = [float(name.removeprefix("season of ")) for name, _ in one.candidate.parts if name[:6] == "season"]
+    needed = max([10, *(int(2 * period) + 2 for period in parts if 2 * period < n / 2)])
+    for k in range(1, _ORIGINS + 1):
+        end = t[-1] - (k - 1) * length
+        past, future = t <= end - length, (t > end - length) & (t <= end)
+        if past.sum() < needed or not future.any():
+            break
+        try:
+            with unshown():
+                again = refit(one.gp, X[past], transform.forward(y[past]), inference)
+                mean, std = again.predict(X[future], return_std=True, include_noise=True)
+        except _FAILURES:
+            break
+        z = transform.forward(y[future])
+        squares.append(float(np.mean(((z - mean) / std) ** 2)))
+        scores.append(normal_scores(y[future], mean, std, transform))
+    if not scores:
+        return one
+    return replace(
+        one, crps=float(np.mean(np.concatenate(scores))), excess=float(np.mean(squares)), n_origins=len(scores)
+    )
 
 
 def refit(gp: GPRegressor, X: np.ndarray, z: np.ndarray, inference: Inference, factor: float = 1.0) -> GPRegressor:
