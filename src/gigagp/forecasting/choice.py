@@ -265,9 +265,11 @@ def _mixture(
     with unshown():
         fits = [refit(one.gp, X, z, inference, factor) for one in tried]
     weights = torch.tensor([one.weight for one in tried], dtype=torch.float64)
-    mixture = MixturePosterior([gp.posterior_ for gp in fits], weights)
+    posteriors = [gp.posterior_ for gp in fits if isinstance(gp.posterior_, RowsPosterior)]
+    mixture = MixturePosterior(posteriors, weights)
     first = fits[0]
-    model = GPRegressor(first.kernel_, inference, mean=first.mean, target_transform=transform.kind, random_state=seed)
+    kind: Any = transform.kind
+    model = GPRegressor(first.kernel_, inference, mean=first.mean, target_transform=kind, random_state=seed)
     model.n_features_in_ = X.shape[1]
     transform = transform.of_targets(y)
     fitted = Fitted(mixture, first.scaling_, History(), inference, None, first.likelihood_, transform=transform)

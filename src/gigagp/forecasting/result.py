@@ -157,9 +157,9 @@ class Forecast:
         for label, part in found.items():
             open_ = (part.basis @ heaviest.coefficient_root.double()).square().sum(1) if basis.shape[1] else 0.0
             std = scale * (part.variance + open_).sqrt().numpy()
-            mean = scale * part.mean.numpy() + (centre if label == "trend" else 0.0)
-            ends = [mean, mean - 1.96 * std, mean + 1.96 * std]
-            bands[label] = Band(*(np.exp(one) if in_logs else one for one in ends))
+            centred: np.ndarray = scale * part.mean.numpy() + (centre if label == "trend" else 0.0)
+            ends = [centred, centred - 1.96 * std, centred + 1.96 * std]
+            bands[label] = Band(*map(np.exp, ends)) if in_logs else Band(*ends)
         return bands
 
     @checks_arguments
