@@ -27,6 +27,8 @@ class GPRegressor:
     target_transform_ = NoTransform()
     posterior_ = types.SimpleNamespace(n_targets=1)
 
+    _stacking = None
+
     @property
     def estimators_(self):
         return (self,)

@@ -350,7 +350,7 @@ def test_a_killed_fit_goes_on_where_it_was(tmp_path, monkeypatch, stopped):
     monkeypatch.setattr("gigagp.estimators.checkpoint.INTERVAL", 0.0)
     monkeypatch.setattr(ExactObjective, "evaluate", counted)
     # fits without some rows follow the learning, and are no part of a checkpoint
-    monkeypatch.setattr(noise_support, "supported", lambda objective, posterior, *rest: (posterior, ""))
+    monkeypatch.setattr(noise_support, "supported", lambda objective, posterior, *_, **__: (posterior, ""))
     with pytest.raises(Killed):
         gp.fit(X, Y, checkpoint=tmp_path / "c")
     assert not hasattr(gp, "posterior_")

@@ -114,7 +114,7 @@ METHODS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # which relevance vectors cannot follow
+@pytest.mark.filterwarnings("ignore:Squared errors")  # relevance vectors cannot follow the rows
 @pytest.mark.parametrize("layout", ["spread", "clumps", "repeats"])
 @pytest.mark.parametrize("method", METHODS)
 def test_other_methods_in_float32_answer_as_in_float64(method, layout):

@@ -144,7 +144,8 @@ def test_many_rows_have_draws_of_equal_weight_about_the_learned_hyperparameters(
     monkeypatch.setattr(uncertain, "_FEW_ROWS", 20)
     monkeypatch.setattr(uncertain, "_SUBSET", 40)
     X, y = rows(60, 0.3, 0)
-    gp = GPRegressor("average" if method == "average" else None, "auto" if method == "average" else method).fit(X, y)
+    kernel = "average" if method == "average" else kernels.Matern(nu=1.5)
+    gp = GPRegressor(kernel, "auto" if method == "average" else method).fit(X, y)
     mixture = gp._predictor("laplace").posterior
     assert isinstance(mixture, MixturePosterior)
     if method != "average":

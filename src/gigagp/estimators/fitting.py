@@ -681,7 +681,8 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
         interruptible(arguments.deadline),
     ):
         objective = inference.planning(problem.table(), model, spawn(generator))
-        settings = inference, arguments.optimizer, generator, arguments.deadline
+        optimizer = arguments.optimizer
+        settings = inference, optimizer, generator, arguments.deadline
         if estimator.kernel is not None or len(X) > kernel_rules.AVERAGED_ROWS:
             rule = arguments.rule_for(inference)
             model, optimizer, *_ = kernel_rules.pick(rule, objective, model, *settings)
