@@ -97,7 +97,11 @@ def test_arguments_of_settings_have_names():
 @pytest.mark.parametrize(
     ("arguments", "changes", "words"),
     [
-        ({"kernel": None}, {"kernel__nu": 2.5}, r"kernel__nu of GPRegressor cannot be set, because kernel is None.*kernels.Matern"),
+        (
+            {"kernel": None},
+            {"kernel__nu": 2.5},
+            "kernel__nu of GPRegressor cannot be set, because kernel is None.*Matern",
+        ),
         ({"kernel": "matern"}, {"kernel__nu": 2.5}, "kernel is 'matern', which has no arguments"),
         ({}, {"inference__n_samples": 8}, "inference is 'auto', which has no arguments.*inference.Iterative"),
         ({"kernel": kernels.RBF()}, {"kernel__nu": 2.5}, "RBF has no argument 'nu'; it has lengthscale, variance, ard"),
