@@ -229,6 +229,14 @@ def test_repeated_times_are_kept():
     assert np.array_equal(found.times, [5.0, 6.0])
 
 
+def test_rows_of_several_series_are_not_taken_for_one_without_a_word():
+    t = np.repeat(np.arange(8), 2)
+    table = pa.table({"t": t, "shop": ["a", "b"] * 8, "open": np.arange(16) % 3, "y": np.sin(t) + t % 2})
+    with pytest.warns(FitWarning, match="differ in the column 'shop'.*series='shop'"):
+        gigagp.forecast(table, 1, time="t", target="y")
+    gigagp.forecast(table.select(["t", "y"]), 1, time="t", target="y")  # measurements that repeat
+
+
 def test_a_backtest_scores_all_methods_on_the_same_values():
     y = 10 + np.tile([1.0, 3.0, 2.0, 7.0], 4)[:15] + 0.1 * np.random.default_rng(0).normal(size=15)
     found = gigagp.forecast(y, 2, periods=[4]).backtest(2)

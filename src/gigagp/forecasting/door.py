@@ -90,7 +90,7 @@ def forecast(
     Warns
     -----
     FitWarning
-        If some of many series fail.
+        If some of many series fail, or if times repeat and another column tells the rows of a time apart.
 
     Examples
     --------
@@ -200,12 +200,14 @@ class _Columns:
             return by_name[name]
 
         values = _numbers(column(target, "target"), f"the column {target!r}")
-        if time is None or isinstance(time, str):
-            time = column(time, "time")
-        times, is_date = read_times(time, "the column of times")
+        is_column = time is None or isinstance(time, str)
+        times, is_date = read_times(column(time, "time") if is_column else time, "the column of times")
         _require_length("time", times, values)
         found = cls(str(target), values, times, is_date)
-        if series is not None:
+        if series is None:
+            used = (target, *covariates, *([time] if is_column else []))
+            _warn_of_several_series(times, {name: by_name[name] for name in names if name not in used})
+        else:
             found.series = np.array(
                 intake.table_columns(y)[1][names.index(series)] if series in names else column(series, "series"),
                 dtype=object,
@@ -264,6 +266,22 @@ def _numbers(column: Any, name: str) -> np.ndarray:
     if getattr(values, "ndim", 1) != 1:
         raise InvalidInputError(f"{name} must be one column of numbers; got shape {values.shape}.")
     return read_cells(values, Place(name), "number").values.copy()
+
+
+def _warn_of_several_series(times: np.ndarray, others: dict[str, Any]) -> None:
+    """Warn where many times repeat and another column tells their rows apart, as the names of several series do."""
+    n = len(times)
+    if 4 * (n - len(np.unique(times))) < n:
+        return
+    for name, values in others.items():
+        labels, codes = np.unique(np.array(values, dtype=object).astype(str), return_inverse=True)
+        if 2 * len(labels) <= n and len(np.unique(np.stack([times, codes]), axis=1).T) == n:
+            warn(
+                f"Times repeat, and the rows of a time differ in the column {name!r}. They are taken for measurements "
+                f"of one series; series={name!r} makes a forecast of each.",
+                FitWarning,
+            )
+            return
 
 
 def _require_length(name: str, times: np.ndarray, values: np.ndarray) -> None:
