@@ -387,6 +387,15 @@ def test_ctrl_c_leaves_kernels_out(monkeypatch):
     assert np.isfinite(gp.predict(NEW)).all()
 
 
+def test_ctrl_c_between_kernels_loses_none(monkeypatch):
+    """Not even before the next one has a result."""
+    monkeypatch.setattr(kernel_rules, "_near", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.warns(FitInterruptedWarning, match="learning"):
+        gp = GPRegressor("average").fit(X, Y)
+    assert [one.name for one in gp.kernel_choice_.tried] == [FOUR[0]]
+    assert np.isfinite(gp.predict(NEW)).all()
+
+
 # What "auto" does -----------------------------------------------------------------------------------------------------
 
 

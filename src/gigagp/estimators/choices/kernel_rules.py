@@ -67,6 +67,7 @@ from gigagp.neighbours.folds import Fold, folds_like_gaps, random_folds
 from gigagp.optimization import Auto, History
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.trace import Trace
+from gigagp.runtime.interruption import interruptible
 from gigagp.runtime.progress import current
 from gigagp.settings.random import spawn
 
@@ -374,27 +375,32 @@ def _average_on_all_rows(
     require_factors(table, len(candidates))
     found: list[_Learned] = []
     turns, allowance, going_on = _Turns("averaging kernels", candidates, deadline), Allowance(), optimizer
-    for name, start in turns:
-        if found and isinstance(optimizer, Auto):
-            steps = allowance.steps(n, start, _STEPS, ends=True)
-            if steps < _FEWEST_STEPS:
-                dropped = (*dropped, (name, "takes too long beside the default"))
-                continue
-            going_on = _Quiet(_from_near(optimizer, n, steps))
-        with suppress(*(FAILURES if found else [])):
-            found.append(_on_all_rows(name, start, found[0].trial if found else None, learn, going_on))
-            history = found[-1].history
-            allowance.spend(n, start, len(history), ends=True)
-            if history.interrupted:
-                if history.interrupted == "last solve" and turns.waiting:
-                    history.interrupted = "learning"  # of the other kernels
-                break
-        if name == DEFAULT and turns.waiting and isinstance(optimizer, Auto):
-            known = found[0].posterior.model
-            if is_limited:
-                allowance = Allowance.beside(found[0].history, known, n)
-            turns.waiting, behind = _near(known, turns.waiting, objective, optimizer, allowance)
-            dropped = (*dropped, *behind)
+    try:
+        for name, start in turns:
+            if found and isinstance(optimizer, Auto):
+                steps = allowance.steps(n, start, _STEPS, ends=True)
+                if steps < _FEWEST_STEPS:
+                    dropped = (*dropped, (name, "takes too long beside the default"))
+                    continue
+                going_on = _Quiet(_from_near(optimizer, n, steps))
+            with suppress(*(FAILURES if found else [])):
+                found.append(_on_all_rows(name, start, found[0].trial if found else None, learn, going_on))
+                history = found[-1].history
+                allowance.spend(n, start, len(history), ends=True)
+                if history.interrupted:
+                    if history.interrupted == "last solve" and turns.waiting:
+                        history.interrupted = "learning"  # of the other kernels
+                    break
+            if name == DEFAULT and turns.waiting and isinstance(optimizer, Auto):
+                known = found[0].posterior.model
+                if is_limited:
+                    allowance = Allowance.beside(found[0].history, known, n)
+                turns.waiting, behind = _near(known, turns.waiting, objective, optimizer, allowance)
+                dropped = (*dropped, *behind)
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        found[-1].history.interrupted = "learning"
     if turns.is_late:
         found[-1].history.interrupted = "time budget"
     trials = [one.trial for one in found]
@@ -416,7 +422,13 @@ def _on_all_rows(name: str, start: Model, default: _Kernel | None, learn: Learn,
         with current().inside():
             posterior, history = learn(start, optimizer)
         assert isinstance(posterior, ExactPosterior), "the inference is exact"
-        return _Learned(_Kernel.of(name, posterior.model, posterior, default), posterior, history, raised)
+        with interruptible() as interruption:  # which does not lose what has been learned
+            interruption.keep()
+            interruption.learning = False
+            trial = _Kernel.of(name, posterior.model, posterior, default)
+        if interruption.requested and not history.interrupted:
+            history.interrupted = "last solve"
+        return _Learned(trial, posterior, history, raised)
 
 
 def _average_on_some_rows(
