@@ -14,6 +14,7 @@ from gigagp.inference.vecchia.laplace import LaplaceObjective
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import Model
 from gigagp.optimization import Auto, ParameterSpace
+from gigagp.optimization.auto import _Stages
 from helpers import draw_targets, generator, new_trace, points
 
 PLAIN = {"standardize": False, "mean": "zero"}
@@ -191,6 +192,22 @@ def test_a_second_start_finds_what_the_first_one_misses(monkeypatch):
     assert found > evidence(kernel=kernel) - 0.5
     monkeypatch.setattr(LaplaceObjective, "has_distant_optima", False)
     assert found > evidence() + 3  # the control
+
+
+def test_all_rows_choose_between_the_starts_that_a_subset_tried(monkeypatch):
+    X, y = labels_of_a_wave(2, 600)
+
+    def fitted():
+        optimizer = Auto(subset_sizes=(40,))
+        return GPClassifier(random_state=0, inference=inference.Vecchia(20), optimizer=optimizer).fit(X, y)
+
+    gp = fitted()
+    found = gp.log_marginal_likelihood().value
+    tried = [step.objective for step in gp.latent_.history_ if step.stage == "all rows"]
+    assert len(tried) > 5
+    assert found > max(tried) - 2  # about four standard errors of a value, and other neighbours
+    monkeypatch.setattr(_Stages, "_highest", lambda self, evaluate, vector: (vector, None))
+    assert found > fitted().log_marginal_likelihood().value + 10  # the control
 
 
 def waves(seed, n=100):

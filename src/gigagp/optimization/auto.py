@@ -176,6 +176,7 @@ class _Stages:
         self.space = ParameterSpace(model, "log")
         self.prior = WeakPrior(self.space, objective.n_inputs, objective.target_variance)
         self.origin = self.space.encode(model)  # where the subsets begin
+        self.starts: list[Tensor] = []  # what was tried on a part of the rows, for all rows to choose from
 
     def run(self) -> Model:
         """Return the model after all stages."""
@@ -300,6 +301,8 @@ class _Stages:
         if torch.equal(rougher, vector):
             return found
         other = replace(scoring, probes=self._probes(subset)).run(rougher, found.information)
+        if subset.n_rows < self.objective.n_rows:
+            self.starts = [vector, rougher, found.vector, other.vector]
         if other.value < found.value:
             return other
         if not trace.stopped:
@@ -363,7 +366,9 @@ class _Stages:
             smallest_step=partial(_smallest_step, objective, trace) if guided else lambda: 0.0,
             unfinished=(lambda predicted: None) if guided else self._warn_of_limit,
         )
-        at_start = None if known is None else (known.value, known.gradient)
+        at_start: tuple[float | None, Tensor] | None = None if known is None else (known.value, known.gradient)
+        if self.starts:
+            vector, at_start = self._highest(evaluate, vector)
         vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box, accept, at_start)
         if not finite:
             return trace.stop(space, vector, space.decode(vector), stage)
@@ -371,8 +376,16 @@ class _Stages:
             found = objective.amplified(space.decode(vector))
             moved = space.encode(found)
             return found if torch.equal(moved, space.box.clip(moved)) else space.decode(vector)
+        if objective.has_distant_optima:  # where a step may lead down, the highest value ends the search
+            return space.decode(vector)
         # The step of the last gradient is taken without evaluating it, because an evaluation costs more than it gains.
         return space.decode(vector + step)
+
+    def _highest(self, evaluate: Evaluate, vector: Tensor) -> tuple[Tensor, tuple[float | None, Tensor] | None]:
+        """Return the best of a vector and of all starts by the values of an objective, with its value and gradient."""
+        places = [vector, *(one for one in self.starts if not torch.equal(one, vector))]
+        outcomes = [(place, evaluate(place)) for place in places]
+        return min(outcomes, key=lambda one: math.inf if one[1] is None or one[1][0] is None else one[1][0])
 
     def _warn_of_limit(self, predicted: float) -> None:
         steps = self.settings.polish_steps

@@ -45,7 +45,10 @@ class Objective(Protocol):
 
     @property
     def has_distant_optima(self) -> bool:
-        """Whether scoring from the usual start may end far below the optimum, and a second start is worth its cost."""
+        """Whether scoring from the usual start may end far below the optimum, and a second start is worth its cost.
+
+        Such an objective has values, by which all rows choose between the starts.
+        """
 
     @property
     def is_likelihood(self) -> bool:

@@ -16,7 +16,7 @@ from gigagp.solvers.krylov import Recurrence
 from gigagp.solvers.lanczos import log_determinant
 from gigagp.solvers.preconditioners import Preconditioner
 
-#: Rows up to which matrices are dense and nothing is sampled.
+#: Rows up to which the matrices of a posterior are dense and nothing is sampled.
 DENSE_ROWS = 1000
 #: Random signs behind the diagonal of the preconditioner, and most steps of conjugate gradients.
 _SIGNS, _STEPS = 16, 1000
@@ -26,9 +26,9 @@ _COLUMNS = 128
 _SIMILAR = 0.25
 
 
-def is_dense(n: int) -> bool:
-    """Whether the systems of this many rows are dense."""
-    return n <= DENSE_ROWS
+def is_dense(n: int, most: int | None = None) -> bool:
+    """Whether the systems of this many rows are dense: at most `DENSE_ROWS`, or ``most`` where that is less."""
+    return n <= (DENSE_ROWS if most is None else min(most, DENSE_ROWS))
 
 
 class LatentSpace:
@@ -45,10 +45,10 @@ class LatentSpace:
     of a map, for labels and for counts of 20: 21 and 47 with the diagonal, 8 and 25 with a block of 512.
     """
 
-    def __init__(self, factor: Factor, block: int) -> None:
+    def __init__(self, factor: Factor, block: int, dense_rows: int | None = None) -> None:
         self.factor, self.n, self._block = factor, factor.n, min(block, factor.n)
         self._kept: tuple[float, _DiagonalAndBlock] | None = None
-        self._root = factor.colour(torch.eye(self.n).to(factor.variance)) if is_dense(self.n) else None
+        self._root = factor.colour(torch.eye(self.n).to(factor.variance)) if is_dense(self.n, dense_rows) else None
 
     @classmethod
     def of_covariance(cls, covariance: Tensor) -> LatentSpace:
@@ -79,7 +79,7 @@ class LatentSpace:
     def solve(self, right: Tensor, curvature: Tensor, tolerance: float) -> Tensor:
         """Return ``A_k^-1 right_k`` for every target k, with right-hand sides (n, t, c) and curvatures (n, t).
 
-        With more than `DENSE_ROWS` rows the tolerance is about the relative error in the norm of A.
+        Where the space is not dense, the tolerance is about the relative error in the norm of A.
         """
         n, t, c = right.shape
         if self._root is not None:
@@ -177,7 +177,7 @@ class LatentSpace:
     def roots(self, curvature: Tensor, count: int, tolerance: float) -> tuple[Tensor, Tensor]:
         """Return R and U, shape (n, r), with ``R R'`` the posterior covariance of f and ``U U'`` the prior one.
 
-        Up to `DENSE_ROWS` rows they are exact. Beyond, their columns are ``count`` draws over the root of ``count``,
+        In a dense space they are exact. Otherwise their columns are ``count`` draws over the root of ``count``,
         and a column of U is the prior draw that the column of R comes from: directions that the data do not inform are
         the same in both.
         """
@@ -201,7 +201,7 @@ class LatentSpace:
         return self.colour(self._draws(count)[0]) / count**0.5 if self._root is None else self._root
 
     def log_determinant(self, curvature: Tensor, count: int) -> Estimate:
-        """Return ``log det A``, exact up to `DENSE_ROWS` rows, from ``count`` directions beyond."""
+        """Return ``log det A``, exact in a dense space, and otherwise from ``count`` directions."""
         if self._root is not None:
             return Estimate(2 * float(self._dense_factor(curvature).diagonal().log().sum()), 0.0)
         generator, at_rows = torch.Generator().manual_seed(5), curvature[:, None]
