@@ -10,6 +10,7 @@ from scipy.stats import norm
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, plots
 from gigagp.errors import InvalidInputError
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.plots.checks import chance_band
 from gigagp.plots.curves import points_needed
 from gigagp.plots.measured import predicted
@@ -243,6 +244,19 @@ def test_ranks_of_left_out_rows_are_those_of_the_transformed_target():
         mean, std = alone.predict(x[k : k + 1], return_std=True, include_noise=True)
         assert found.rank[k] == pytest.approx(norm.cdf((y[k] - mean[0]) / std[0]), rel=1e-6, abs=1e-9)
     assert "each predicted from all others" in found.source
+
+
+def test_ranks_of_left_out_rows_of_a_mixture_are_mixed():
+    apart = [
+        GPRegressor(kernels.RBF([length, 1e4, 2.0]), inference.Exact(), None, noise_variance=0.05).fit(X, Y)
+        for length in (0.3, 3.0)
+    ]
+    ranks = [predicted(gp).rank for gp in apart]
+    gp = GPRegressor(kernels.RBF([0.3, 1e4, 2.0]), inference.Exact(), None, noise_variance=0.05).fit(X, Y)
+    weights = torch.tensor([0.25, 0.75], dtype=torch.float64)
+    gp.posterior_ = MixturePosterior([one.posterior_ for one in apart], weights)
+    np.testing.assert_allclose(predicted(gp).rank, 0.25 * ranks[0] + 0.75 * ranks[1], rtol=1e-9)
+    assert np.abs(ranks[0] - ranks[1]).max() > 0.05
 
 
 def test_partial_dependence_is_drawn():

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.special import ndtr
 
 from gigagp.errors import InvalidInputError
-from gigagp.inference.contract.rows_posterior import RowsPosterior
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.model.likelihoods import Gaussian
 from gigagp.plots.view import View
 
@@ -148,11 +149,15 @@ def _left_out(view: View) -> Predicted:
         rank = ndtr((y - mean) / std)
     else:
         posterior = view.regressor.posterior_
-        left = posterior.left_out()
-        if posterior.model.student is not None or posterior.is_mixture or left is None:
+        parts, shares = (posterior,), torch.ones(1)
+        if isinstance(posterior, MixturePosterior):
+            parts, shares = posterior.components, posterior.weights
+        each = [part.left_out() for part in parts]
+        if any(left is None or part.model.student is not None for part, left in zip(parts, each, strict=True)):
             msg = "leaving rows out is available here for normal predictions only: pictures of errors need X and y."
             raise InvalidInputError(msg)
-        assert isinstance(posterior, RowsPosterior)
-        z = (posterior.table.Y.double() - left.mean) / left.variance.sqrt()[:, None]  # of the transformed target
-        rank = ndtr(z.cpu().numpy()[:, view.place])
+        rank = np.zeros(len(y))
+        for share, part, left in zip(shares.tolist(), parts, each, strict=True):
+            z = (part.table.Y.double() - left.mean) / left.variance.sqrt()[:, None]  # of the transformed target
+            rank += share * ndtr(z.cpu().numpy()[:, view.place])
     return Predicted(y, mean, std, rank, density, "rows of the fit, each predicted from all others")
