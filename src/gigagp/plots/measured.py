@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.special import ndtr
 
 from gigagp.errors import InvalidInputError
@@ -149,15 +149,16 @@ def _left_out(view: View) -> Predicted:
         rank = ndtr((y - mean) / std)
     else:
         posterior = view.regressor.posterior_
-        parts, shares = (posterior,), torch.ones(1)
+        parts: Sequence[Any] = (posterior,)
+        shares = [1.0]
         if isinstance(posterior, MixturePosterior):
-            parts, shares = posterior.components, posterior.weights
-        each = [part.left_out() for part in parts]
-        if any(left is None or part.model.student is not None for part, left in zip(parts, each, strict=True)):
-            msg = "leaving rows out is available here for normal predictions only: pictures of errors need X and y."
-            raise InvalidInputError(msg)
+            parts, shares = posterior.components, posterior.weights.tolist()
         rank = np.zeros(len(y))
-        for share, part, left in zip(shares.tolist(), parts, each, strict=True):
+        for share, part in zip(shares, parts, strict=True):
+            left = part.left_out()
+            if part.model.student is not None or left is None:
+                msg = "leaving rows out is available here for normal predictions only: pictures of errors need X and y."
+                raise InvalidInputError(msg)
             z = (part.table.Y.double() - left.mean) / left.variance.sqrt()[:, None]  # of the transformed target
             rank += share * ndtr(z.cpu().numpy()[:, view.place])
     return Predicted(y, mean, std, rank, density, "rows of the fit, each predicted from all others")
