@@ -40,6 +40,12 @@ class Candidate:
         """The sum of the parts."""
         return reduce(add, [kernel for _, kernel in self.parts])
 
+    @property
+    def periods(self) -> tuple[float, ...]:
+        """The periods of the seasons, in steps."""
+        periods = [leaf.period for leaf in self.kernel.leaves() if isinstance(leaf, Periodic)]
+        return tuple(float(period) for period in periods if period is not None)
+
     def __str__(self) -> str:
         """Return the parts in words."""
         seasons = [name for name, _ in self.parts if name.startswith("season")]

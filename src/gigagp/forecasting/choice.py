@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError, unshown
-from gigagp.estimators.choices.trials import learned
+from gigagp.errors import InvalidInputError, unshown
+from gigagp.estimators.choices.trials import FAILURES, learned
 from gigagp.estimators.fitting import Fitted
 from gigagp.forecasting.candidates import Candidate, covariates, found_periods, season, transforms, trends
 from gigagp.forecasting.times import Periods
@@ -56,7 +56,6 @@ _ORIGINS, _EXPECTED = 4, 2.0
 _LEVELS = (np.arange(20) + 0.5) / 20
 #: Weight below which a candidate is left out of the mixture.
 _NEGLIGIBLE = 0.02
-_FAILURES = (NonFiniteError, NotPositiveDefiniteError)
 
 
 @dataclass(frozen=True)
@@ -102,10 +101,8 @@ def choose(X: np.ndarray, y: np.ndarray, known: Periods, seed: Any) -> Chosen:
     weighted = _weighted(close, count)
     excess = sum(one.weight * one.excess for one in weighted)
     factor = max(1.0, (_EXPECTED + count * excess) / (_EXPECTED + count))
-    periods = [
-        float(name.removeprefix("season of ")) for name, _ in weighted[0].candidate.parts if name[:6] == "season"
-    ]
-    return Chosen(_mixture(X, y, weighted, factor, inference, seed), tuple(weighted), factor, tuple(periods))
+    model = _mixture(X, y, weighted, factor, inference, seed)
+    return Chosen(model, tuple(weighted), factor, weighted[0].candidate.periods)
 
 
 def _choice_rows(n: int, seed: Any) -> np.ndarray:
@@ -134,7 +131,7 @@ class _Learner:
                 objective = self.inference.objective(start.table, generator, gp.likelihood_)
                 model = learned(objective, start.model, None, generator, _POLISH_STEPS)
                 posterior = objective.learned_posterior(model, generator)
-        except _FAILURES:
+        except FAILURES:
             return None
         finally:
             current().step()
@@ -188,8 +185,7 @@ def forecast_left_out(one: Tried, X: np.ndarray, y: np.ndarray, horizon: float, 
     t, n = X[:, 0], len(y)
     transform, squares, scores = one.candidate.transform, [], []
     length = min(max(horizon, 1.0), (t[-1] - t[0]) / 4)
-    parts = [float(name.removeprefix("season of ")) for name, _ in one.candidate.parts if name[:6] == "season"]
-    needed = max([10, *(int(2 * period) + 2 for period in parts if 2 * period < n / 2)])
+    needed = max([10, *(int(2 * period) + 2 for period in one.candidate.periods if 2 * period < n / 2)])
     for k in range(1, _ORIGINS + 1):
         end = t[-1] - (k - 1) * length
         past, future = t <= end - length, (t > end - length) & (t <= end)
@@ -199,7 +195,7 @@ def forecast_left_out(one: Tried, X: np.ndarray, y: np.ndarray, horizon: float, 
             with unshown():
                 again = refit(one.gp, X[past], transform.forward(y[past]), inference)
                 mean, std = again.predict(X[future], return_std=True, include_noise=True)
-        except _FAILURES:
+        except FAILURES:
             break
         z = transform.forward(y[future])
         squares.append(float(np.mean(((z - mean) / std) ** 2)))

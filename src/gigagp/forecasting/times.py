@@ -36,17 +36,16 @@ class Clock:
     @classmethod
     def of(cls, times: np.ndarray, *, dates: bool) -> Clock:
         """Return the clock of sorted times (n,), at least two of which differ."""
-        if not dates:
-            return cls("number", _usual_step(times), float(times[0]))
-        gaps = np.diff(np.unique(times))
         step = _usual_step(times)
+        if not dates:
+            return cls("number", step, float(times[0]))
         if step >= _MONTH:
             return cls("month", float(max(round(_usual_step(_months(times))), 1)), float(_months(times[:1])[0]))
         days = _as_days(times)
         whole = bool((np.mod(times, _DAY) == times[0] % _DAY).all())
-        if whole and step == _DAY and len(gaps) > 7 and bool(np.is_busday(days).all()):
+        if whole and step == _DAY and len(np.unique(times)) > 8 and bool(np.is_busday(days).all()):
             return cls("working day", 1.0, float(times[0]))
-        return cls("second", _usual_step(times), float(times[0]))
+        return cls("second", step, float(times[0]))
 
     def steps(self, times: np.ndarray) -> np.ndarray:
         """Return times (n,) as numbers of steps since the origin."""
