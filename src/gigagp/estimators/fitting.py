@@ -39,7 +39,7 @@ from gigagp.estimators.arguments import (
 )
 from gigagp.estimators.checkpoint import open_checkpoint
 from gigagp.estimators.choices import kernel_rules, likelihood_choice
-from gigagp.estimators.choices.kernel_choice import KernelChoice
+from gigagp.estimators.choices.kernel_choice import KernelChoice, KernelRule
 from gigagp.estimators.choices.transform_learning import learn_transform
 from gigagp.estimators.estimator import Estimator
 from gigagp.estimators.fit_checks import noise_support, poor_fits
@@ -333,12 +333,13 @@ class _Held(_Job):
             averages = may_average and kernel_rules.averages(rule, inference, table, self.checkpoint)
             if averages:
                 kernel_rules.require_average(table, self.checkpoint)
-            elif estimator.kernel is not None or table.n_rows > kernel_rules.AVERAGED_ROWS:
+            else:
                 settings = inference, arguments.optimizer, generator, arguments.deadline
                 compared, start = objective, model
                 if arguments.likelihood.is_scale_mixture and model.student is None:
                     # Laplace's approximation has no exact value or left-out rows to compare; weights of rows have both.
                     compared, start = student_fit.begin(arguments, inference, table, model, generator)
+                rule = _rule_to_pick(arguments, inference, table.n_rows)
                 picked, optimizer, choice, least_noise = kernel_rules.pick(rule, compared, start, *settings)
                 model = picked if start is model else replace(model, kernel=picked.kernel)
         trace = Trace(History(), meter, validate)
@@ -390,6 +391,12 @@ class _Held(_Job):
         mixture, history, choice = kernel_rules.average(*given, is_limited=limited)
         ended = mixture, begun.scaling, history, *self._ran(objective)
         return Fitted(*ended, begun.transform, choice, self.note)
+
+
+def _rule_to_pick(arguments: Arguments, inference: Inference, n_rows: int) -> KernelRule | None:
+    """Return the rule that picks one kernel where none are averaged: none by default for few rows."""
+    few = n_rows <= kernel_rules.AVERAGED_ROWS
+    return None if arguments.estimator.kernel is None and few else arguments.rule_for(inference)
 
 
 @dataclass(frozen=True)
@@ -681,11 +688,9 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
         interruptible(arguments.deadline),
     ):
         objective = inference.planning(problem.table(), model, spawn(generator))
-        optimizer = arguments.optimizer
-        settings = inference, optimizer, generator, arguments.deadline
-        if estimator.kernel is not None or len(X) > kernel_rules.AVERAGED_ROWS:
-            rule = arguments.rule_for(inference)
-            model, optimizer, *_ = kernel_rules.pick(rule, objective, model, *settings)
+        settings = inference, arguments.optimizer, generator, arguments.deadline
+        rule = _rule_to_pick(arguments, inference, len(X))
+        model, optimizer, *_ = kernel_rules.pick(rule, objective, model, *settings)
         if isinstance(optimizer, Auto):
             model = optimizer.run(objective, model, Trace(History(), meter), spawn(generator))
         return objective.plan_at(model), problem.scaling
