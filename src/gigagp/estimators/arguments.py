@@ -96,7 +96,7 @@ class Arguments:
 
     @property
     def suits_states(self) -> bool:
-        """Whether ``inference="auto"`` may use states: no rule for the kernel is given, and rows are on the CPU."""
+        """Whether ``inference="auto"`` may use states: no rule chooses the kernel, and rows are float64 on the CPU."""
         given = not isinstance(self.estimator.kernel, str)
         return given and self.estimator.dtype == "float64" and self.device.type == "cpu"
 

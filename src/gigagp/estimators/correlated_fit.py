@@ -13,6 +13,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.correlated import Stacking
 from gigagp.estimators.arguments import Arguments
 from gigagp.kernels import Kernel, Matern, Outputs, Sum, White
+from gigagp.kernels.composite import summands
 from gigagp.kernels.rebuilding import beside_others
 from gigagp.model.likelihoods import Gaussian
 from gigagp.model.means import ConstantMean, LinearMean, Mean, ZeroMean
@@ -38,8 +39,7 @@ def stacked(arguments: Arguments, X: np.ndarray, Y: np.ndarray) -> tuple[Argumen
     kernel = Matern(nu=1.5, fixed=["variance"]) if estimator.kernel is None else estimator.kernel
     kernel.bind(d)  # refuses columns that there are not
     rank = None if k <= _FEW_OUTPUTS else _SHARED
-    parts = kernel.parts if isinstance(kernel, Sum) else (kernel,)
-    joint = Sum(*(beside_others(part, d) * Outputs(k, columns=columns, rank=rank) for part in parts))
+    joint = Sum(*(beside_others(part, d) * Outputs(k, columns=columns, rank=rank) for part in summands(kernel)))
     noise = estimator.noise_variance
     if noise is None:
         one.kernel = joint + White(fixed=True) * Outputs(k, columns=columns, rank=0, variance=_NOISE)

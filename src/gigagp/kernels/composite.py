@@ -153,6 +153,11 @@ class Sum(Composite):
         return repr(part)
 
 
+def summands(kernel: Kernel) -> tuple[Kernel, ...]:
+    """Return the parts of a sum, or the kernel alone."""
+    return kernel.parts if isinstance(kernel, Sum) else (kernel,)
+
+
 class Product(Composite):
     """Product of kernels, for instance a `Periodic` that decays: ``Periodic() * RBF()``.
 

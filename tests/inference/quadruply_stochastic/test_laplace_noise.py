@@ -234,15 +234,17 @@ def test_a_search_that_has_not_ended_says_so(monkeypatch):
             gp.fit(x, y)
 
 
+def clumped(seed, clumps, kernel, n_targets, noise):
+    """Return the covariance of rows in clumps (centre, number), a linear mean's basis, noises, and random targets."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.cat([centre + 1e-2 * torch.randn(n, 1, generator=rng, dtype=torch.float64) for centre, n in clumps])
+    y = torch.randn(len(x), n_targets, generator=rng, dtype=torch.float64)
+    return kernel.bind(1).block(x, x), torch.cat([torch.ones_like(x), x], 1), torch.full((len(x),), noise).double(), y
+
+
 def test_a_step_of_the_mean_alone_ends_a_search_with_two_targets():
     """Targets share a covariance: steps that moved it, too, gained nothing, and a third of a nat was missed."""
-    rng = torch.Generator().manual_seed(4)
-    places = [
-        centre + 1e-2 * torch.randn(n, 1, generator=rng, dtype=torch.float64) for centre, n in ((0.0, 5), (1.0, 4))
-    ]
-    x = torch.cat(places)
-    gram, basis = kernels.Matern(2.5, 0.2, 0.13).bind(1).block(x, x), torch.cat([torch.ones_like(x), x], 1)
-    y, noises = torch.randn(9, 2, generator=rng, dtype=torch.float64), torch.full((9,), 0.01).double()
+    gram, basis, noises, y = clumped(4, ((0.0, 5), (1.0, 4)), kernels.Matern(2.5, 0.2, 0.13), 2, 0.01)
 
     def best(noise, start=None):
         return best_latent(gram, basis, noise, y, Laplace(), 20, start, 1e-9)
@@ -254,11 +256,8 @@ def test_a_step_of_the_mean_alone_ends_a_search_with_two_targets():
 
 def test_a_search_with_two_targets_does_not_creep_along_small_shares_of_newtons_steps():
     """It went to the first place that gained anything, and after fifty steps it was three nats below the best bound."""
-    rng = torch.Generator().manual_seed(2)
     clumps = ((0.0, 5), (1.0, 4), (1.5, 6))
-    x = torch.cat([centre + 1e-2 * torch.randn(n, 1, generator=rng, dtype=torch.float64) for centre, n in clumps])
-    gram, basis = kernels.Matern(2.5, 1.2, 0.39).bind(1).block(x, x), torch.cat([torch.ones_like(x), x], 1)
-    y, noises = torch.randn(15, 2, generator=rng, dtype=torch.float64), torch.full((15,), 1e-4).double()
+    gram, basis, noises, y = clumped(2, clumps, kernels.Matern(2.5, 1.2, 0.39), 2, 1e-4)
     found = best_latent(gram, basis, noises, y, Laplace(), 20, None, 1e-9)
     near = best_latent(gram, basis, 3 * noises, y, Laplace(), 20, None, 1e-9)
     warm = best_latent(gram, basis, noises, y, Laplace(), 20, near.sites(gram, basis, near.fit.bend), 1e-9)
@@ -269,11 +268,8 @@ def test_a_search_with_two_targets_does_not_creep_along_small_shares_of_newtons_
 
 def test_a_search_goes_on_for_the_weights_that_are_kept_and_says_what_is_missed():
     """After a hundred steps it was three nats below the best bound, without a word."""
-    rng = torch.Generator().manual_seed(1)
     clumps = ((0.0, 4), (1.0, 4), (1.5, 4))
-    x = torch.cat([centre + 1e-2 * torch.randn(n, 1, generator=rng, dtype=torch.float64) for centre, n in clumps])
-    gram, basis = kernels.Matern(2.5, 0.5, 0.4).bind(1).block(x, x), torch.cat([torch.ones_like(x), x], 1)
-    y, noises = torch.randn(12, 1, generator=rng, dtype=torch.float64), torch.full((12,), 1e-4).double()
+    gram, basis, noises, y = clumped(1, clumps, kernels.Matern(2.5, 0.5, 0.4), 1, 1e-4)
     given = gram, basis, noises, y, Laplace(), 20, None, 1e-9
     short, kept, whole_way = (best_latent(*given, most) for most in (STEPS, LAST_STEPS, 2000))
     assert kept.value == pytest.approx(whole_way.value, abs=1e-5)

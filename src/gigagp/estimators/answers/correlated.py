@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.predictor import LeaveOneOut, Predictor, UncertaintyParts
-from gigagp.inference.contract.posterior import Posterior, VarianceMethod
+from gigagp.inference.contract.posterior import Posterior
 from gigagp.model.scaling import Scaling, centre_and_spread
 from gigagp.settings.random import RandomState
 from gigagp.tables import intake
@@ -119,39 +119,14 @@ class CorrelatedPredictor:
         """The likelihood of the targets."""
         return self.rows.likelihood
 
-    def predict(
-        self,
-        X: np.ndarray,
-        return_std: bool = False,
-        return_cov: bool = False,
-        *,
-        include_noise: bool = False,
-        variance: VarianceMethod = "auto",
-        return_parts: bool = False,
-        exposure: Any = None,
-    ) -> Any:
+    def predict(self, X: np.ndarray, return_std: bool = False, return_cov: bool = False, **options: Any) -> Any:
         """Return means (m, k), with deviations (m, k), or with covariances (m, k, m, k) across outputs."""
-        found = self.rows.predict(
-            self.stacking.points(X),
-            return_std,
-            return_cov,
-            include_noise=include_noise,
-            variance=variance,
-            return_parts=return_parts,
-            exposure=exposure,
-        )
+        found = self.rows.predict(self.stacking.points(X), return_std, return_cov, **options)
         return self._by_output(found, return_cov)
 
-    def predict_latent(
-        self,
-        X: np.ndarray,
-        return_std: bool = False,
-        return_cov: bool = False,
-        *,
-        variance: VarianceMethod = "auto",
-    ) -> Any:
+    def predict_latent(self, X: np.ndarray, return_std: bool = False, return_cov: bool = False, **options: Any) -> Any:
         """Return the same of the latent function, which noise is added to."""
-        found = self.rows.predict_latent(self.stacking.points(X), return_std, return_cov, variance=variance)
+        found = self.rows.predict_latent(self.stacking.points(X), return_std, return_cov, **options)
         return self._by_output(found, return_cov)
 
     def _by_output(self, found: Any, return_cov: bool) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from gigagp.estimators.choices.candidates import parts_of
+from gigagp.kernels.composite import summands
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import Model
 from gigagp.optimization import History
@@ -56,7 +56,7 @@ def step_seconds(n_rows: int, model: Model) -> float:
     slopes = sum(
         sum(one.numel() for one in part.parameters().values())
         * (1 if isinstance(part, StationaryKernel) else _DIFFERENTIATED)
-        for part in parts_of(model.kernel)
+        for part in summands(model.kernel)
     )
     entries = (_ENTRY_SECONDS + _SLOPE_SECONDS * slopes) * n_rows**2
     return _STEP_SECONDS + entries + _CUBE_SECONDS * n_rows**3

@@ -13,7 +13,8 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.inference import Inference
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic, Sum
+from gigagp.kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic
+from gigagp.kernels.composite import summands
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import Model
@@ -82,7 +83,7 @@ def candidate_kernels(
     follows the first part of a sum, the noise of some rows, is part of every kernel. A period is looked for in the
     spectrum of the targets y (n,).
     """
-    base, *noise = default.parts if isinstance(default, Sum) else (default,)
+    base, *noise = summands(default)
     d, groups = X.shape[1], base.groups if isinstance(base, Leaf) else None
     root = math.sqrt(d if groups is None else 1 + max(groups))
     (long, short), (most, least) = [root * scale for scale in _SCALES], _SHARES
@@ -116,8 +117,8 @@ def start_from(known: Model, candidate: Model, target_variance: float) -> Model:
     that the default kernel finds irrelevant may matter on a short scale, which it has taken for noise. So they have at
     least the variance of the noise.
     """
-    base, *noise = parts_of(known.kernel)
-    own = parts_of(candidate.kernel)
+    base, *noise = summands(known.kernel)
+    own = summands(candidate.kernel)
     first, *others = own[: len(own) - len(noise)]
     values, level = base.parameters(), float(known.noise_level)
     scale = _RQ_LENGTH if isinstance(first, RationalQuadratic) else 1.0
@@ -134,11 +135,6 @@ def start_from(known: Model, candidate: Model, target_variance: float) -> Model:
         return found
     start = max(float(known.noise_variance), _START_NOISE * target_variance)
     return replace(found, noise_variance=torch.full_like(known.noise_variance, start))
-
-
-def parts_of(kernel: Kernel) -> tuple[Kernel, ...]:
-    """Return the terms of a sum, or the kernel alone."""
-    return kernel.parts if isinstance(kernel, Sum) else (kernel,)
 
 
 def strongest_period(x: torch.Tensor, y: torch.Tensor) -> float | None:

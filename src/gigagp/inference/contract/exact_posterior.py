@@ -18,7 +18,7 @@ from gigagp.inference.contract.rows_posterior import ROWS, PathwiseUpdate, Solve
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import Trend, estimate_trend
-from gigagp.kernels import Sum
+from gigagp.kernels.composite import summands
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
@@ -194,8 +194,7 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
 
     def moments_of_part(self, X: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return mean (m, t), explained basis (m, p) and variance (m,) of one part of a sum, without the mean's own."""
-        kernel = self.model.kernel
-        part = kernel.parts[number] if isinstance(kernel, Sum) else kernel
+        part = summands(self.model.kernel)[number]
         cross = cross_covariance(part, X, self.X, budget=self.budget)
         explained = torch.linalg.solve_triangular(self.factor, cross.T, upper=False).square().sum(0)
         variance = (part.diagonal(X) - explained).clamp_min(0)

@@ -18,7 +18,7 @@ from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.markov.filtering import FilteredTable
 from gigagp.inference.markov.states import States
-from gigagp.kernels import Sum
+from gigagp.kernels.composite import summands
 from gigagp.kernels.periodic import Periodic
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
@@ -175,8 +175,7 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
 
     def moments_of_part(self, X: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return mean (m, t), explained basis (m, p) and variance (m,) of one part of a sum, without the mean's own."""
-        kernel, solved = self.model.kernel, self._solved
-        parts = kernel.parts if isinstance(kernel, Sum) else (kernel,)
+        parts, solved = summands(self.model.kernel), self._solved
         sizes = [sum(one.size for one in part.state_space()) for part in parts]
         is_own = torch.repeat_interleave(torch.arange(len(parts)) == number, torch.tensor(sizes)).double()
 
