@@ -24,6 +24,7 @@ from gigagp.estimators.answers.target_posterior import TargetPosterior
 from gigagp.estimators.arguments import Arguments
 from gigagp.estimators.base import GaussianProcess
 from gigagp.estimators.choices.kernel_choice import KernelRule
+from gigagp.estimators.choices.varying_noise import NoiseRule
 from gigagp.estimators.correlated_fit import stacked
 from gigagp.estimators.description import describe
 from gigagp.estimators.fitting import Fitted, checkpoints_of, fit_outputs, fit_rows, fit_source, plan_rows
@@ -168,6 +169,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         noise variance for each; ``y`` may be NaN where a target was not observed.
         ``"auto"``: independent for up to 50 targets and 20,000 rows times targets, and shared beyond and in
         `fit_table`.
+    noise : {"constant", "varying", "scaled", "auto"}, default "constant"
+        Whether Gaussian noise has one variance, or one that depends on the inputs (`kernels.LocalVariance`) and is
+        learned in a second fit. ``"varying"``: of the noise alone. ``"scaled"``: the function and its noise have the
+        same scale, which differs from place to place, as heights in mountains and in plains. ``"auto"`` learns both
+        where squared errors of left-out rows differ between places, and keeps the better one where it predicts
+        left-out rows better than constant noise. One kernel is chosen then, and none averaged.
 
     Attributes
     ----------
@@ -247,6 +254,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         encode: Encode = "strict",
         distributed: bool = False,
         outputs: OutputsChoice = "auto",
+        noise: NoiseRule = "constant",
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -266,6 +274,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         self.encode = encode
         self.distributed = distributed
         self.outputs = outputs
+        self.noise = noise
 
     # ------------------------------------------------------------------ fitting
 

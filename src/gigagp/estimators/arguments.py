@@ -89,6 +89,7 @@ class Arguments:
             ("inference", "auto", estimator.inference == "auto"),
             ("likelihood", "gaussian", isinstance(self.likelihood, Gaussian)),
             ("target_transform", "none", estimator.target_transform == "none"),
+            ("noise", "constant", estimator.noise == "constant"),
         ):
             if not is_met:
                 msg = f'plan of GPRegressor needs {name}="{needed}"; got {getattr(estimator, name)!r}.'
@@ -96,8 +97,11 @@ class Arguments:
 
     @property
     def suits_states(self) -> bool:
-        """Whether ``inference="auto"`` may use states: no rule chooses the kernel, and rows are float64 on the CPU."""
-        given = not isinstance(self.estimator.kernel, str)
+        """Whether ``inference="auto"`` may use states: no rule chooses the kernel, and rows are float64 on the CPU.
+
+        A scale that depends on the time has no states.
+        """
+        given = not isinstance(self.estimator.kernel, str) and self.estimator.noise in ("constant", "varying")
         return given and self.estimator.dtype == "float64" and self.device.type == "cpu"
 
     def check_for(self, inference: Inference, *, streams: bool = False) -> None:
@@ -106,6 +110,7 @@ class Arguments:
         inference.check_precision(estimator.dtype, asked=estimator.inference != "auto")
         inference.check_device(self.device, asked=estimator.device != "auto")
         self.check_rule(inference, streams=streams)
+        self.check_noise(inference, streams=streams)
         refuse_white(estimator.kernel, likelihood)
         if not likelihood.adds_noise and type(self.mean).offset is not Mean.offset:
             raise InvalidInputError(
@@ -159,6 +164,33 @@ class Arguments:
                 f"{start} mixes posteriors of the same rows; got {inference!r}. Use inference.Exact() or Vecchia(), or "
                 'inference="auto", or kernel="auto".'
             )
+
+    def check_noise(self, inference: Inference, *, streams: bool = False, has_checkpoint: bool = False) -> None:
+        """Refuse noise that depends on the inputs where it cannot be learned."""
+        estimator = self.estimator
+        if estimator.noise == "constant":
+            return
+        got = None
+        if streams:
+            got = "fit_table, which holds no rows (use fit)"
+        elif not isinstance(self.likelihood, Gaussian):
+            got = f"the {self.likelihood.name} likelihood"
+        elif self.optimizer is None:
+            got = "optimizer=None, which learns nothing"
+        elif np.ndim(estimator.noise_variance):
+            got = "the known noise variance of each row"
+        elif isinstance(estimator.kernel, Kernel) and has_white_term(estimator.kernel):
+            got = f"a White term in the kernel, which is all the noise there is; got {estimator.kernel!r}"
+        elif has_checkpoint:
+            got = "a checkpoint, since it takes two fits"
+        elif current_run().processes is not None:
+            got = "distributed=True"
+        elif not isinstance(inference, Exact | Iterative | Vecchia | Automatic | Markov):
+            got = f'{inference.label}; use inference.Exact, Markov, Vecchia, Iterative or "auto"'
+        elif isinstance(inference, Markov) and estimator.noise == "scaled":
+            got = f"{inference.label}, whose functions have the same scale at all times"
+        if got is not None:
+            raise InvalidInputError(f'noise of GPRegressor is {estimator.noise!r}, but must be "constant" with {got}.')
 
     def check_transform(self, n_targets: int = 1, *, streams: bool = False) -> None:
         """Refuse a target transform together with arguments that have no meaning after it."""

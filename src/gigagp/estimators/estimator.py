@@ -37,6 +37,7 @@ class Estimator(Protocol):
     encode: Any
     distributed: bool
     outputs: Any
+    noise: Any
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name."""

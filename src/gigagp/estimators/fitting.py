@@ -38,7 +38,7 @@ from gigagp.estimators.arguments import (
     with_likelihood,
 )
 from gigagp.estimators.checkpoint import open_checkpoint
-from gigagp.estimators.choices import kernel_rules, likelihood_choice
+from gigagp.estimators.choices import kernel_rules, likelihood_choice, varying_noise
 from gigagp.estimators.choices.kernel_choice import KernelChoice, KernelRule
 from gigagp.estimators.choices.transform_learning import learn_transform
 from gigagp.estimators.estimator import Estimator
@@ -129,6 +129,7 @@ def fit_rows(
         has_offset=problem.beside.offset is not None,
     )
     arguments.check_for(inference)
+    arguments.check_noise(inference, has_checkpoint=checkpoint is not None)
     inference.check_held()
     if validation is not None:
         _refuse_validation(arguments.optimizer, likelihood)
@@ -329,7 +330,7 @@ class _Held(_Job):
         averages, choice, least_noise, rule = False, None, 0.0, arguments.rule_for(inference)
         optimizer = arguments.optimizer
         if rule is not None:
-            may_average = not arguments.likelihood.is_scale_mixture
+            may_average = not arguments.likelihood.is_scale_mixture and estimator.noise == "constant"
             averages = may_average and kernel_rules.averages(rule, inference, table, self.checkpoint)
             if averages:
                 kernel_rules.require_average(table, self.checkpoint)
@@ -370,7 +371,34 @@ class _Held(_Job):
             posterior = student_fit.end(arguments, objective, posterior, generator)
         history, least = fitted.history, begun.least_noise
         posterior, note = _supported(arguments, objective, posterior, begun.model, history, least)
-        return fitted._replace(posterior=posterior, note="; ".join(filter(None, (self.note, note))))
+        fitted = fitted._replace(posterior=posterior, note="; ".join(filter(None, (self.note, note))))
+        return fitted if arguments.estimator.noise == "constant" else self._with_varying_noise(begun, fitted)
+
+    def _with_varying_noise(self, begun: _Begun, fitted: Fitted) -> Fitted:
+        """Return the fit with noise that depends on the inputs, where the rule asks for it or the rows show it."""
+        arguments, objective, optimizer = self.arguments, begun.objective, begun.optimizer
+        if fitted.history.interrupted:
+            return fitted._replace(note="constant noise: the fit ended before noise that varies could be learned")
+        if isinstance(optimizer, Auto):
+            optimizer = replace(optimizer, rougher_starts=False)
+
+        def learn(start: Model) -> tuple[Posterior, History]:
+            trace = Trace(History(), begun.trace.meter, begun.trace.validate)
+            found = learn_posterior(objective, start, optimizer, trace, begun.generator, arguments.deadline)
+            return found, trace.history
+
+        posterior, history, note = varying_noise.refined(
+            arguments.estimator.noise,
+            self.inference,
+            objective.table,
+            begun.scaling.units(),
+            fitted,
+            learn,
+            begun.generator,
+        )
+        if posterior is fitted.posterior:
+            return fitted._replace(note=note)
+        return Fitted(posterior, begun.scaling, history, *self._ran(objective), begun.transform, begun.choice, note)
 
     def _averaged(self, begun: _Begun) -> Fitted:
         """Learn every kernel, and return the mixture of their posteriors."""
@@ -395,7 +423,7 @@ class _Held(_Job):
 
 def _rule_to_pick(arguments: Arguments, inference: Inference, n_rows: int) -> KernelRule | None:
     """Return the rule that picks one kernel where none are averaged: none by default for few rows."""
-    few = n_rows <= kernel_rules.AVERAGED_ROWS
+    few = n_rows <= kernel_rules.AVERAGED_ROWS and arguments.estimator.noise == "constant"
     return None if arguments.estimator.kernel is None and few else arguments.rule_for(inference)
 
 

@@ -15,6 +15,7 @@ from gigagp.kernels.composite import Product, Sum
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear, White
 from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.local_variance import LocalVariance
 from gigagp.kernels.outputs import Outputs
 from gigagp.kernels.periodic import Cosine, Periodic
 from gigagp.kernels.radial import RBF, Matern, RationalQuadratic
@@ -36,6 +37,7 @@ __all__ = [
     "Kernel",
     "Leaf",
     "Linear",
+    "LocalVariance",
     "Matern",
     "Oscillator",
     "Outputs",

@@ -181,6 +181,8 @@ class Product(Composite):
         return tuple(tuple(itertools.chain.from_iterable(choice)) for choice in choices)
 
     def state_space(self) -> tuple[Component, ...]:
+        if not self.correlated_terms():  # noise is no function of time, whatever multiplies it
+            return ()
         return product_of([part.state_space() for part in self._parts])
 
     def _units_of_parts(self, units: Units) -> Iterator[tuple[Kernel, Units]]:

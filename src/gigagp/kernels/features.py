@@ -18,14 +18,15 @@ from gigagp.kernels.base import Kernel
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear
 from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.local_variance import LocalVariance
 from gigagp.kernels.outputs import Outputs
 
 #: Kernels of finitely many functions, which are the columns of ``scale``.
-_FINITE = (Linear, Outputs)
+_FINITE = (Linear, LocalVariance, Outputs)
 
 
 def _is_exact(term: tuple[Leaf, ...]) -> bool:
-    """Whether a term has finitely many features: constants, times at most one linear kernel or one of outputs."""
+    """Whether a term has finitely many features: constants, times at most one kernel of finitely many functions."""
     others = [leaf for leaf in term if not isinstance(leaf, Constant)]
     return not others or (len(others) == 1 and isinstance(others[0], _FINITE))
 

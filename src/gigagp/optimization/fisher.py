@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from gigagp.kernels import Kernel, Sum
+from gigagp.kernels import Kernel, LocalVariance, Product, Sum
 from gigagp.kernels.distances import common_offset, squared_differences
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import NOISE, Model
@@ -29,7 +29,38 @@ def derivative_products(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) 
         }
     if isinstance(kernel, StationaryKernel) and kernel.has_closed_form():
         return _stationary(kernel, X, vectors)
+    if isinstance(kernel, Product):
+        for index, part in enumerate(kernel.parts):
+            if isinstance(part, LocalVariance):
+                return _with_local_variance(kernel, index, part, X, vectors)
     return _by_differentiation(kernel, X, vectors)
+
+
+def _with_local_variance(
+    kernel: Product, index: int, local: LocalVariance, X: torch.Tensor, vectors: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Return the products of ``s(x) s(z)`` times the other parts, whose own products are computed as without it."""
+    indices = [number for number in range(len(kernel.parts)) if number != index]
+    rest: Kernel = Product(*(kernel.parts[number] for number in indices))
+    if len(indices) == 1:
+        rest = kernel.parts[indices[0]]
+    scale, weights = local.scale(X), local.weights(X)
+    products = {}
+    for name, value in derivative_products(rest, X, scale * vectors).items():
+        first, _, others = name.partition(".")
+        own = f"{indices[0]}.{name}" if len(indices) == 1 else f"{indices[int(first)]}.{others}"
+        products[own] = scale * value
+    # d log s_i / d log v_j = w_ij / 2, so that one product of the other parts covers all points.
+    (n, m), s = weights.shape, vectors.shape[1]
+    columns = torch.cat([vectors, (weights[:, :, None] * vectors[:, None, :]).reshape(n, m * s)], 1) * scale
+    whole = rest.white(X)[:, None] * columns
+    if rest.correlated_terms():
+        whole = whole + rest.block(X, X) @ columns
+    plain, weighted = (scale * whole).split([s, m * s], 1)
+    by_log = weights[:, :, None] * plain[:, None, :] + weighted.reshape(n, m, s)
+    variance = local.value("variance", X)
+    products[f"{index}.variance"] = 0.5 * by_log.movedim(1, 0) / variance[:, None, None]
+    return products
 
 
 def _stationary(kernel: StationaryKernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:

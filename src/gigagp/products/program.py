@@ -17,7 +17,18 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.kernels import Constant, Kernel, Linear, Outputs, Periodic, Product, StationaryKernel, Sum, White
+from gigagp.kernels import (
+    Constant,
+    Kernel,
+    Linear,
+    LocalVariance,
+    Outputs,
+    Periodic,
+    Product,
+    StationaryKernel,
+    Sum,
+    White,
+)
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.distances import ROUNDING_ERROR, common_offset
 from gigagp.kernels.fused import Profile
@@ -180,7 +191,7 @@ class Program:
         t = self.steps[step].a
         own = _derivatives(kernel, self.terms[t], sums[t])
         own = {name: self.factor * value for name, value in own.items()}
-        if not isinstance(kernel, Linear | Outputs):
+        if not isinstance(kernel, Linear | LocalVariance | Outputs):
             own["variance"] = _by_variance(kernel, share)
         return {f"{prefix}{name}": value.to(torch.float64) for name, value in own.items()}, share
 
@@ -197,7 +208,7 @@ def supports(kernel: Kernel) -> bool:
         return kernel.fused_profile() is not None
     if type(kernel) is Outputs:
         return kernel.n_outputs <= _MOST_OUTPUTS
-    return type(kernel) in (Periodic, Linear, Constant, White)
+    return type(kernel) in (Periodic, Linear, LocalVariance, Constant, White)
 
 
 def compile_kernel(kernel: Kernel, X: Tensor, Z: Tensor, *, derivatives: bool = False) -> Program:
@@ -255,6 +266,8 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
         return Term(Profile.DOT, left, left if Z is X else right, left.shape[1]), 1.0
     if isinstance(kernel, Outputs):
         return _outputs_term(kernel, left, right, derivatives), 1.0
+    if isinstance(kernel, LocalVariance):
+        return _local_term(kernel, left, right, derivatives), 1.0
     factor = float(kernel.value("variance"))
     if isinstance(kernel, Periodic):
         return _periodic_term(kernel, left, right, derivatives), factor
@@ -291,6 +304,21 @@ def _outputs_term(kernel: Outputs, left: Tensor, right: Tensor, derivatives: boo
     return Term(Profile.DOT, e, f, inputs)
 
 
+def _local_term(kernel: LocalVariance, left: Tensor, right: Tensor, derivatives: bool) -> Term:
+    """Return the product of the standard deviations of two points.
+
+    The derivative by the variance at a place needs the sums of the products times its weight at either point.
+    """
+    e, f = (kernel.scale(points) for points in (left, right))
+    if derivatives:
+        of_left, of_right = kernel.weights(left), kernel.weights(right)
+        e, f = (
+            torch.cat([e, e * of_left, e.expand(of_left.shape)], 1),
+            torch.cat([f, f.expand(of_right.shape), f * of_right], 1),
+        )
+    return Term(Profile.DOT, e, f, 1)
+
+
 def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: bool) -> Term:
     """Return an RBF on circles, whose squared distances are ``p = sum_k (1 - cos(a_k - b_k)) / lengthscale_k^2``.
 
@@ -322,6 +350,8 @@ def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
             covariance = kernel.replace(values).covariance()
             slopes = torch.autograd.grad(covariance, list(values.values()), more.view_as(covariance).to(covariance))
         return dict(zip(values, slopes, strict=True))
+    if isinstance(kernel, LocalVariance):
+        return {"variance": 0.5 * more.view(2, -1).sum(0) / kernel.value("variance").detach()}
     lengthscale = kernel.value("lengthscale").detach()
     found = {}
     if isinstance(kernel, Periodic):

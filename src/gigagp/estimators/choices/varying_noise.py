@@ -1,0 +1,197 @@
+"""Variances that depend on the inputs: ``noise="varying"``, ``"scaled"``, and ``"auto"``, which takes what rows show.
+
+A fit with one noise variance comes first. The squared errors of its left-out rows, over what the fit expects of them,
+say where there is more noise and where less (Kersting et al. 2007 alternate such fits). They give the start of
+`gigagp.kernels.LocalVariance`, whose variances are then learned by the likelihood together with everything else. Either
+they are of the noise alone (``"varying"``), or the function and the noise have the same local scale (``"scaled"``), as
+heights in mountains and in plains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.estimators.choices.trials import FAILURES, Trial, decide, normal_crps
+from gigagp.inference import Inference
+from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.kernels import LocalVariance, White
+from gigagp.kernels.units import Units
+from gigagp.model.model import Model
+from gigagp.optimization import History
+
+#: Argument of the estimators.
+NoiseRule = Literal["constant", "varying", "scaled", "auto"]
+#: Rows for each point with a variance of its own, and the fewest and most points.
+_ROWS_EACH, _FEWEST, _MOST = 10, 4, 40
+#: Inputs up to which noise is looked for in cells of all of them, and the most that noise depends on otherwise.
+_FEW_INPUTS = 3
+#: Cells of an input in which squared errors are compared, rows in each, and the probability of a find by chance.
+_CELLS, _ROWS_OF_CELL, _CHANCE = 10, 10, 0.01
+#: Rows from which points are found, and the share of the noise that stays the same everywhere at the start.
+_CLUSTERED, _SAME = 20_000, 0.1
+#: Factors between the smallest and the largest start of a variance, and the overall one.
+_RANGE = 20.0
+
+#: A model that is learned, and how.
+Learn = Callable[[Model], tuple[Posterior, History]]
+
+
+class Fit(Protocol):
+    """A fit with one noise variance."""
+
+    @property
+    def posterior(self) -> Posterior: ...
+    @property
+    def history(self) -> History: ...
+
+
+def refined(
+    rule: NoiseRule,
+    inference: Inference,
+    table: TrainingTable,
+    units: Units,
+    fitted: Fit,
+    learn: Learn,
+    generator: torch.Generator,
+) -> tuple[Posterior, History, str]:
+    """Return the posterior with noise that varies, if the rule asks for it or the rows show it, and a note on that.
+
+    ``learn`` returns the posterior of what is learned from a start. Under ``"auto"`` the left-out rows must show that
+    their errors differ between places, and must be predicted better, by log density and CRPS.
+    """
+    plain = _scored(table, fitted.posterior, fitted.history, generator)
+    if plain is None:
+        return fitted.posterior, fitted.history, "constant: this fit has no left-out rows to compare"
+    X = table.X.double().cpu()
+    columns, chance = _columns(X, plain.ratios)
+    if rule == "auto" and chance > _CHANCE:
+        return fitted.posterior, fitted.history, "constant, auto: squared errors of left-out rows are alike everywhere"
+    starts = _starts(fitted.posterior.model, units, X, plain.ratios, columns)
+    tried: list[_Scored] = []
+    words = []
+    for name in ("varying", "scaled") if rule == "auto" else (rule,):
+        try:
+            inference.check_model(starts[name])
+            one = _scored(table, *learn(starts[name]), generator)
+        except (InvalidInputError, *FAILURES):
+            one = None
+        if one is None:
+            words.append(f"{name} could not be learned")
+            continue
+        gain = one.gain(plain)
+        tried.append(one)
+        words.append(f"{name} gains {gain.value:+.1f} nats, left out {gain.left_out:+.1f} ({gain.standard_error:.1f})")
+    best = tried[0] if tried else plain
+    if rule == "auto":
+        best = decide(plain, tried, lambda one: one.objection(plain), lambda one: one.gain(plain).least)
+    return best.posterior, best.history, ", ".join(words)
+
+
+@dataclass(frozen=True)
+class _Scored(Trial):
+    """A fit, and its scores of left-out rows."""
+
+    ratios: Tensor  # squared errors over what the fit expects of them, (n,)
+    posterior: Posterior
+    history: History
+
+    def objection(self, plain: _Scored) -> str | None:
+        """Return why this fit is not taken in place of the plain one, or None."""
+        return self.doubt(plain) or ("left-out rows are predicted worse" if self.predicts_worse(plain) else None)
+
+
+def _scored(table: TrainingTable, posterior: Posterior, history: History, generator: torch.Generator) -> _Scored | None:
+    """Return a fit with the scores of its left-out rows; None if it has none of all rows."""
+    try:
+        left_out = posterior.left_out()
+    except InvalidInputError:
+        return None
+    if left_out is None or len(left_out.mean) != table.n_rows:
+        return None
+    errors, variance = table.Y.double().cpu() - left_out.mean.cpu(), left_out.variance.cpu()
+    value = float(posterior.log_marginal_likelihood(generator.clone_state()).value)
+    ratios, crps = errors.square().mean(1) / variance, normal_crps(errors, variance)
+    return _Scored(value, left_out.log_density.cpu().sum(1), ratios, posterior, history, crps=crps)
+
+
+def _columns(X: Tensor, ratios: Tensor) -> tuple[list[int], float]:
+    """Return the columns that noise may depend on, and how probable such differences are by chance.
+
+    The logarithms of squared errors are compared between cells (analysis of variance). Of few inputs, cells are
+    clusters of rows, and noise depends on all inputs. Of more, they are quantiles of each, and it depends on those
+    whose cells differ most.
+    """
+    logs = ratios.clamp_min(torch.finfo(torch.float64).tiny).log()
+    n, d = X.shape
+    count = min(_CELLS, n // _ROWS_OF_CELL)
+    varying = [column for column in range(d) if bool((X[:, column] != X[0, column]).any())]
+    if count < 2 or not varying:
+        return varying[:_FEW_INPUTS] or [0], 1.0
+    if len(varying) <= _FEW_INPUTS:
+        points = _points(X[:, varying], count)
+        return varying, _chance(logs, torch.cdist(X[:, varying], points).argmin(1))
+    edges = torch.linspace(0, 1, count + 1, dtype=torch.float64)[1:-1]
+    found = []
+    for column in varying:
+        values = X[:, column].contiguous()
+        found.append((_chance(logs, torch.bucketize(values, values.quantile(edges))), column))
+    found.sort()
+    limit = _CHANCE / len(varying)
+    chosen = [column for chance, column in found[:_FEW_INPUTS] if chance <= limit] or [found[0][1]]
+    return sorted(chosen), min(1.0, found[0][0] * len(varying))
+
+
+def _chance(values: Tensor, cells: Tensor) -> float:
+    """Return the probability that means of equal values differ as much as those of these cells (F test)."""
+    from scipy.special import fdtrc
+
+    _, cells, counts = cells.unique(return_inverse=True, return_counts=True)
+    k, n = len(counts), len(values)
+    if k < 2 or n <= k:
+        return 1.0
+    means = torch.zeros(k, dtype=torch.float64).index_add(0, cells, values) / counts
+    within = float((values - means[cells]).square().sum()) / (n - k)
+    between = float((counts * (means - values.mean()).square()).sum()) / (k - 1)
+    return float(fdtrc(k - 1, n - k, between / within)) if within > 0 else 1.0
+
+
+def _points(X: Tensor, count: int) -> Tensor:
+    """Return points (count or fewer, d) spread like the rows."""
+    from sklearn.cluster import KMeans
+
+    step = max(1, len(X) // _CLUSTERED)
+    rows = X[::step]
+    distinct = len(rows.unique(dim=0))
+    found = KMeans(min(count, distinct), n_init=1, random_state=0).fit(rows.numpy()).cluster_centers_
+    return torch.from_numpy(found)
+
+
+def _starts(model: Model, units: Units, X: Tensor, ratios: Tensor, columns: list[int]) -> dict[str, Model]:
+    """Return the models that are learned, from left-out errors; all in units of the standardized problem."""
+    count = max(_FEWEST, min(_MOST, len(X) // _ROWS_EACH))
+    points = _points(X[:, columns], count)
+    far = torch.cdist(points, points) + torch.diag(torch.full((len(points),), torch.inf, dtype=torch.float64))
+    width = float(far.min(1).values.mean()) if len(points) > 1 else 1.0
+    own = units.scale[columns]
+    local = LocalVariance(points * own + units.centre[columns], width * own, columns=columns).standardized(units)
+    # The logarithm of a squared normal number has the mean -1.27 (Kersting et al. 2007 smooth such logarithms).
+    logs = ratios.clamp_min(torch.finfo(torch.float64).tiny).log() + 1.27
+    weights = local.weights(X)
+    factors = ((weights.T @ logs) / weights.sum(0)).exp().clamp(1 / _RANGE, _RANGE)
+    noise, same = (1 - _SAME) * model.noise_variance, _SAME * model.noise_variance
+    white = White(fixed=True).bind(X.shape[1])
+    kernels = {
+        "varying": model.kernel + white * local.replace({"variance": noise * factors}),
+        "scaled": (model.kernel + White(float(noise)).bind(X.shape[1])) * local.replace({"variance": factors}),
+    }
+    return {
+        name: replace(model, kernel=kernel, noise_variance=same, given=kernel.given_parameters())
+        for name, kernel in kernels.items()
+    }

@@ -1,0 +1,143 @@
+"""A variance that differs from place to place: for noise, and for functions, that vary more here than there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.kernels.arguments import BoundsLike, ParameterLike
+from gigagp.kernels.leaf import Hyperparameter, Leaf
+from gigagp.kernels.units import Unit, Units
+from gigagp.settings.fields import shown
+from gigagp.settings.indexed_random import IndexedDraws
+
+
+class LocalVariance(Leaf):
+    """Covariance ``k(x, z) = sqrt(v(x) v(z))`` of one random number times a function of the inputs.
+
+    When to use: as a factor. ``RBF() + White(fixed=True) * LocalVariance(points, width)`` has noise whose variance
+    ``v(x)`` depends on the inputs (``GPRegressor(noise="varying")`` sets it up), and
+    ``RBF(fixed=["variance"]) * LocalVariance(points, width)`` a function whose variance does, such as heights in
+    mountains and in plains.
+
+    The logarithm of the variance is an average over points p_j of log variances that are learned, with weights that
+    fall with the distance: ``log v(x) = sum_j w_j(x) log v_j``, where ``w_j(x)`` is proportional to
+    ``exp(-|(x - p_j) / width|^2 / 2)`` and the weights sum to one. Far from all points, v is that of the nearest.
+
+    Parameters
+    ----------
+    points : array-like of shape (m, n_active)
+        Places with a variance of their own, in the units of the inputs.
+    width : float or array-like of shape (n_active,)
+        Distance over which the variance changes, in the units of the inputs; about the distance of neighbouring points.
+    variance : float or array-like of shape (m,), optional
+        Variance at each point. Default 1.
+    columns : sequence of int, optional
+        The input columns that the variance depends on; None for all.
+    fixed, bounds
+        As for `RBF`.
+
+    References
+    ----------
+    Lazaro-Gredilla and Titsias, Variational heteroscedastic Gaussian process regression, 2011, has the model in which
+    the logarithm of the noise is a process of its own.
+    """
+
+    shapes: ClassVar[dict[str, bool]] = {"variance": True}
+    units: ClassVar[dict[str, Unit]] = {"variance": "target"}
+    has_spectrum: ClassVar[bool] = True
+
+    variance = Hyperparameter("Variance at each point, (m,); None if not settled.")
+
+    def __init__(
+        self,
+        points: ParameterLike | Sequence[Sequence[float]],
+        width: ParameterLike,
+        variance: ParameterLike = None,
+        *,
+        columns: Sequence[int] | None = None,
+        fixed: Sequence[str] | bool = (),
+        bounds: BoundsLike = None,
+    ) -> None:
+        self._points = _numbers(points, "points")
+        if self._points.ndim != 2 or not len(self._points):
+            msg = f"points of LocalVariance must have shape (m, inputs), m >= 1; got {tuple(self._points.shape)}."
+            raise InvalidInputError(msg)
+        n_active = self._points.shape[1]
+        self._width = _numbers(width, "width")
+        if self._width.shape not in {(), (n_active,)} or not bool((self._width > 0).all()):
+            msg = f"width of LocalVariance must be a positive number, or {n_active} of them; got {shown(width)}."
+            raise InvalidInputError(msg)
+        super().__init__({"variance": variance}, columns=columns, fixed=fixed, bounds=bounds)
+        if self._columns is not None and len(self._columns) != n_active:
+            got = f"{len(self._columns)} columns and {n_active} coordinates"
+            raise InvalidInputError(f"points of LocalVariance must have a coordinate for each of columns; got {got}.")
+
+    @property
+    def points(self) -> Tensor:
+        """Places with a variance of their own, (m, n_active), in the units of the inputs."""
+        return self._points
+
+    @property
+    def width(self) -> Tensor:
+        """Distance over which the variance changes, () or (n_active,), in the units of the inputs."""
+        return self._width
+
+    def n_values(self, name: str, n_active: int) -> tuple[int, str]:
+        if n_active != self._points.shape[1]:
+            raise InvalidInputError(
+                f"points of LocalVariance must have a coordinate for each of {n_active} inputs; got "
+                f"{self._points.shape[1]}. Name the columns that they are of."
+            )
+        return len(self._points), "point"
+
+    def weights(self, X: Tensor) -> Tensor:
+        """Return the weight of each point's log variance at rows X (n, d); shape (n, m), rows sum to one."""
+        scaled, points = self.active(X) / self._width.to(X), (self._points / self._width).to(X)
+        return torch.softmax(-0.5 * (scaled[:, None] - points).square().sum(2), 1)
+
+    def scale(self, X: Tensor) -> Tensor:
+        """Return ``sqrt(v(x))`` of every row, shape (n, 1)."""
+        kernel = self.bind(X.shape[1])
+        return (0.5 * (kernel.weights(X) @ kernel.value("variance", X).log()[:, None])).exp()
+
+    def block(self, X: Tensor, Z: Tensor) -> Tensor:
+        return self.scale(X) * self.scale(Z).T
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        return self.scale(X)[:, 0].square()
+
+    def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
+        """Return nothing: the amplitude of every feature is `scale`."""
+        return {}
+
+    def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
+        return {}
+
+    def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        return self.scale(X), None
+
+    # Units and files: points stay in the units of the inputs, and rows return to them --------------------------------
+
+    def _weights_in(self, units: Units) -> Tensor:
+        return units.scale[self._active_columns(len(units.scale))]
+
+    def _origin_in(self, units: Units) -> Tensor:
+        return units.centre[self._active_columns(len(units.scale))]
+
+    def settings(self) -> dict[str, Any]:
+        return {"points": self._points.tolist(), "width": self._width.tolist(), **super().settings()}
+
+
+def _numbers(value: Any, name: str) -> Tensor:
+    try:
+        found = torch.as_tensor(value, dtype=torch.float64).clone()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"{name} of LocalVariance must be numbers; got {shown(value)}.") from error
+    if not bool(torch.isfinite(found).all()):
+        raise InvalidInputError(f"{name} of LocalVariance must be finite; got {shown(value)}.")
+    return found
