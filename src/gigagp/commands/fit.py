@@ -86,6 +86,13 @@ def fit(
             "heavy tails, learned with the model. Predictions are in the target's units."
         ),
     ] = "none",
+    noise: Annotated[
+        str,
+        typer.Option(
+            help="constant; varying: noise whose variance depends on the inputs; scaled: the function and its noise "
+            "have a scale that does; auto: what predicts left-out rows best."
+        ),
+    ] = "constant",
     functions: Annotated[
         int | None,
         typer.Option(help="Number of basis functions of --inference quadruply-stochastic.", show_default=False),
@@ -163,6 +170,7 @@ def fit(
         steps,
         truncation,
         target_transform,
+        noise,
         {
             "--grid-size": options.grid_nodes(grid_size),
             "--functions": functions,
@@ -274,6 +282,7 @@ class _Method:
     optimizer: Any
     likelihood: str
     target_transform: str
+    noise: str
 
     @property
     def of_classes(self) -> bool:
@@ -290,7 +299,8 @@ class _Method:
         found: dict[str, Any] = {"inference": self.inference, "optimizer": self.optimizer}
         if self.likelihood != "gaussian":
             found["likelihood"] = self.likelihood
-        return found if self.of_classes else {**found, "target_transform": self.target_transform}
+        of_numbers = {"target_transform": self.target_transform, "noise": self.noise}
+        return found if self.of_classes else {**found, **of_numbers}
 
 
 def _method(
@@ -300,6 +310,7 @@ def _method(
     steps: int | None,
     truncation: str | None,
     target_transform: str,
+    noise: str,
     of_some: dict[str, Any],
     has_exposure: bool,
 ) -> _Method:
@@ -312,12 +323,16 @@ def _method(
     if target_transform != "none" and likelihood != "gaussian":
         msg = f"--target-transform {target_transform} does not apply to --likelihood {likelihood}; leave one out."
         raise InvalidInputError(msg)
+    if noise not in options.NOISES:
+        raise InvalidInputError(f"--noise must be one of {', '.join(options.NOISES)}; got {noise!r}.")
+    if noise != "constant" and likelihood != "gaussian":
+        raise InvalidInputError(f"--noise {noise} does not apply to --likelihood {likelihood}; leave one out.")
     if inference == "auto" and (has_exposure or likelihood in options.OF_VECCHIA):
         inference = "vecchia"
     elif inference == "auto" and likelihood in options.OF_BOTH:
         inference = "quadruply-stochastic"
     chosen = options.choose_inference(inference, truncation, of_some)
-    return _Method(chosen, options.choose_optimizer(optimizer, steps, chosen), likelihood, target_transform)
+    return _Method(chosen, options.choose_optimizer(optimizer, steps, chosen), likelihood, target_transform, noise)
 
 
 def _may_stream(method: _Method, *, takes_some: bool) -> bool:
@@ -330,8 +345,9 @@ def _may_stream(method: _Method, *, takes_some: bool) -> bool:
             f"--rows, --noise-column and --predict-at do not apply to --inference {abilities.name}, which takes all "
             "rows of a table and learns one noise variance."
         )
-    # a transform and the choice of a likelihood are learned from rows that are held
-    return not takes_some and method.target_transform == "none" and method.likelihood != "auto"
+    # a transform, noise that varies and the choice of a likelihood are learned from rows that are held
+    plain = method.target_transform == "none" and method.noise == "constant" and method.likelihood != "auto"
+    return plain and not takes_some
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ LIKELIHOODS = ("gaussian", "student-t", "auto", *OF_BOTH, *OF_VECCHIA)
 WITH_LIMITS = ("censored", "weibull")
 #: Transforms of the target.
 TRANSFORMS = ("none", "log", "yeo-johnson", "spline", "auto")
+NOISES = ("constant", "varying", "scaled", "auto")
 #: Likelihoods of class labels.
 OF_CLASSES = ("logistic", "probit")
 
