@@ -174,7 +174,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         learned in a second fit. ``"varying"``: of the noise alone. ``"scaled"``: the function and its noise have the
         same scale, which differs from place to place, as heights in mountains and in plains. ``"auto"`` learns both
         where squared errors of left-out rows differ between places, and keeps the better one where it predicts
-        left-out rows better than constant noise. One kernel is chosen then, and none averaged.
+        left-out rows better than constant noise. Of kernels that are averaged, it goes on with the heaviest one.
 
     Attributes
     ----------

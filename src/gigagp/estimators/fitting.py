@@ -330,7 +330,7 @@ class _Held(_Job):
         averages, choice, least_noise, rule = False, None, 0.0, arguments.rule_for(inference)
         optimizer = arguments.optimizer
         if rule is not None:
-            may_average = not arguments.likelihood.is_scale_mixture and estimator.noise == "constant"
+            may_average = not arguments.likelihood.is_scale_mixture
             averages = may_average and kernel_rules.averages(rule, inference, table, self.checkpoint)
             if averages:
                 kernel_rules.require_average(table, self.checkpoint)
@@ -358,10 +358,13 @@ class _Held(_Job):
         )
 
     def learn(self, begun: _Begun) -> Fitted:
+        """Learn and compute the posterior, with noise that varies if that is asked for."""
+        fitted = self._averaged(begun) if begun.averages else self._of_one_kernel(begun)
+        return fitted if self.arguments.estimator.noise == "constant" else self._with_varying_noise(begun, fitted)
+
+    def _of_one_kernel(self, begun: _Begun) -> Fitted:
         """Learn and compute the posterior, with as much noise as the rows support."""
         arguments, objective, generator = self.arguments, begun.objective, begun.generator
-        if begun.averages:
-            return self._averaged(begun)
         if self.checkpoint is not None:
             log = open_checkpoint(self.checkpoint, arguments.estimator, arguments.optimizer, objective, begun.model)
             begun.trace.log = log
@@ -371,8 +374,7 @@ class _Held(_Job):
             posterior = student_fit.end(arguments, objective, posterior, generator)
         history, least = fitted.history, begun.least_noise
         posterior, note = _supported(arguments, objective, posterior, begun.model, history, least)
-        fitted = fitted._replace(posterior=posterior, note="; ".join(filter(None, (self.note, note))))
-        return fitted if arguments.estimator.noise == "constant" else self._with_varying_noise(begun, fitted)
+        return fitted._replace(posterior=posterior, note="; ".join(filter(None, (self.note, note))))
 
     def _with_varying_noise(self, begun: _Begun, fitted: Fitted) -> Fitted:
         """Return the fit with noise that depends on the inputs, where the rule asks for it or the rows show it."""
@@ -398,7 +400,8 @@ class _Held(_Job):
         )
         if posterior is fitted.posterior:
             return fitted._replace(note=note)
-        return Fitted(posterior, begun.scaling, history, *self._ran(objective), begun.transform, begun.choice, note)
+        choice = None if begun.averages else begun.choice  # one kernel is left of an average
+        return Fitted(posterior, begun.scaling, history, *self._ran(objective), begun.transform, choice, note)
 
     def _averaged(self, begun: _Begun) -> Fitted:
         """Learn every kernel, and return the mixture of their posteriors."""
@@ -423,7 +426,7 @@ class _Held(_Job):
 
 def _rule_to_pick(arguments: Arguments, inference: Inference, n_rows: int) -> KernelRule | None:
     """Return the rule that picks one kernel where none are averaged: none by default for few rows."""
-    few = n_rows <= kernel_rules.AVERAGED_ROWS and arguments.estimator.noise == "constant"
+    few = n_rows <= kernel_rules.AVERAGED_ROWS
     return None if arguments.estimator.kernel is None and few else arguments.rule_for(inference)
 
 
