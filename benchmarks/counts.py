@@ -1,0 +1,102 @@
+"""Counts over different efforts: whether intervals hold the rate, and what leaving the effort out costs.
+
+    python benchmarks/counts.py --json benchmarks/results/counts.json
+
+Five made fields of two inputs with 400 rows each, whose efforts vary a hundredfold (log-uniform), several draws of
+each. Counts are Poisson, or negative binomial with a dispersion of 0.5. Each is fitted as Poisson and as negative
+binomial with ``exposure=``, and as Poisson without it. "rate" is the share of 500 new places whose true rate lies in
+its 95 % interval; "counts" that of new counts with efforts of their own in theirs; "nll" is the mean of minus the log
+probability of these counts. Intervals of counts are of whole numbers and hold a little more than 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from checkout import commit
+
+from gigagp import GPRegressor
+
+FIELDS = {
+    "waves": lambda X: 0.5 + np.sin(3 * X[:, 0]) + np.cos(2 * X[:, 1]),
+    "slope": lambda X: 1.5 * X[:, 0] - X[:, 1],
+    "bump": lambda X: 3 * np.exp(-4 * ((X - 0.3) ** 2).sum(1)),
+    "ridge": lambda X: 2 - 4 * np.abs(X[:, 0] - X[:, 1]),
+    "rare": lambda X: -2 + np.sin(4 * X[:, 0]) * X[:, 1],
+}
+DISPERSION, ROWS, NEW = 0.5, 400, 500
+FITS = {
+    "poisson": {"likelihood": "poisson", "exposure": True},
+    "negative binomial": {"likelihood": "negative-binomial", "exposure": True},
+    "poisson without exposure": {"likelihood": "poisson", "exposure": False},
+}
+
+
+def drawn(field: str, kind: str, n: int, draw: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Return places, efforts, true rates and counts."""
+    X = draw.uniform(-1, 1, (n, 2))
+    effort, rate = 10 ** draw.uniform(-1, 1, n), np.exp(FIELDS[field](X))
+    mean = rate * effort
+    shape = 1 / DISPERSION
+    counts = draw.poisson(mean) if kind == "poisson" else draw.negative_binomial(shape, shape / (shape + mean))
+    return X, effort, rate, counts.astype(float)
+
+
+def case(field: str, kind: str, seed: int) -> dict[str, dict[str, float]]:
+    """Return the scores of each fit to one draw."""
+    draw = np.random.default_rng([seed, list(FIELDS).index(field), kind == "poisson"])
+    X, effort, _, counts = drawn(field, kind, ROWS, draw)
+    new, new_effort, rate, new_counts = drawn(field, kind, NEW, draw)
+    found = {}
+    for name, settings in FITS.items():
+        began = time.process_time()
+        given = {"exposure": effort} if settings["exposure"] else {}
+        told = {"exposure": new_effort} if settings["exposure"] else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gp = GPRegressor(likelihood=settings["likelihood"]).fit(X, counts, **given)
+            low, high = np.quantile(gp.sample_y(new, n_samples=400), [0.025, 0.975], axis=1)
+            below, above = gp.predict_quantile(new, [0.025, 0.975], **told).T
+            density = gp.predictive_log_density(new, new_counts, **told)
+        found[name] = {
+            "rate": float(((low <= rate) & (rate <= high)).mean()),
+            "counts": float(((below <= new_counts) & (new_counts <= above)).mean()),
+            "nll": float(-density.mean()),
+            "cpu_seconds": time.process_time() - began,
+        }
+    return found
+
+
+def main() -> None:
+    """Run all fields."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=4)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"commit": commit(), "rows": ROWS, "draws": arguments.draws, "dispersion": DISPERSION}
+    for kind in ("poisson", "negative binomial"):
+        cases = {field: [case(field, kind, seed) for seed in range(arguments.draws)] for field in FIELDS}
+        of_kind: dict[str, Any] = {}
+        for name in FITS:
+            each = {
+                field: {key: round(float(np.mean([one[name][key] for one in parts])), 4) for key in parts[0][name]}
+                for field, parts in cases.items()
+            }
+            everything = {key: round(float(np.mean([one[key] for one in each.values()])), 4) for key in each["waves"]}
+            of_kind[name] = {"all": everything, **each}
+            print(f"{kind:18s} {name:26s} {everything}", flush=True)
+        found[kind] = of_kind
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
