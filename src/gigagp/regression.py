@@ -30,6 +30,7 @@ from gigagp.estimators.description import describe
 from gigagp.estimators.fitting import Fitted, checkpoints_of, fit_outputs, fit_rows, fit_source, plan_rows
 from gigagp.estimators.further_rows import adds_rows, grow
 from gigagp.estimators.guard import guarded, scored, warn_of_interruption, whole_or_unchanged
+from gigagp.estimators.panel_fit import of_panel
 from gigagp.estimators.planning import InferenceChoice, OutputsChoice, resolve_outputs
 from gigagp.estimators.saving.fitted_state import fitted_to_state, joined_states
 from gigagp.estimators.saving.restored_state import state_to_fitted, states_of
@@ -53,7 +54,7 @@ from gigagp.settings.fields import Count, Positive, Words, checks_arguments
 from gigagp.settings.random import RandomState, generator_from
 from gigagp.tables import intake
 from gigagp.tables.beside import Beside, split_limits
-from gigagp.tables.encoding import Encode, fitted_encoder, model_inputs, points_to_predict
+from gigagp.tables.encoding import Encode, Panel, fitted_encoder, model_inputs, points_to_predict
 from gigagp.tables.rows.source import RowSource
 
 __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
@@ -175,6 +176,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         same scale, which differs from place to place, as heights in mountains and in plains. ``"auto"`` learns both
         where squared errors of left-out rows differ between places, and keeps the better one where it predicts
         left-out rows better than constant noise. Of kernels that are averaged, it goes on with the heaviest one.
+    panel : (entity, time) or None, default None
+        Columns of a long table, by name or number, that say of which entity and time each row is: sensors by hours,
+        learning curves by epochs. Without a ``kernel``, each entity has an offset and a curve of its own, entities
+        share another curve, and those whose other columns are alike have similar ones. All columns are read as with
+        ``encode="auto"``. Columns of ``kernel`` are those of the table, where the entity is a number among all
+        entities in their order. The documentation has a page on it.
 
     Attributes
     ----------
@@ -255,6 +262,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         distributed: bool = False,
         outputs: OutputsChoice = "auto",
         noise: NoiseRule = "constant",
+        panel: Panel | None = None,
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -275,6 +283,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         self.distributed = distributed
         self.outputs = outputs
         self.noise = noise
+        self.panel = panel
 
     # ------------------------------------------------------------------ fitting
 
@@ -383,6 +392,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             arguments.check_plan()
             X = model_inputs(planned, X, reset=True, min_rows=2)
             arguments = replace(arguments, predict_at=points_to_predict(planned, predict_at))
+            arguments = arguments if self.panel is None else of_panel(arguments, X)
             if self._correlates(y):
                 self._refuse_with_correlated(predict_at=predict_at)
                 arguments, X, y, _ = stacked(arguments, X, observed_cells(y, len(X)))
@@ -489,6 +499,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         arguments = Arguments.of(self)
         X = model_inputs(self, X, reset=True, min_rows=2)
         arguments = replace(arguments, predict_at=points_to_predict(self, predict_at))
+        arguments = arguments if self.panel is None else of_panel(arguments, X)
         if self._correlates(y):
             self._refuse_with_correlated(validation=validation, exposure=exposure, offset=offset, predict_at=predict_at)
             arguments, X, y, stacking = stacked(arguments, X, observed_cells(y, len(X)))
@@ -568,7 +579,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.requires_fit = self.encode == "auto"  # predictions before a fit are those of the prior
+        tags.requires_fit = self.encode == "auto" or self.panel is not None  # predictions before a fit are those of the prior
         return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None) -> float:
@@ -919,7 +930,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         if hyperparameters == "learned" and not hasattr(self, "posterior_"):
             return PriorFunctions(owner, n_samples, random_state, latent=latent)
         functions = self._predictor(hyperparameters).sample_functions(n_samples, random_state, latent=latent)
-        return guarded()(lambda X: functions(model_inputs(owner, X, reset=False, opens=True)))
+        return guarded()(lambda X: functions(model_inputs(owner, X, reset=False, opens=True, grows=True)))
 
     @guarded()
     @checks_arguments

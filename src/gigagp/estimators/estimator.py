@@ -38,6 +38,7 @@ class Estimator(Protocol):
     distributed: bool
     outputs: Any
     noise: Any
+    panel: Any
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name."""

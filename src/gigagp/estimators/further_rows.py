@@ -61,7 +61,7 @@ def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, metho
         return
     if refit:
         _check_refit(estimator, method)
-    X = model_inputs(estimator, X, reset=False)
+    X = model_inputs(estimator, X, reset=False, grows=True)
     if estimator._stacking is not None:
         estimator._stacking, X, y = estimator._stacking.further(X, y, f"y of {method}")
     posterior, estimator.target_transform_ = _with_rows(estimator, X, y, noise_variance, method)

@@ -15,6 +15,7 @@ from gigagp.kernels.composite import Product, Sum
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear, White
 from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.levels import Levels
 from gigagp.kernels.local_variance import LocalVariance
 from gigagp.kernels.outputs import Outputs
 from gigagp.kernels.periodic import Cosine, Periodic
@@ -36,6 +37,7 @@ __all__ = [
     "IntegratedWiener",
     "Kernel",
     "Leaf",
+    "Levels",
     "Linear",
     "LocalVariance",
     "Matern",

@@ -277,6 +277,16 @@ def _frame(values: Any) -> tuple[list[Any], Sequence[Any]] | None:
     return None
 
 
+def without_levels(values: Any) -> Any:
+    """Return a pandas frame with the levels of its MultiIndex, or an index, as columns in front; others unchanged."""
+    if hasattr(values, "get_level_values") and hasattr(values, "to_frame"):
+        return values.to_frame(index=False)
+    index = getattr(values, "index", None)
+    if not hasattr(values, "iloc") or not hasattr(values, "columns") or not hasattr(index, "levels"):
+        return values
+    return values.reset_index()
+
+
 def _is_arrow(values: Any) -> bool:
     return hasattr(values, "num_columns") and hasattr(values, "schema") and hasattr(values, "column")
 

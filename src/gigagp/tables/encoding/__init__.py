@@ -1,6 +1,6 @@
 """Columns of texts, categories, dates and missing cells as numbers, by an encoder that is part of a fitted model."""
 
-from gigagp.tables.encoding.encoder import Encode, TableEncoder
+from gigagp.tables.encoding.encoder import Encode, Panel, TableEncoder, panel_places
 from gigagp.tables.encoding.model_inputs import (
     encoded_validation,
     fitted_encoder,
@@ -13,10 +13,12 @@ from gigagp.tables.encoding.model_inputs import (
 
 __all__ = [
     "Encode",
+    "Panel",
     "TableEncoder",
     "encoded_validation",
     "fitted_encoder",
     "model_inputs",
+    "panel_places",
     "points_to_predict",
     "refuse_before_fit",
     "refuse_streams",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from gigagp.errors import ModelFileError
+from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.settings.schema import Form, flag, listing, number, one_of, record, text, whole
-from gigagp.tables.cells import Place, shown
+from gigagp.tables.cells import Place, is_number, shown
 from gigagp.tables.encoding.reading import SECONDS_A_DAY, Cells, Kind, Order, read_cells, same_text
 
 #: Most categories of a column that have a column of their own.
@@ -252,6 +253,61 @@ class Categories(Column):
 
 
 @dataclass(frozen=True)
+class Entities(Column):
+    """A column that names the entity of each row of a panel, as its number among ``levels``, which are sorted.
+
+    An entity that is not among them has the next free number. Every row needs an entity.
+    """
+
+    levels: tuple[str, ...] = ()
+    word: ClassVar[str] = "entities"
+    kind: ClassVar[Kind | None] = "category"
+
+    @classmethod
+    def of(cls, label: str, cells: Any, place: Place) -> Entities:
+        """Return the record of a column of the table of a fit."""
+        found = cls(label)
+        return replace(found, levels=tuple(sorted(found.read(cells, place).texts, key=_by_number)))
+
+    def read(self, cells: Any, place: Place) -> Cells:
+        """Return the cells of a table, or refuse a row without an entity."""
+        found = super().read(cells, place)
+        if found.missing.any():
+            row = int(np.argmax(found.missing))
+            msg = f"{place.name} must name the entity of every row; it is missing{place.of((row, 0))}."
+            raise InvalidInputError(msg)
+        present = np.unique(found.values).astype(np.int64)  # types may list more
+        return replace(found, values=np.searchsorted(present, found.values), texts=[found.texts[k] for k in present])
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (Part(""),)
+
+    def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
+        """Return the number of the entity of each row, shape (n, 1)."""
+        known = {level: number for number, level in enumerate(self.grown(cells).levels)}
+        places = np.array([known[text] for text in cells.texts], dtype=np.float64)
+        return places[cells.values.astype(np.int64)][:, None]
+
+    def grown(self, cells: Cells) -> Entities:
+        """Return the record with the entities among cells that are new behind the others."""
+        known = set(self.levels)
+        return replace(self, levels=(*self.levels, *(text for text in cells.texts if text not in known)))
+
+    def typical(self, n: int) -> pa.Array:
+        return pa.array([self.levels[0]] * n)
+
+    def describe(self) -> str:
+        names = ", ".join(self.levels[:4]) + ", ..." * (len(self.levels) > 4)
+        return f"{len(self.levels):,} entities ({names})"
+
+
+def _by_number(text: str) -> tuple[float, str]:
+    """Return what sorts numbers by their size, before other texts."""
+    return (float(text) if is_number(text) else math.inf), text
+
+
+@dataclass(frozen=True)
 class LeftOut(Column):
     """A column from which nothing can be learned, and the reason in words."""
 
@@ -330,9 +386,10 @@ _FORMS: dict[type[Column], Form] = {
         {"order": one_of(*get_args(Order)), "values": _VALUES},
     ),
     Categories: record({"label": text, "categories": listing(text), "missing": _COUNT, "others": _COUNT}),
+    Entities: record({"label": text, "levels": listing(text)}),
     LeftOut: record({"label": text, "reason": text}),
 }
-_WORDS: dict[str, type[Column]] = {kind.word: kind for kind in (Numbers, Dates, Categories, LeftOut)}
+_WORDS: dict[str, type[Column]] = {kind.word: kind for kind in (Numbers, Dates, Categories, Entities, LeftOut)}
 
 
 def from_plain(data: Any, where: str) -> Column:
@@ -354,4 +411,8 @@ def from_plain(data: Any, where: str) -> Column:
         categories = values["categories"]
         if not 0 < len(categories) <= MOST_CATEGORIES or len(set(categories)) < len(categories) or "" in categories:
             raise ModelFileError(f"{where}.categories must be 1 to {MOST_CATEGORIES} different texts.")
+    if kind is Entities:
+        levels = values["levels"]
+        if not levels or len(set(levels)) < len(levels) or "" in levels:
+            raise ModelFileError(f"{where}.levels must be one or more different texts.")
     return kind(**values)

@@ -25,6 +25,7 @@ from gigagp.tables.encoding.columns import (
     ROOT,
     Column,
     Dates,
+    Entities,
     LeftOut,
     Numbers,
     column_of,
@@ -32,6 +33,8 @@ from gigagp.tables.encoding.columns import (
 )
 from gigagp.tables.encoding.reading import read_cells
 
+#: The columns of a table that name the entity and the time of each row, by name or number.
+Panel = tuple[str | int, str | int]
 #: Whether a table must be of numbers, or is encoded.
 Encode = Literal["strict", "auto"]
 _SHOWN_NOTES = 8
@@ -66,17 +69,25 @@ class TableEncoder:
     columns: tuple[Column, ...]
 
     @classmethod
-    def fit(cls, X: Any, name: str = "X", memory_budget: float | str | None = None) -> TableEncoder:
+    def fit(
+        cls, X: Any, name: str = "X", memory_budget: float | str | None = None, panel: Panel | None = None
+    ) -> TableEncoder:
         """Return the encoder of a table, with one `EncodingWarning` for columns left out and very many categories.
 
-        Raises `InvalidInputError` if a column mixes numbers with other types than texts, or no column is left.
+        Of a ``panel``, the column of the entities is no category, but has a number for each entity. Raises
+        `InvalidInputError` if a column mixes numbers with other types than texts, or no column is left.
         """
         names, found = intake.table_columns(X, name, memory_budget=memory_budget)
         labels = _labels(names, len(found))
+        entity = None if panel is None else panel_places(panel, labels)[0]
         notes: list[str] = []
-        columns = []
+        columns: list[Column] = []
         for label, column in zip(labels, found, strict=True):
-            columns.append(column_of(label, read_cells(column, Place(name, [_shown_name(label, names)])), notes))
+            place = Place(name, [_shown_name(label, names)])
+            if entity == len(columns):
+                columns.append(Entities.of(label, column, place))
+            else:
+                columns.append(column_of(label, read_cells(column, place), notes))
         out = [column for column in columns if isinstance(column, LeftOut)]
         notes = [f"column {column.label!r} is left out: {column.reason}" for column in out] + notes
         if len(out) == len(columns):
@@ -109,6 +120,18 @@ class TableEncoder:
                 parts.append(column.encode(column.read(cells, place), notes, opens=opens))
         _warn(notes, name)
         return np.concatenate(parts, 1)
+
+    def grown(self, X: Any, name: str = "X") -> TableEncoder:
+        """Return the encoder that knows the new entities of a panel in another table by their numbers."""
+        if not any(isinstance(column, Entities) for column in self.columns):
+            return self
+        columns = zip(self.columns, intake.table_columns(X, name)[1], strict=True)
+        return TableEncoder(
+            tuple(
+                column.grown(column.read(cells, Place(name, [column.label]))) if isinstance(column, Entities) else column
+                for column, cells in columns
+            )
+        )
 
     def filled(self, encoded: np.ndarray) -> np.ndarray:
         """Return encoded cells with typical ones in place of NaN."""
@@ -242,6 +265,23 @@ class TableEncoder:
         if found.n_encoded != n_encoded:
             raise ModelFileError(f"the header.encoder must have {n_encoded} encoded columns; got {found.n_encoded}.")
         return found
+
+
+def panel_places(panel: Panel, labels: Sequence[str]) -> tuple[int, int]:
+    """Return the places of the columns with the entity and the time of a panel, or refuse columns that there are not."""
+    found = []
+    for role, given in zip(("entity", "time"), panel, strict=True):
+        is_place = isinstance(given, int) and not isinstance(given, bool) and -len(labels) <= given < len(labels)
+        if given in labels:
+            found.append(labels.index(given))
+        elif is_place:
+            found.append(given % len(labels))
+        else:
+            shown = ", ".join(map(repr, labels[:_SHOWN_NOTES])) + ", ..." * (len(labels) > _SHOWN_NOTES)
+            raise InvalidInputError(f"panel of GPRegressor must name the {role} by a column of X, {shown}; got {given!r}.")
+    if found[0] == found[1]:
+        raise InvalidInputError(f"panel of GPRegressor must name two columns of X, entity and time; got {panel!r} twice.")
+    return found[0], found[1]
 
 
 def _labels(names: Sequence[Any] | None, n_columns: int) -> list[str]:

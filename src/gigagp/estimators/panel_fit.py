@@ -1,0 +1,108 @@
+"""The model of a panel: a kernel of entities and times for a long table with a column of each."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gigagp.errors import InvalidInputError
+from gigagp.estimators.arguments import Arguments
+from gigagp.kernels import Kernel, Levels, Matern, Sum
+from gigagp.model.means import LinearMean
+from gigagp.tables.encoding import Panel, TableEncoder, panel_places
+from gigagp.tables.encoding.columns import Dates, LeftOut, Numbers
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the columns of a table are inputs of, by their places in it.
+
+    An input of the entity has one value for each entity, an input of the time one for each time, and others are inputs
+    of the cell. A column that is both is one of the entity.
+    """
+
+    entity: int
+    time: int
+    of_entities: tuple[int, ...]
+    of_times: tuple[int, ...]
+    of_cells: tuple[int, ...]
+
+    @classmethod
+    def of(cls, panel: Panel, encoder: TableEncoder, X: np.ndarray) -> Roles:
+        """Return the roles of the columns of a table, whose encoded rows are X."""
+        entity, time = panel_places(panel, [column.label for column in encoder.columns])
+        found: dict[str, list[int]] = {"of_entities": [], "of_times": [], "of_cells": []}
+        groups = {"of_entities": _numbers(X, encoder, entity), "of_times": _numbers(X, encoder, time)}
+        for place, column in enumerate(encoder.columns):
+            if place in (entity, time) or isinstance(column, LeftOut):
+                continue
+            numbers = _numbers(X, encoder, place)
+            role = next((role for role, group in groups.items() if _is_constant(numbers, group)), "of_cells")
+            found[role].append(place)
+        return cls(entity, time, **{role: tuple(places) for role, places in found.items()})
+
+    def kernel(self) -> Kernel:
+        """Return the kernel of columns of the table: entity x time + entity + time, and a part of the cell's inputs.
+
+        Each entity has an offset and a curve of its own, and entities whose inputs are alike have similar ones.
+        """
+        times = (self.time, *self.of_times)
+        parts = [self._of_entities() * Matern(columns=times, fixed=["variance"]), self._of_entities()]
+        parts += [Matern(columns=columns) for columns in (times, self.of_cells) if columns]
+        return Sum(*parts)
+
+    def _of_entities(self) -> Kernel:
+        own = Levels(columns=[self.entity])
+        return own + Matern(columns=self.of_entities) if self.of_entities else own
+
+
+def of_panel(arguments: Arguments, X: np.ndarray) -> Arguments:
+    """Return the arguments of the fit of a panel with the encoded rows X: those given, with its kernel and its mean."""
+    given: Any = arguments.estimator
+    encoder: TableEncoder = given.encoder_
+    roles = Roles.of(given.panel, encoder, X)
+    _check(given, encoder, roles)
+    estimator, mean = copy.copy(given), arguments.mean
+    if given.kernel is None:
+        estimator.kernel = roles.kernel()
+    if isinstance(mean, LinearMean) and mean.columns is None:
+        codes = encoder.inputs[roles.entity][0]
+        mean = LinearMean(tuple(column for column in range(encoder.n_encoded) if column not in codes))
+    return replace(arguments, estimator=estimator, mean=mean)
+
+
+def _check(estimator: Any, encoder: TableEncoder, roles: Roles) -> None:
+    """Refuse a panel without times, and arguments that have no meaning for one."""
+    time = encoder.columns[roles.time]
+    if not isinstance(time, Numbers | Dates) or time.missing:
+        raise InvalidInputError(
+            f"panel of GPRegressor must name a column of times, numbers or dates that differ, and none missing; column "
+            f"{time.label!r} has {time.describe()}."
+        )
+    if isinstance(estimator.kernel, str):
+        raise InvalidInputError(
+            f"kernel of GPRegressor with a panel must be a kernel of the table's columns, or None, which makes one of "
+            f"entities and times; got {estimator.kernel!r}."
+        )
+    if estimator.outputs == "correlated":
+        raise InvalidInputError(
+            'outputs of GPRegressor with a panel must not be "correlated". Put the output of each row into the table as '
+            "the entity, or use one of both."
+        )
+
+
+def _numbers(X: np.ndarray, encoder: TableEncoder, place: int) -> np.ndarray:
+    """Return the number of the value that each row has in a column of the table."""
+    columns = [column for part in encoder.inputs[place] for column in part]
+    found: np.ndarray = np.unique(X[:, columns], axis=0, return_inverse=True)[1]
+    return found.reshape(-1)
+
+
+def _is_constant(numbers: np.ndarray, groups: np.ndarray) -> bool:
+    """Whether all rows of a group have the same number, for each group."""
+    first = np.zeros(int(groups.max()) + 1, dtype=numbers.dtype)
+    first[groups] = numbers
+    return bool((numbers == first[groups]).all())
