@@ -306,3 +306,84 @@ def test_what_is_no_model_is_refused():
         GigaModel(GPRegressor(kernel="average", inference=inference.Exact()).fit(X, y))
     with pytest.raises(InvalidInputError, match="target_transform"):
         GigaModel(GPRegressor(kernels.Matern(nu=1.5), target_transform="log").fit(X, np.exp(y)))
+
+
+# Correlated outputs ---------------------------------------------------------------------------------------------------
+
+
+def correlated(n=24, rows=slice(None)):
+    """Return a fit of three outputs in units of their own, of which some cells were not observed."""
+    X, y = table(n)
+    draw = np.random.default_rng(3)
+    Y = np.stack([y, 50 - 20 * y, 0.01 * np.cos(5 * X[:, 1])], 1) + draw.normal(size=(n, 3)) * [0.1, 2.0, 0.001]
+    Y[draw.random(Y.shape) < 0.3] = np.nan
+    Y[-2:] = [[0.1, 45.0, 0.002], [-0.3, 52.0, -0.004]]
+    kernel = kernels.Matern(2.5, [0.4, 0.6], fixed=["variance"])
+    settings = {"inference": inference.Exact(), "optimizer": None, "outputs": "correlated", "standardize": False}
+    given = np.broadcast_to(np.array([0.01, 4.0, 1e-6]), Y.shape)
+    fitted = GPRegressor(kernel, noise_variance=given[rows], **settings).fit(X[rows], Y[rows])
+    return fitted, X, Y
+
+
+def test_correlated_outputs_are_joint():
+    gp = correlated()[0]
+    model, at = GigaModel(gp), points(2, 3)
+    posterior = model.posterior(at)
+    assert model.num_outputs == 3
+    for batch in range(2):
+        mean, covariance = gp.predict(at[batch].numpy(), return_cov=True)
+        np.testing.assert_allclose(posterior.mean[batch], mean, rtol=1e-9)
+        found = posterior.distribution.covariance_matrix[batch].numpy()
+        np.testing.assert_allclose(found, covariance.reshape(9, 9), atol=1e-9 * np.abs(covariance).max())
+        np.testing.assert_allclose(posterior.variance[batch].flatten(), np.diag(found), rtol=1e-6)
+    across = covariance[0, 0, 0, 1] / np.sqrt(covariance[0, 0, 0, 0] * covariance[0, 1, 0, 1])
+    assert abs(across) > 0.05  # the control
+    draws = posterior.rsample(torch.Size([20000])).flatten(2)
+    assert draws.shape == (20000, 2, 9)
+    spread = np.sqrt(np.diag(found))
+    drawn = np.cov(draws[:, 1].numpy().T)
+    np.testing.assert_allclose(drawn / spread / spread[:, None], found / spread / spread[:, None], atol=0.06)
+    some = model.subset_output([1, 0]).posterior(at)
+    np.testing.assert_allclose(some.mean, posterior.mean[..., [1, 0]])
+    np.testing.assert_allclose(
+        some.distribution.covariance_matrix[1], covariance[:, [1, 0]][..., [1, 0]].reshape(6, 6), rtol=1e-8
+    )
+    one = model.posterior(at, output_indices=[2])
+    np.testing.assert_allclose(one.distribution.covariance_matrix[1], covariance[:, 2, :, 2], rtol=1e-8)
+
+
+def test_conditioning_of_correlated_outputs_is_a_fit_to_all_rows():
+    whole, X, Y = correlated()
+    part = GigaModel(correlated(rows=slice(0, 22))[0])
+    noise = torch.tensor([0.01, 4.0, 1e-6]).double().expand(2, 3)
+    model = part.condition_on_observations(torch.from_numpy(X[22:]), torch.from_numpy(Y[22:]), noise)
+    at = points(4)
+    # standardize=False, so that both have the same units
+    found, expected = model.posterior(at), whole.predict(at.numpy(), return_cov=True)
+    np.testing.assert_allclose(found.mean, expected[0], rtol=1e-6)
+    error = found.distribution.covariance_matrix.numpy() - expected[1].reshape(12, 12)
+    assert np.abs(error).max() < 1e-7 * np.abs(expected[1]).max()
+    some = model.subset_output([2]).posterior(at)
+    np.testing.assert_allclose(some.mean[:, 0], expected[0][:, 2], rtol=1e-6, atol=1e-9)
+    with pytest.raises(InvalidInputError, match="all 3 correlated outputs"):
+        part.subset_output([0]).condition_on_observations(torch.from_numpy(X[22:]), torch.from_numpy(Y[22:, :1]))
+
+
+def test_acquisition_and_paths_of_correlated_outputs():
+    gp, _, _ = correlated()
+    learned = copy.copy(gp).set_params(noise_variance=None)
+    learned.fit(*(table(24)[0], np.stack([table(24)[1], 3 - table(24)[1]], 1)))
+    model = GigaModel(learned)
+    noisy, plain = (model.posterior(points(3), observation_noise=noise).variance for noise in (True, False))
+    np.testing.assert_allclose((noisy - plain)[0], learned.noise_variance_, rtol=1e-6)
+    objective = ScalarizedPosteriorTransform(torch.tensor([1.0, -0.5]).double())
+    acquired = acquisition.UpperConfidenceBound(model, beta=0.2, posterior_transform=objective)
+    at = points(5, 1).requires_grad_()
+    acquired(at).sum().backward()
+    step = 1e-5 * torch.ones(2).double()
+    moved = (acquired(at.detach() + step) - acquired(at.detach() - step)).detach() / 2
+    torch.testing.assert_close((at.grad[:, 0] * step).sum(1), moved, rtol=1e-3, atol=1e-9)
+    paths = MatheronPathModel(model, seed=1)
+    values = paths(points(1, 6))
+    assert values.shape == (1, 6, 2)
+    assert float((values[..., 1] - (3 - values[..., 0])).abs().max()) < 3

@@ -10,7 +10,15 @@ from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import FantasizeMixin, Model
 from torch import Tensor
 
-from gigagp.botorch.moments import ConditionedMoments, FittedMoments, Moments, NoisyMoments, Observations
+from gigagp.botorch.moments import (
+    ConditionedMoments,
+    CorrelatedMoments,
+    FittedMoments,
+    Moments,
+    NoisyMoments,
+    Observations,
+    SomeOutputs,
+)
 from gigagp.botorch.posterior import GigaPosterior
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.joint_posterior import JointPosterior, points_of
@@ -24,7 +32,7 @@ class GigaModel(Model, FantasizeMixin):
     When to use: for Bayesian optimization with BoTorch, on more observations than its own exact models can hold. The
     fit stays as it is, and points and values are in the data's own units; for counts and signs, values are those of the
     latent function (`gigagp.GPRegressor.predict_latent`), whose distribution is normal. Targets are outputs,
-    independent of each other. BoTorch maximizes: to minimize, fit ``-y``.
+    independent of each other unless the fit has ``outputs="correlated"``. BoTorch maximizes: to minimize, fit ``-y``.
 
     Observations that `condition_on_observations` and `fantasize` add are conditioned on exactly, through the joint
     covariance that the fit gives to points and observations. Their cost does not depend on the number of rows of the
@@ -67,9 +75,13 @@ class GigaModel(Model, FantasizeMixin):
                 "regressor of GigaModel must have one kernel: a mixture of several is not normal, which acquisition "
                 "functions assume. Give a kernel, for instance the heaviest of this fit, regressor.kernel_."
             )
-        regressor.posterior(regressor.estimators_[0].scaling_.x_centre[None])  # refuses transforms and tables
+        self.stacking = regressor._stacking
+        if self.stacking is None:
+            regressor.posterior(regressor.estimators_[0].scaling_.x_centre[None])  # refuses transforms and tables
         self.regressor, self.variance = regressor, variance
-        self.outputs = list(range(sum(one.posterior_.n_targets for one in regressor.estimators_)))
+        self.n_fitted = sum(one.posterior_.n_targets for one in regressor.estimators_)
+        self.n_fitted = self.n_fitted if self.stacking is None else self.stacking.n_outputs
+        self.outputs = list(range(self.n_fitted))
         self.given: Observations | None = None
 
     @property
@@ -127,7 +139,8 @@ class GigaModel(Model, FantasizeMixin):
         places = [range(self.num_outputs)[place] for place in idcs]
         found = copy.copy(self)
         found.outputs = [self.outputs[place] for place in places]
-        found.given = None if self.given is None else self.given.take(places)
+        if self.given is not None and self.stacking is None:  # observations of correlated outputs tell of others
+            found.given = self.given.take(places)
         return found
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **_: Any) -> Self:
@@ -153,7 +166,12 @@ class GigaModel(Model, FantasizeMixin):
             what = f"likelihood={other[0].name!r}" if other else "augment=True"
             msg = f"condition_on_observations of GigaModel does not support {what}: fit again with the observations."
             raise InvalidInputError(msg)
-        X = points_of(X, posteriors[0].n_inputs)
+        if self.stacking is not None and self.num_outputs < self.n_fitted:
+            raise InvalidInputError(
+                f"condition_on_observations of GigaModel needs observations of all {self.n_fitted} correlated outputs: "
+                "condition before subset_output."
+            )
+        X = points_of(X, self.regressor.n_features_in_)
         if Y.ndim < 2 or Y.shape[-2:] != (X.shape[-2], self.num_outputs):
             raise InvalidInputError(
                 f"Y of condition_on_observations must have shape (..., {X.shape[-2]}, {self.num_outputs}); "
@@ -170,13 +188,24 @@ class GigaModel(Model, FantasizeMixin):
         return found
 
     def _moments(self, X: Tensor) -> Moments:
+        found = self._of_all(X)
+        is_whole = self.stacking is None or self.num_outputs == self.n_fitted
+        return found if is_whole else SomeOutputs(found, self.outputs)
+
+    def _of_all(self, X: Tensor) -> Moments:
+        """Return the moments given all observations; of correlated outputs those of all of them."""
         if self.given is None:
             return self._fitted(X)
         q, shape = X.shape[-2], torch.broadcast_shapes(X.shape[:-2], self.given.batch_shape)
         parts = (one.expand(*shape, *one.shape[-2:]) for one in (X, self.given.X.to(X)))
         return ConditionedMoments(self._fitted(torch.cat([*parts], -2)), self.given, q)
 
-    def _fitted(self, X: Tensor) -> FittedMoments:
+    def _fitted(self, X: Tensor) -> Moments:
+        if self.stacking is not None:
+            fit, points = self.regressor, points_of(X, self.regressor.n_features_in_)
+            at = self.stacking.points_of(points)
+            joint = JointPosterior(fit.posterior_, fit.scaling_, at, one_target=True, variance=self.variance)
+            return CorrelatedMoments(joint, points, *self.stacking.units())
         joints = [
             JointPosterior(
                 fit.posterior_,
@@ -192,6 +221,12 @@ class GigaModel(Model, FantasizeMixin):
 
     def _noise(self, X: Tensor) -> Tensor:
         """Return the noise variances of measurements at points, shape (..., q, m)."""
+        if self.stacking is not None:
+            fit, at = self.regressor, self.stacking.points_of(X.detach().double())
+            flat = fit.scaling_.points(at.reshape(-1, at.shape[-1])).to(fit.posterior_.coefficients)
+            noise = fit.posterior_.noise_at(flat).double().reshape(*X.shape[:-1], self.n_fitted)
+            units = self.stacking.units()[1].to(noise) * float(fit.scaling_.y_scale[0])
+            return (noise * units.square())[..., self.outputs].to(X)
         found = []
         for fit in self.regressor.estimators_:
             if not fit.likelihood_.has_noise:

@@ -62,7 +62,13 @@ class GigaPaths(SamplePath):
         Tensor of shape (..., n)
         """
         model = self.model
-        found = torch.cat([_values(*one, x) for one in self._functions], 1)[:, model.outputs]
+        if model.stacking is None:
+            found = torch.cat([_values(*one, x) for one in self._functions], 1)
+        else:
+            centre, unit = (one[:, None].to(x.device) for one in model.stacking.units())
+            stacked = _values(*self._functions[0], model.stacking.points_of(x.double()))[:, 0]
+            found = stacked.unflatten(0, (-1, model.n_fitted)) * unit + centre
+        found = found[:, model.outputs]
         shape = self.sample_shape if model.num_outputs == 1 else (*self.sample_shape, model.num_outputs)
         every = found.mT.reshape(*x.shape[:-1], -1)  # samples first, then outputs, in the last axis
         places = torch.arange(math.prod(shape), device=found.device).reshape(shape)

@@ -20,7 +20,7 @@ class GigaPosterior(GPyTorchPosterior):
     Parameters
     ----------
     moments : Moments
-        Mean, variance and covariance of the m outputs, which are independent of each other.
+        Mean, variance and covariance of the m outputs.
     """
 
     def __init__(self, moments: Moments) -> None:
@@ -31,13 +31,18 @@ class GigaPosterior(GPyTorchPosterior):
     def distribution(self) -> MultivariateNormal:
         """GPyTorch's distribution, for what needs the joint covariance."""
         mean, covariance = self.mean.mT, DenseLinearOperator(self.moments.covariance())
+        if self.moments.correlated:
+            whole = DenseLinearOperator(self.moments.covariance()[..., 0, :, :])
+            if self._is_mt:
+                return MultitaskMultivariateNormal(self.mean, whole)
+            return MultivariateNormal(self.mean[..., 0], whole)
         if self._is_mt:
             return MultitaskMultivariateNormal.from_batch_mvn(MultivariateNormal(mean, covariance), task_dim=-1)
         return MultivariateNormal(mean[..., 0, :], covariance[..., 0, :, :])
 
     @cached_property
     def _root(self) -> Tensor:
-        """Cholesky factors of the covariances, shape (..., m, q, q)."""
+        """Cholesky factors of the covariances, in their blocks."""
         covariance = self.moments.covariance()
         flat = covariance.reshape(-1, *covariance.shape[-2:]).double()
         return cholesky_of_batches(flat, self.moments.scale()).reshape(covariance.shape).to(covariance)
@@ -62,7 +67,8 @@ class GigaPosterior(GPyTorchPosterior):
         if z.shape[: len(sample_shape)] != sample_shape:
             msg = f"base_samples must begin with the shape {tuple(sample_shape)}; got {tuple(base_samples.shape)}."
             raise RuntimeError(msg)
-        return self.mean + (self._root @ z.mT[..., None].to(self._root))[..., 0].mT
+        moved = self._root @ self.moments.blocks(z)[..., None].to(self._root)
+        return self.mean + self.moments.by_point(moved[..., 0])
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
         """Return samples with numbers from torch's global generator, shape ``(*sample_shape, ..., q, m)``."""

@@ -75,6 +75,15 @@ class Stacking:
         rows, outputs = np.nonzero(chosen)
         return np.concatenate([X[rows], np.eye(self.n_outputs)[outputs]], 1)
 
+    def points_of(self, X: Tensor) -> Tensor:
+        """Return the rows of the model for all outputs at batches of points (..., q, d), shape (..., q k, d + k)."""
+        every = torch.eye(self.n_outputs, dtype=X.dtype, device=X.device).repeat(X.shape[-2], 1)
+        return torch.cat([X.repeat_interleave(self.n_outputs, -2), every.expand(*X.shape[:-2], *every.shape)], -1)
+
+    def units(self) -> tuple[Tensor, Tensor]:
+        """Return `centre` and `scale` as tensors."""
+        return torch.from_numpy(self.centre), torch.from_numpy(self.scale)
+
     def targets(self, Y: np.ndarray, cells: np.ndarray) -> np.ndarray:
         """Return the targets of some cells in the units of the model."""
         found: np.ndarray = ((Y - self.centre) / self.scale)[cells]
