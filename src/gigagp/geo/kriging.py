@@ -14,6 +14,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
+from gigagp.estimators.answers.correlated import observed_cells
 from gigagp.geo.blocks import means_of_cells, means_of_polygons
 from gigagp.geo.covariates import Layer, beside, layers_of, sampled
 from gigagp.geo.pictures import draw_maps
@@ -68,10 +69,10 @@ class Kriging(RegressorMixin, BaseEstimator):
         date line, it was fitted to longitudes that go on beyond 180 degrees.
     places : Places
         Coordinates ``X`` of the rows and their ``crs``.
-    values : ndarray of shape (n,)
+    values : ndarray of shape (n,) or (n, k)
         The measurements.
     target : str
-        Their column.
+        Their column or columns.
 
     Examples
     --------
@@ -108,8 +109,10 @@ class Kriging(RegressorMixin, BaseEstimator):
         ----------
         frame : GeoDataFrame or GeoSeries of points, DataFrame, mapping of str to array, or array of shape (n, 2 + c)
             The places, and the covariates if there are any.
-        target : str or array-like of shape (n,)
-            The measurements: a column of the table, or their values.
+        target : str, sequence of str, or array-like of shape (n,) or (n, k)
+            The measurements: a column of the table, or their values. Several columns are cokriging: one model of all
+            measurements and their correlations, so that each is predicted from all others too
+            (``GPRegressor(outputs="correlated")``). NaN is a measurement that was not made at a place.
         covariates : xarray.Dataset, mapping of str to xarray.DataArray, or xarray.DataArray, optional
             Rasters from which covariates are taken, in place of columns: the values of the cells in which rows lie.
 
@@ -130,17 +133,12 @@ class Kriging(RegressorMixin, BaseEstimator):
             raise InvalidInputError(msg)
         places = Places.of(frame, self.x, self.y, self.crs)
         places.require_plausible()
-        is_named = isinstance(target, str) or np.ndim(target) == 0
-        values = column(frame, target) if is_named else intake.targets(target, len(places.X), "target")
-        values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-        if values.ndim > 1:
-            msg = f"target of Kriging must be one measurement for each place; got shape {values.shape}."
-            raise InvalidInputError(msg)
+        is_named, targets, values = _measurements(frame, target, len(places.X))
         layers = None if covariates is None else layers_of(covariates, names, places)
         X = _inputs(places, places.X, frame, names, layers)
-        gp = self._model(places, len(names)).fit(X, values)
+        gp = self._model(places, len(names), values.ndim).fit(X, values)
         self.gp, self.places, self.values = gp, places, values
-        self.target = str(target if is_named else getattr(target, "name", None) or "the target")
+        self.target, self._targets = ", ".join(targets), targets
         self._inputs, self._names, self._answers_tables = X, names, is_named or not is_table(frame)
         return self
 
@@ -151,9 +149,14 @@ class Kriging(RegressorMixin, BaseEstimator):
             raise InvalidInputError(f"covariates of Kriging must be a list of names of columns; got {names!r}.")
         return list(names)
 
-    def _model(self, places: Places, n_covariates: int) -> GPRegressor:
-        """Return the regressor that is fitted: its kernel sees the places, and its mean the covariates."""
+    def _model(self, places: Places, n_covariates: int, n_axes: int = 1) -> GPRegressor:
+        """Return the regressor that is fitted: its kernel sees the places, and its mean the covariates.
+
+        ``n_axes`` is the number of axes of the measurements, of which several correlate.
+        """
         gp = GPRegressor() if self.regressor is None else clone(self.regressor)
+        if n_axes > 1 and gp.outputs == "auto":
+            gp.outputs = "correlated"
         if gp.kernel is None:
             gp.kernel = Matern(metric="haversine") if places.is_geographic else Matern(ard=False)
         if n_covariates and isinstance(gp.kernel, Kernel):
@@ -207,7 +210,7 @@ class Kriging(RegressorMixin, BaseEstimator):
         -------
         table, ndarray of shape (m,), or two of these
             At points: a copy of the table with the columns ``mean`` and ``std`` (a GeoDataFrame for a GeoSeries), or
-            arrays.
+            arrays. Of several measurements, names are ``mean_lead`` and ``std_lead``, and arrays have shape (m, k).
         xarray.Dataset
             A map: ``mean`` and ``std`` with dimensions ``(y, x)``, or ``(latitude, longitude)`` for degrees, from north
             to south where ``resolution`` was given, with the reference system of the rows.
@@ -239,7 +242,7 @@ class Kriging(RegressorMixin, BaseEstimator):
             include_noise=include_noise,
             job="map",
         )
-        missing = int(np.isnan(mean).sum())
+        missing = int(np.isnan(mean.reshape(raster.n_cells, -1)[:, 0]).sum())
         if missing == raster.n_cells:
             raise InvalidInputError(
                 f"No cell of the map of Kriging has a value of {' and '.join(self._names)} in its raster."
@@ -247,7 +250,7 @@ class Kriging(RegressorMixin, BaseEstimator):
         if missing:
             what = f"{missing:,} of {raster.n_cells:,} cells"
             warn(f"{what} have no value of {' or '.join(self._names)}, and none in the map.", GigaGPWarning)
-        return raster.dataset({"mean": mean, "std": std}, self._attributes("at the centres of cells"))
+        return raster.dataset(self._each({"mean": mean, "std": std}), self._attributes("at the centres of cells"))
 
     def _layers(self, covariates: Any) -> list[Layer]:
         """Return the rasters of the covariates of a map."""
@@ -265,7 +268,7 @@ class Kriging(RegressorMixin, BaseEstimator):
         options = {"include_noise": include_noise, "return_std": wants_table or bool(return_std)}
         found = self._predicted(len(X), X.__getitem__, job="prediction", **options)
         if wants_table:
-            return with_columns(points, {"mean": found[0], "std": found[1]})
+            return with_columns(points, self._each({"mean": found[0], "std": found[1]}))
         return tuple(found) if return_std else found[0]
 
     def _predicted(
@@ -278,7 +281,7 @@ class Kriging(RegressorMixin, BaseEstimator):
         job: str,
     ) -> np.ndarray:
         """Return means, and standard deviations, of points as rows, block by block; NaN where an input is NaN."""
-        found = np.full((2 if return_std else 1, count), np.nan)
+        found = np.full((2 if return_std else 1, count, *self.values.shape[1:]), np.nan)
         with meter_for(self.gp.verbose, job=job) as meter:
             meter.phase("predicting", count, unit="point", then=0.0)
             for first in range(0, count, _BLOCK):
@@ -287,7 +290,7 @@ class Kriging(RegressorMixin, BaseEstimator):
                 known = np.isfinite(X).all(1)
                 if known.any():
                     answer = self.gp.predict(X[known], return_std=return_std, include_noise=include_noise)
-                    found[:, rows[known]] = np.atleast_2d(answer)
+                    found[:, rows[known]] = answer if return_std else (answer,)
                 meter.reached(first + len(rows))
         return found
 
@@ -336,6 +339,7 @@ class Kriging(RegressorMixin, BaseEstimator):
             As for `predict`; also if the fit has a target transform, whose function is not normal.
         """
         check_is_fitted(self)
+        self._require_one("block_means")
         layers = self._layers(covariates)
 
         def inputs(points: np.ndarray) -> np.ndarray:
@@ -366,10 +370,32 @@ class Kriging(RegressorMixin, BaseEstimator):
         return geopandas.GeoDataFrame({"mean": mean, "std": std}, geometry=polygons, index=polygons.index)
 
     def _attributes(self, where: str) -> dict[str, dict[str, str]]:
+        words = {"mean": "mean", "std": "standard deviation"}
         return {
-            "mean": {"long_name": f"mean of {self.target} {where}"},
-            "std": {"long_name": f"standard deviation of {self.target} {where}"},
+            self._name(role, target): {"long_name": f"{word} of {target} {where}"}
+            for role, word in words.items()
+            for target in self._targets
         }
+
+    def _name(self, role: str, target: str) -> str:
+        """Return the name of a column for a measurement: of several it says which."""
+        return role if self.values.ndim == 1 else f"{role}_{target}"
+
+    def _each(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return columns (n,) by name, of which several measurements have one each."""
+        if self.values.ndim == 1:
+            return columns
+        return {
+            self._name(role, target): values[:, number]
+            for role, values in columns.items()
+            for number, target in enumerate(self._targets)
+        }
+
+    def _require_one(self, method: str) -> None:
+        """Refuse several measurements where one is meant."""
+        if self.values.ndim > 1:
+            msg = f"{method} of Kriging is for one measurement; this model has {len(self._targets)}. Fit one of them."
+            raise InvalidInputError(msg)
 
     def variogram(
         self,
@@ -393,6 +419,7 @@ class Kriging(RegressorMixin, BaseEstimator):
             model has no variogram of the measurements.
         """
         check_is_fitted(self)
+        self._require_one("variogram")
         gp = self.gp
         noise = np.asarray(gp.noise_variance_)
         if noise.ndim or not gp.target_transform_.is_identity:
@@ -461,6 +488,7 @@ class Kriging(RegressorMixin, BaseEstimator):
             If rows are in no fold or in several, there are too few blocks, or a fold cannot be fitted.
         """
         check_is_fitted(self)
+        self._require_one("cross_validate")
         splitter = BlockKFold(5 if cv is None else cv) if cv is None or isinstance(cv, int) else check_cv(cv)
         rows = self.places if isinstance(splitter, BlockKFold) else self._inputs
         folds = list(splitter.split(rows, self.values))
@@ -490,8 +518,8 @@ class Kriging(RegressorMixin, BaseEstimator):
             "std": std,
             "residual": residual,
             "standardized": residual / std,
-            **further,
         }
+        columns = {**self._each(columns), **further}
         x, y = self.places.X.T
         try:
             import geopandas
@@ -519,6 +547,7 @@ class Kriging(RegressorMixin, BaseEstimator):
             If matplotlib is not installed, or the file cannot be written.
         """
         check_is_fitted(self)
+        self._require_one("plot")
         return draw_maps(maps, self.places, self.values, self.target, path)
 
     def __repr__(self) -> str:
@@ -527,6 +556,27 @@ class Kriging(RegressorMixin, BaseEstimator):
             return super().__repr__()
         where = "" if self.places.crs is None else f" in {system_name(self.places.crs)}"
         return f"Kriging of {self.target!r} at {len(self.values):,} places{where}: {self.gp.kernel_!r}"
+
+
+def _measurements(frame: Any, target: Any, n_rows: int) -> tuple[bool, list[str], np.ndarray]:
+    """Return whether columns of a table are named, the names of the measurements, and their values (n,) or (n, k).
+
+    Of several, NaN is one that was not made.
+    """
+    several = isinstance(target, list | tuple) and bool(target) and all(isinstance(name, str) for name in target)
+    if several:
+        names = [str(name) for name in target]
+        if len(set(names)) < len(names):
+            raise InvalidInputError(f"target of Kriging must name different columns; got {names}.")
+        values = np.stack([column(frame, name, finite=len(names) == 1) for name in target], 1)
+        return True, names, observed_cells(values, n_rows, "target") if len(names) > 1 else values[:, 0]
+    if isinstance(target, str) or np.ndim(target) == 0:
+        return True, [str(target)], column(frame, target)
+    values = observed_cells(target, n_rows, "target")
+    if values.ndim == 2 and values.shape[1] > 1:
+        return False, intake.frame_names(target) or [str(number) for number in range(values.shape[1])], values
+    name = str(getattr(target, "name", None) or "the target")
+    return False, [name], intake.targets(target, n_rows, "target").reshape(-1)
 
 
 def _inputs(

@@ -206,15 +206,15 @@ def columns(table: Any, names: Sequence[Any]) -> np.ndarray:
     return np.stack(found, 1)
 
 
-def column(table: Any, name: Any) -> np.ndarray:
-    """Return a column of a table as float64 numbers, one finite number for each row."""
+def column(table: Any, name: Any, *, finite: bool = True) -> np.ndarray:
+    """Return a column of a table as float64 numbers, one for each row; NaN and infinity pass unless ``finite``."""
     if not is_table(table):
         msg = f"target of Kriging names the column {name!r} of an array, which has no names. Give the values instead."
         raise InvalidInputError(msg)
     if name not in column_names(table):
         known = ", ".join(map(str, column_names(table)))
         raise InvalidInputError(f"The table of Kriging has no column {name!r}; its columns are {known}.")
-    found = numbers(table[name], f"Column {name!r} of the table of Kriging")
+    found = numbers(table[name], f"Column {name!r} of the table of Kriging", finite=finite)
     if found.ndim != 1:
         msg = f"Column {name!r} of the table of Kriging must hold one number for each row; got shape {found.shape}."
         raise InvalidInputError(msg)
