@@ -45,11 +45,13 @@ class Place:
     """The location of cells, for messages.
 
     ``columns`` has the columns' names, None for their numbers, and ``first_row`` is the number of the first row.
+    ``advice`` is what to do about cells that are not finite.
     """
 
     name: str
     columns: Sequence[Any] | None = None
     first_row: int = 0
+    advice: str = "Drop or fill these rows first."
 
     def of(self, index: Sequence[int]) -> str:
         """Return the location of the cell with this index."""
@@ -67,7 +69,7 @@ class Place:
         msg = f"{self.name} must be finite; got {what}{self.of(index)}"
         if len(index) == 0:
             return InvalidInputError(f"{msg}.")
-        return InvalidInputError(f"{msg}, {count} such cells in all. Drop or fill these rows first.")
+        return InvalidInputError(f"{msg}, {count} such cells in all. {self.advice}")
 
     def not_a_number(self, what: str, index: Sequence[int], advice: str) -> InvalidInputError:
         """Return the error for a cell that is not a number."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.runtime.memory import require, resolve_budget
 from gigagp.tables.cells import Place, refuse_masked, refuse_not_finite, to_floats
+
+#: Advice for targets of which some were not observed.
+_OF_GAPS = (
+    'Drop or fill these rows first, or give GPRegressor outputs="correlated", which takes NaN where an output was not '
+    "observed."
+)
 
 
 def numbers(
@@ -100,10 +107,14 @@ def _rows(X: Sequence[Any], name: str) -> np.ndarray:
 def targets(y: Any, n_rows: int | None = None, name: str = "y", *, finite: bool = True, **options: Any) -> np.ndarray:
     """Return targets, float64 of shape (n,) or (n, t), as many as there are rows; the rest is as for `numbers`."""
     _require_given(y, name)
-    values = numbers(y, name, finite=finite, **options)
+    values = numbers(y, name, finite=False, **options)
     if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[1] == 0):
         raise InvalidInputError(f"{name} must have shape (n,) or (n, n_targets); got {values.shape}.")
     refuse_unequal(n_rows, len(values), name)
+    if finite:
+        frame, several = _frame(y), values.ndim == 2 and values.shape[1] > 1
+        place = Place(name, None if frame is None else frame[0], options.get("first_row", 0))
+        refuse_not_finite(values, replace(place, advice=_OF_GAPS) if several else place)
     return values
 
 
