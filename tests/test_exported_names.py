@@ -27,6 +27,7 @@ PUBLIC = {
     "metrics",
     "operators",
     "optimization",
+    "panels",
     "planning",
     "plots",
     "presets",

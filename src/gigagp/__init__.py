@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gigagp.operators.grid import statistics as grids
     from gigagp.regression import GPRegressor
     from gigagp.solvers import truncation
+    from gigagp.tables import panels
 
 #: Public name -> its module, or its module and its name there.
 _HOMES = {
@@ -62,6 +63,7 @@ _HOMES = {
     "operators": "gigagp.operators",
     "optimization": "gigagp.optimization",
     "planning": "gigagp.estimators.planning",
+    "panels": "gigagp.tables.panels",
     "plots": "gigagp.plots",
     "presets": "gigagp.presets",
     "report": "gigagp.diagnostics.report.making:report",
@@ -90,6 +92,7 @@ __all__ = [
     "metrics",
     "operators",
     "optimization",
+    "panels",
     "planning",
     "plots",
     "presets",

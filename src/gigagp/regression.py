@@ -15,7 +15,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.estimators.answers.correlated import CorrelatedPredictor, Stacking, observed_cells
+from gigagp.estimators.answers.correlated import CorrelatedPredictor, Stacking, observed_cells, require_apart
 from gigagp.estimators.answers.joint_posterior import JointPosterior
 from gigagp.estimators.answers.outputs import by_output, each_output
 from gigagp.estimators.answers.predictor import Hyperparameters, LeaveOneOut, Predictor, UncertaintyParts
@@ -30,7 +30,7 @@ from gigagp.estimators.description import describe
 from gigagp.estimators.fitting import Fitted, checkpoints_of, fit_outputs, fit_rows, fit_source, plan_rows
 from gigagp.estimators.further_rows import adds_rows, grow
 from gigagp.estimators.guard import guarded, scored, warn_of_interruption, whole_or_unchanged
-from gigagp.estimators.panel_fit import of_panel
+from gigagp.estimators.panel_fit import entities_of, of_panel
 from gigagp.estimators.planning import InferenceChoice, OutputsChoice, resolve_outputs
 from gigagp.estimators.saving.fitted_state import fitted_to_state, joined_states
 from gigagp.estimators.saving.restored_state import state_to_fitted, states_of
@@ -579,7 +579,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.requires_fit = self.encode == "auto" or self.panel is not None  # predictions before a fit are those of the prior
+        tags.requires_fit = (
+            self.encode == "auto" or self.panel is not None
+        )  # predictions before a fit are those of the prior
         return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None) -> float:
@@ -972,7 +974,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     @guarded()
     @by_output()
-    def leave_one_out(self) -> LeaveOneOut:
+    def leave_one_out(self, groups: Any = None) -> LeaveOneOut:
         """Predict each row of the fit from all others, to see how good predictions and their error bars are.
 
         Nothing is fitted again: the hyperparameters are those of all rows, and the coefficients of the mean are those
@@ -983,6 +985,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         `inference.Vecchia` from its sparse factor.
         `inference.Iterative` estimates it from posterior samples and nearest neighbours; its means have the error of
         the solve too.
+
+        Parameters
+        ----------
+        groups : array-like of shape (n,), "entity" or None, default None
+            The group of each row, all rows of which are left out together: each row is then predicted from the other
+            groups. ``"entity"`` is that of a `panel`, so that whole curves are left out. It needs exact inference.
 
         Returns
         -------
@@ -1009,7 +1017,27 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         >>> int(np.argmax(np.abs(y - left_out.mean)))
         20
         """
-        return self._predictor().leave_one_out()
+        if groups is None:
+            return self._predictor().leave_one_out()
+        require_apart(self, "groups of leave_one_out")
+        return self._predictor_of_rows().leave_one_out(self._groups_of(groups))
+
+    def _groups_of(self, groups: Any) -> np.ndarray:
+        """Return the number of the group of each row of the fit."""
+        check_is_fitted(self, "posterior_")
+        n_rows = self.posterior_.n_rows
+        if isinstance(groups, str):
+            if groups != "entity" or self._arguments["panel"] is None:
+                msg = f'groups of leave_one_out must be an array, or "entity" for a fit with a panel; got {groups!r}.'
+                raise InvalidInputError(msg)
+            return entities_of(self)
+        found = np.asarray(groups)
+        if found.shape != (n_rows,):
+            msg = (
+                f"groups of leave_one_out must have shape ({n_rows},), one for each row of the fit; got {found.shape}."
+            )
+            raise InvalidInputError(msg)
+        return np.unique(found.astype(str), return_inverse=True)[1].reshape(-1)
 
     @guarded()
     @checks_arguments

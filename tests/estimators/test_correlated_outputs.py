@@ -147,6 +147,9 @@ def test_a_saved_model_is_the_same(fitted, known, tmp_path):
     one, other = (clone(each).set_params(optimizer=None).fit(X, Y).predict(X[:5]) for each in (gp, again))
     np.testing.assert_allclose((one - other) / UNITS, 0, atol=1e-9)
     assert again.n_features_in_ == 2
+    lines = gp.describe().splitlines()
+    assert lines[0].endswith("one for each observed cell, inputs 2")
+    assert lines[1].startswith("outputs       3, correlated, observed ")
     assert again.describe().splitlines()[0] == gp.describe().splitlines()[0]
 
 
@@ -197,7 +200,7 @@ def test_refused_targets(fitted):
     gp, X, Y = fitted
     with pytest.raises(InvalidInputError, match="NaN in row 2"):
         GPRegressor(outputs="correlated").fit(X, Y[:, 0])  # one output
-    with pytest.raises(InvalidInputError, match="NaN in column 2, row 0"):
+    with pytest.raises(InvalidInputError, match=r"NaN in column 2, row 0.*outputs=.correlated."):
         GPRegressor(outputs="independent").fit(X, Y)
     few = Y.copy()
     few[1:, 1] = np.nan

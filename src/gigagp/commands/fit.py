@@ -27,6 +27,7 @@ from gigagp.commands.problem import (
     read_inputs,
     read_problem,
     resolve_column,
+    resolve_panel,
 )
 from gigagp.errors import FitInterruptedWarning, GigaGPWarning, InvalidInputError, ProcessFailedError
 from gigagp.storage.files import check_folder
@@ -45,6 +46,7 @@ def fit(
         typer.Option(help="Column with the known noise variance of each row, in squared units of the target."),
     ] = None,
     exposure: options.Exposure = None,
+    panel: options.Panel = None,
     upper: Annotated[
         str | None,
         typer.Option(
@@ -186,8 +188,10 @@ def fit(
         raise InvalidInputError(msg)
     if method.of_classes and exposure is not None:
         raise InvalidInputError(f"--exposure does not apply to --likelihood {likelihood}, whose targets are classes.")
-    if method.of_classes and predict_at is not None:
-        raise InvalidInputError(f"--predict-at does not apply to --likelihood {likelihood}, whose targets are classes.")
+    for option, given in (("--predict-at", predict_at), ("--panel", panel)):
+        if method.of_classes and given is not None:
+            msg = f"{option} does not apply to --likelihood {likelihood}, whose targets are classes."
+            raise InvalidInputError(msg)
     word = method.default_kernel if kernel is None else kernel
     chosen_kernel = word if word is None or word in options.KERNEL_RULES else options.choose_kernel(word)
     if method.of_classes and mean == "linear":
@@ -209,7 +213,7 @@ def fit(
         settings["distributed"] = True
     with all_processes(distributed) as saves:
         beside, style = {"noise_column": noise_column, "exposure": exposure, "upper": upper}, CsvStyle(decimal, comment)
-        takes_some = rows is not None or predict_at is not None or any(one is not None for one in beside.values())
+        takes_some = any(one is not None for one in (rows, predict_at, panel, *beside.values()))
         streams = _may_stream(method, takes_some=takes_some)
         streams = streams and (not distributed or method.inference.abilities.name == "grid")
         problem = _read(table, target, columns, beside, header, style, strict, streams)
@@ -219,6 +223,8 @@ def fit(
             settings |= {"mean": mean, "noise_variance": problem.noise()}
         if problem.found is not None and not strict:
             settings["encode"] = "auto"
+        if panel is not None:
+            settings["panel"] = resolve_panel(panel, problem.inputs, str(table))
         _fit_and_save(problem, method, settings, out if saves else None, checkpoint, points)
 
 
@@ -226,6 +232,7 @@ def plan(
     table: options.TablePath,
     target: options.Target,
     columns: options.Columns = None,
+    panel: options.Panel = None,
     kernel: Annotated[
         str | None,
         typer.Option(
@@ -260,6 +267,7 @@ def plan(
         random_state=seed,
         time_budget=time_budget,
         encode="strict" if strict else "auto",
+        panel=None if panel is None else resolve_panel(panel, list(X.column_names), str(table)),
     )
     forecast = regressor.plan(X, y, predict_at=points)
     assert isinstance(forecast, Plan)  # of one target
@@ -342,8 +350,8 @@ def _may_stream(method: _Method, *, takes_some: bool) -> bool:
         return False
     if takes_some and not abilities.holds_rows:
         raise InvalidInputError(
-            f"--rows, --noise-column and --predict-at do not apply to --inference {abilities.name}, which takes all "
-            "rows of a table and learns one noise variance."
+            "--rows, --noise-column, --panel and --predict-at do not apply to --inference "
+            f"{abilities.name}, which takes all rows of a table and learns one noise variance."
         )
     # a transform, noise that varies and the choice of a likelihood are learned from rows that are held
     plain = method.target_transform == "none" and method.noise == "constant" and method.likelihood != "auto"

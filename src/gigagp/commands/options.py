@@ -61,6 +61,15 @@ PredictAt = Annotated[
         show_default=False,
     ),
 ]
+Panel = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ENTITY,TIME",
+        help="Columns that say of which entity and time each row is, such as sensor,hour. Without --kernel, entities "
+        "have curves of their own, and those whose other columns are alike have similar ones.",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every step.")]
 

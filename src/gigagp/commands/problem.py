@@ -104,6 +104,15 @@ def resolve_column(text: str, names: Sequence[str], source: str) -> str:
     return find_column(text, names, source)
 
 
+def resolve_panel(text: str, inputs: Sequence[str], source: str) -> tuple[str, str]:
+    """Return the columns of the entities and the times of a panel, which are inputs, from the text of ``--panel``."""
+    names = options.split_names(text, "--panel") or []
+    if len(names) != 2:
+        raise InvalidInputError(f"--panel must be two columns, those of the entity and the time; got {text!r}.")
+    found = [resolve_column(name, inputs, source) for name in names]
+    return found[0], found[1]
+
+
 def choose_inputs(columns: str | None, names: Sequence[str], others: list[str], source: str) -> list[str]:
     """Return the names of the inputs: those in ``columns``, or all columns except ``others``."""
     inputs = options.split_names(columns)

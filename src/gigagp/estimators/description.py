@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from gigagp.estimators.estimator import FittedEstimator
+from gigagp.estimators.panel_fit import panel_in_words
 from gigagp.model.model import NOISE, Model
 from gigagp.model.student_noise import LEAST_DF, OUTLIER_WEIGHT
 from gigagp.settings.brief import brief, output_name, rounded
@@ -61,6 +62,14 @@ def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
     optimizer = "none" if estimator.optimizer_ is None else type(estimator.optimizer_).__name__
     epochs = estimator.history_.epochs
     found = [("rows", f"{posterior.n_rows:,}, inputs {posterior.n_inputs}, targets {posterior.n_targets}")]
+    if (stacking := estimator._stacking) is not None:
+        n_inputs = posterior.n_inputs - stacking.n_outputs
+        found = [
+            ("rows", f"{posterior.n_rows:,}, one for each observed cell, inputs {n_inputs}"),
+            ("outputs", f"{stacking.n_outputs}, correlated, observed {', '.join(map(str, stacking.observed.sum(0)))}"),
+        ]
+    if estimator._arguments["panel"] is not None:
+        found.append(("panel", panel_in_words(estimator)))
     if posterior.n_targets > 1:
         found.append(("outputs", f"{posterior.n_targets}, which share the kernel and the noise"))
     found += [

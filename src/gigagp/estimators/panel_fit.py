@@ -10,10 +10,10 @@ import numpy as np
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.arguments import Arguments
-from gigagp.kernels import Kernel, Levels, Matern, Sum
+from gigagp.kernels import Constant, Kernel, Levels, Linear, Matern, Periodic, StationaryKernel, Sum, White
 from gigagp.model.means import LinearMean
 from gigagp.tables.encoding import Panel, TableEncoder, panel_places
-from gigagp.tables.encoding.columns import Dates, LeftOut, Numbers
+from gigagp.tables.encoding.columns import Dates, Entities, LeftOut, Numbers
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,29 @@ def of_panel(arguments: Arguments, X: np.ndarray) -> Arguments:
     return replace(arguments, estimator=estimator, mean=mean)
 
 
+def entities_of(fitted: Any) -> np.ndarray:
+    """Return the number of the entity of each row of the fit of a panel, shape (n,)."""
+    place = next(place for place, column in enumerate(fitted.encoder_.columns) if isinstance(column, Entities))
+    found: np.ndarray = np.rint(_column_of(fitted, place)).astype(np.int64)
+    return found
+
+
+def panel_in_words(fitted: Any) -> str:
+    """Return of how many entities and times the rows of a fit are."""
+    labels = [column.label for column in fitted.encoder_.columns]
+    entity, time = panel_places(fitted._arguments["panel"], labels)
+    n_times = len(np.unique(_column_of(fitted, time)))
+    times = f"{n_times:,} times" if n_times else "times"  # not every posterior keeps the rows
+    return f"{len(fitted.encoder_.columns[entity].levels):,} entities ({labels[entity]}) by {times} ({labels[time]})"
+
+
+def _column_of(fitted: Any, place: int) -> np.ndarray:
+    """Return the first encoded column of a column of the table, for the rows that a fit knows."""
+    column, scaling = fitted.encoder_.inputs[place][0][0], fitted.scaling_
+    numbers: np.ndarray = fitted.posterior_.places()[:, column].double().cpu().numpy()
+    return numbers * scaling.x_scale[column] + scaling.x_centre[column]
+
+
 def _check(estimator: Any, encoder: TableEncoder, roles: Roles) -> None:
     """Refuse a panel without times, and arguments that have no meaning for one."""
     time = encoder.columns[roles.time]
@@ -87,11 +110,23 @@ def _check(estimator: Any, encoder: TableEncoder, roles: Roles) -> None:
             f"kernel of GPRegressor with a panel must be a kernel of the table's columns, or None, which makes one of "
             f"entities and times; got {estimator.kernel!r}."
         )
+    for leaf in [] if estimator.kernel is None else estimator.kernel.leaves():
+        of_all = leaf.columns is None and not isinstance(leaf, Constant | White)
+        if of_all or (roles.entity in (leaf.columns or ()) and _is_of_numbers(leaf)):
+            raise InvalidInputError(
+                f"kernel of GPRegressor with a panel must take the entity, column {roles.entity} of the table, by "
+                f"kernels.Levels or kernels.Outputs, and name the columns of its other parts; got {leaf!r}."
+            )
     if estimator.outputs == "correlated":
         raise InvalidInputError(
-            'outputs of GPRegressor with a panel must not be "correlated". Put the output of each row into the table as '
-            "the entity, or use one of both."
+            'outputs of GPRegressor with a panel must not be "correlated". Put the output of each row into the table '
+            "as the entity, or use one of both."
         )
+
+
+def _is_of_numbers(leaf: Kernel) -> bool:
+    """Whether a kernel takes a column for a number that may be near another one."""
+    return isinstance(leaf, StationaryKernel | Linear | Periodic) and not isinstance(leaf, Levels)
 
 
 def _numbers(X: np.ndarray, encoder: TableEncoder, place: int) -> np.ndarray:

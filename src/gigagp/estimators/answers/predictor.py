@@ -16,6 +16,7 @@ from gigagp.estimators.answers.joint_posterior import JointPosterior, points_of
 from gigagp.estimators.answers.responses import Latent, Response, response_of
 from gigagp.estimators.answers.target_posterior import TargetPosterior
 from gigagp.estimators.guard import finite_prediction, guarded
+from gigagp.inference.contract.left_out import LeftOut
 from gigagp.inference.contract.open_points import OpenPosterior
 from gigagp.inference.contract.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.contract.rows_posterior import RowsPosterior
@@ -25,6 +26,7 @@ from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.model.scaling import Scaling
 from gigagp.model.student_noise import quantile
 from gigagp.model.target_transform import TargetTransform
+from gigagp.neighbours.folds import Fold
 from gigagp.settings.random import RandomState, generator_from, standard_normal
 from gigagp.tables import intake
 from gigagp.tables.beside import Beside
@@ -282,9 +284,14 @@ class Predictor:
         return finite_prediction((logs.numpy() - units).reshape(y.shape))
 
     @guarded()
-    def leave_one_out(self) -> LeaveOneOut:
-        """Return the rows of the fit as they are predicted from all other rows."""
-        posterior, scaling, response = self.posterior, self.scaling, self._response
+    def leave_one_out(self, groups: np.ndarray | None = None) -> LeaveOneOut:
+        """Return the rows of the fit as they are predicted from all others, or from all others but those of a group.
+
+        ``groups`` has the number of the group of each row, shape (n,).
+        """
+        posterior = self.posterior
+        if groups is not None:
+            return self._in_units_of_rows(_left_out_groups(posterior, groups))
         found, moments = posterior.left_out(), posterior.left_out_latent(self.likelihood)
         if (found is None and moments is None) or not isinstance(posterior, RowsPosterior):
             raise InvalidInputError(
@@ -302,6 +309,12 @@ class Predictor:
         if found is None:
             assert moments is not None
             return self._left_out_of(posterior, *(one.cpu() for one in moments))
+        return self._in_units_of_rows(found)
+
+    def _in_units_of_rows(self, found: LeftOut) -> LeaveOneOut:
+        """Return left-out rows in the units of the target."""
+        posterior, scaling, response = self.posterior, self.scaling, self._response
+        assert isinstance(posterior, RowsPosterior)
         found = found.of_student(posterior.table.Y, posterior.model)
         X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
         if response is None:
@@ -460,3 +473,24 @@ class Predictor:
         """Return finite answers without the axis of the targets, if the fit's targets had none."""
         values = finite_prediction(values)
         return np.moveaxis(values, axis, 0)[0] if self.one_target else values
+
+
+def _left_out_groups(posterior: Posterior, groups: np.ndarray) -> LeftOut:
+    """Return the rows of a fit in their order, each given all rows of other groups."""
+    numbers = torch.from_numpy(np.unique(groups, return_inverse=True)[1].reshape(-1))
+    order = torch.argsort(numbers, stable=True)
+    folds = [Fold(rows, len(rows)) for rows in order.split(torch.bincount(numbers).tolist())]
+    found = posterior.left_out_folds(folds) if len(folds) > 1 else None
+    if found is None:
+        raise InvalidInputError(
+            "groups of leave_one_out of GPRegressor needs two groups or more, inference.Exact, which keeps the inverse "
+            f"of a matrix of all rows, and Gaussian or Student-t noise. This is a {posterior.kind} posterior of "
+            f"{posterior.n_rows:,} rows in {len(folds):,} group(s)."
+        )
+    if not bool(torch.isfinite(found.variance).all()):
+        row = int(order[~torch.isfinite(found.variance)][0])
+        raise InvalidInputError(
+            "leave_one_out of GPRegressor needs coefficients of the mean that all other groups determine. Without the "
+            f"group of row {row} (counted from 0) one of them is unknown. Fit with mean='constant'."
+        )
+    return LeftOut(*(part[torch.argsort(order).to(part.device)] for part in found))

@@ -17,6 +17,7 @@ from gigagp.model.estimate import Estimate
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.model.scaling import Scaling
+from gigagp.neighbours.folds import Fold
 from gigagp.optimization.history import SolveRecord
 from gigagp.products import Engine, select
 from gigagp.products.dense import eigh
@@ -290,6 +291,10 @@ class Posterior(ABC):
 
     def left_out(self) -> LeftOut | None:
         """Return the distribution of each row given all others; by default None."""
+        return None
+
+    def left_out_folds(self, folds: Sequence[Fold]) -> LeftOut | None:
+        """Return the scored rows of folds, each given all rows but those of its fold; by default None."""
         return None
 
     def left_out_latent(self, likelihood: Likelihood) -> tuple[torch.Tensor, torch.Tensor] | None:

@@ -128,7 +128,9 @@ class TableEncoder:
         columns = zip(self.columns, intake.table_columns(X, name)[1], strict=True)
         return TableEncoder(
             tuple(
-                column.grown(column.read(cells, Place(name, [column.label]))) if isinstance(column, Entities) else column
+                column.grown(column.read(cells, Place(name, [column.label])))
+                if isinstance(column, Entities)
+                else column
                 for column, cells in columns
             )
         )
@@ -268,19 +270,22 @@ class TableEncoder:
 
 
 def panel_places(panel: Panel, labels: Sequence[str]) -> tuple[int, int]:
-    """Return the places of the columns with the entity and the time of a panel, or refuse columns that there are not."""
+    """Return the places of the columns with the entity and the time of a panel, or refuse others."""
     found = []
     for role, given in zip(("entity", "time"), panel, strict=True):
-        is_place = isinstance(given, int) and not isinstance(given, bool) and -len(labels) <= given < len(labels)
-        if given in labels:
+        if isinstance(given, str) and given in labels:
             found.append(labels.index(given))
-        elif is_place:
+        elif isinstance(given, int) and not isinstance(given, bool) and -len(labels) <= given < len(labels):
             found.append(given % len(labels))
         else:
             shown = ", ".join(map(repr, labels[:_SHOWN_NOTES])) + ", ..." * (len(labels) > _SHOWN_NOTES)
-            raise InvalidInputError(f"panel of GPRegressor must name the {role} by a column of X, {shown}; got {given!r}.")
+            raise InvalidInputError(
+                f"panel of GPRegressor must name the {role} by a column of X, {shown}; got {given!r}."
+            )
     if found[0] == found[1]:
-        raise InvalidInputError(f"panel of GPRegressor must name two columns of X, entity and time; got {panel!r} twice.")
+        raise InvalidInputError(
+            f"panel of GPRegressor must name two columns of X, entity and time; got {panel!r} twice."
+        )
     return found[0], found[1]
 
 
