@@ -9,6 +9,7 @@ heights in mountains and in plains.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -102,9 +103,22 @@ class _Scored(Trial):
     posterior: Posterior
     history: History
 
+    @property
+    def n_learned(self) -> int:
+        """Number of hyperparameters that were learned."""
+        model = self.posterior.model
+        values = model.parameters()
+        return sum(values[name].numel() for name in model.learned_names())
+
     def objection(self, plain: _Scored) -> str | None:
-        """Return why this fit is not taken in place of the plain one, or None."""
-        return self.doubt(plain) or ("left-out rows are predicted worse" if self.predicts_worse(plain) else None)
+        """Return why this fit is not taken in place of the plain one, or None.
+
+        Each further hyperparameter costs half of the logarithm of the number of rows (Schwarz 1978).
+        """
+        penalty = 0.5 * math.log(len(self.ratios)) * (self.n_learned - plain.n_learned)
+        return self.doubt(plain, penalty) or (
+            "left-out rows are predicted worse" if self.predicts_worse(plain) else None
+        )
 
 
 def _scored(table: TrainingTable, posterior: Posterior, history: History, generator: torch.Generator) -> _Scored | None:
