@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import FitWarning, InvalidInputError, warn
 from gigagp.estimators.choices.trials import FAILURES, Trial, decide, normal_crps
 from gigagp.inference import Inference
 from gigagp.inference.contract.posterior import Posterior
@@ -37,6 +37,8 @@ _FEW_INPUTS = 3
 _CELLS, _ROWS_OF_CELL, _CHANCE = 10, 10, 0.01
 #: Rows from which points are found, and the share of the noise that stays the same everywhere at the start.
 _CLUSTERED, _SAME = 20_000, 0.1
+#: Least ratio of a squared error: smaller ones, such as zero where targets repeat, tell no more.
+_LEAST = 1e-4
 #: Factors between the smallest and the largest start of a variance, and the overall one.
 _RANGE = 20.0
 
@@ -69,6 +71,8 @@ def refined(
     """
     plain = _scored(table, fitted.posterior, fitted.history, generator)
     if plain is None:
+        if rule != "auto":
+            warn(f'noise="{rule}" needs left-out rows, which this fit has not. It is constant.', FitWarning)
         return fitted.posterior, fitted.history, "constant: this fit has no left-out rows to compare"
     X = table.X.double().cpu()
     columns, chance = _columns(X, plain.ratios)
@@ -89,6 +93,8 @@ def refined(
         gain = one.gain(plain)
         tried.append(one)
         words.append(f"{name} gains {gain.value:+.1f} nats, left out {gain.left_out:+.1f} ({gain.standard_error:.1f})")
+    if rule != "auto" and not tried:
+        warn(f'noise="{rule}" could not be learned, so that it is constant. Give a kernel, or more rows.', FitWarning)
     best = tried[0] if tried else plain
     if rule == "auto":
         best = decide(plain, tried, lambda one: one.objection(plain), lambda one: one.gain(plain).least)
@@ -142,7 +148,7 @@ def _columns(X: Tensor, ratios: Tensor) -> tuple[list[int], float]:
     clusters of rows, and noise depends on all inputs. Of more, they are quantiles of each, and it depends on those
     whose cells differ most.
     """
-    logs = ratios.clamp_min(torch.finfo(torch.float64).tiny).log()
+    logs = ratios.clamp_min(_LEAST).log()
     n, d = X.shape
     count = min(_CELLS, n // _ROWS_OF_CELL)
     varying = [column for column in range(d) if bool((X[:, column] != X[0, column]).any())]
@@ -155,7 +161,7 @@ def _columns(X: Tensor, ratios: Tensor) -> tuple[list[int], float]:
     found = []
     for column in varying:
         values = X[:, column].contiguous()
-        found.append((_chance(logs, torch.bucketize(values, values.quantile(edges))), column))
+        found.append((_chance(logs, torch.bucketize(values, _some(values).quantile(edges))), column))
     found.sort()
     limit = _CHANCE / len(varying)
     chosen = [column for chance, column in found[:_FEW_INPUTS] if chance <= limit] or [found[0][1]]
@@ -176,12 +182,16 @@ def _chance(values: Tensor, cells: Tensor) -> float:
     return float(fdtrc(k - 1, n - k, between / within)) if within > 0 else 1.0
 
 
+def _some(rows: Tensor) -> Tensor:
+    """Return evenly chosen rows."""
+    return rows[:: max(1, len(rows) // _CLUSTERED)]
+
+
 def _points(X: Tensor, count: int) -> Tensor:
     """Return points (count or fewer, d) spread like the rows."""
     from sklearn.cluster import KMeans
 
-    step = max(1, len(X) // _CLUSTERED)
-    rows = X[::step]
+    rows = _some(X)
     distinct = len(rows.unique(dim=0))
     found = KMeans(min(count, distinct), n_init=1, random_state=0).fit(rows.numpy()).cluster_centers_
     return torch.from_numpy(found)
@@ -196,7 +206,7 @@ def _starts(model: Model, units: Units, X: Tensor, ratios: Tensor, columns: list
     own = units.scale[columns]
     local = LocalVariance(points * own + units.centre[columns], width * own, columns=columns).standardized(units)
     # The logarithm of a squared normal number has the mean -1.27 (Kersting et al. 2007 smooth such logarithms).
-    logs = ratios.clamp_min(torch.finfo(torch.float64).tiny).log() + 1.27
+    logs = ratios.clamp_min(_LEAST).log() + 1.27
     weights = local.weights(X)
     factors = ((weights.T @ logs) / weights.sum(0)).exp().clamp(1 / _RANGE, _RANGE)
     noise, same = (1 - _SAME) * model.noise_variance, _SAME * model.noise_variance
