@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from sklearn.base import clone
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
+from gigagp.estimators import checkpoint
+from gigagp.inference.exact.exact import ExactObjective
 from gigagp.kernels import Levels
+from gigagp.optimization import LBFGS
 
 N_ENTITIES, N_TIMES = 9, 12
 
@@ -202,6 +207,33 @@ def test_learning_saving_and_words(tmp_path):
     assert plan.chosen.rmse < 1.5 * y.std()
 
 
+@pytest.mark.filterwarnings("ignore:Learning stopped after")  # by so few steps
+def test_a_killed_fit_of_a_panel_resumes_to_the_same_bits(tmp_path, monkeypatch):
+    table, y = sensors(inputs=False)
+    path, given = tmp_path / "fit.checkpoint", GPRegressor(panel=("sensor", "hour"), optimizer=LBFGS(steps=4))
+    whole = clone(given).fit(table, y).predict(questions(table))
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
+    count = {"ran": 0}
+
+    def evaluate(self, model, original=ExactObjective.evaluate):
+        count["ran"] += 1
+        if count["ran"] == 3:
+            raise SystemExit
+        return original(self, model)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExactObjective, "evaluate", evaluate)
+        with pytest.raises(SystemExit):
+            clone(given).fit(table, y, checkpoint=path)
+    with pytest.raises(InvalidInputError, match="checkpoint"):
+        clone(given).set_params(panel=("sensor", -2)).fit(table, y, checkpoint=path)  # another call
+    resumed = clone(given).fit(table, y, checkpoint=path)
+    np.testing.assert_array_equal(resumed.predict(questions(table)), whole)
+    assert not path.exists()
+    hurried = clone(given).set_params(time_budget="10min").fit(table, y)
+    np.testing.assert_array_equal(hurried.predict(questions(table)), whole)
+
+
 def test_tables_of_all_kinds_are_one_model(fitted):
     gp, table, y = fitted
     indexed = table.set_index(["sensor", "hour"])
@@ -259,6 +291,8 @@ def test_other_doors_refuse_panels(fitted):
     gp, table, y = fitted
     with pytest.raises(InvalidInputError, match="fit_table"):
         GPRegressor(panel=("sensor", "hour")).fit_table((table, y))
+    words = "9 entities (sensor) by 11 times (hour); inputs: height of entities, wind of times, cell of cells"
+    assert words in gp.describe()
     with pytest.raises(InvalidInputError, match="groups of leave_one_out"):
         gp.leave_one_out("sensor")
     with pytest.raises(InvalidInputError, match="shape"):
@@ -272,8 +306,6 @@ def test_other_doors_refuse_panels(fitted):
 
 
 def test_levels_are_apart_in_any_units():
-    import torch
-
     kernel = Levels(2.0, columns=[1])
     X = torch.tensor([[0.0, 3.0], [5.0, 3.0], [0.0, 4.0], [0.0, 1e5]], dtype=torch.float64)
     found = kernel.block(X, X)

@@ -77,24 +77,29 @@ def of_panel(arguments: Arguments, X: np.ndarray) -> Arguments:
 def entities_of(fitted: Any) -> np.ndarray:
     """Return the number of the entity of each row of the fit of a panel, shape (n,)."""
     place = next(place for place, column in enumerate(fitted.encoder_.columns) if isinstance(column, Entities))
-    found: np.ndarray = np.rint(_column_of(fitted, place)).astype(np.int64)
+    found: np.ndarray = np.rint(_rows_of(fitted)[:, fitted.encoder_.inputs[place][0][0]]).astype(np.int64)
     return found
 
 
 def panel_in_words(fitted: Any) -> str:
-    """Return of how many entities and times the rows of a fit are."""
-    labels = [column.label for column in fitted.encoder_.columns]
+    """Return of how many entities and times the rows of a fit are, and what its other columns are inputs of."""
+    encoder, X = fitted.encoder_, _rows_of(fitted)
+    labels = [column.label for column in encoder.columns]
     entity, time = panel_places(fitted._arguments["panel"], labels)
-    n_times = len(np.unique(_column_of(fitted, time)))
-    times = f"{n_times:,} times" if n_times else "times"  # not every posterior keeps the rows
-    return f"{len(fitted.encoder_.columns[entity].levels):,} entities ({labels[entity]}) by {times} ({labels[time]})"
+    found = f"{len(encoder.columns[entity].levels):,} entities ({labels[entity]})"
+    if not len(X):  # not every posterior keeps the rows
+        return f"{found} by times ({labels[time]})"
+    roles = Roles.of((entity, time), encoder, X)
+    found += f" by {len(np.unique(_numbers(X, encoder, time))):,} times ({labels[time]})"
+    of_each = {"entities": roles.of_entities, "times": roles.of_times, "cells": roles.of_cells}
+    words = [f"{', '.join(labels[place] for place in places)} of {of}" for of, places in of_each.items() if places]
+    return found + (f"; inputs: {', '.join(words)}" if words else "")
 
 
-def _column_of(fitted: Any, place: int) -> np.ndarray:
-    """Return the first encoded column of a column of the table, for the rows that a fit knows."""
-    column, scaling = fitted.encoder_.inputs[place][0][0], fitted.scaling_
-    numbers: np.ndarray = fitted.posterior_.places()[:, column].double().cpu().numpy()
-    return numbers * scaling.x_scale[column] + scaling.x_centre[column]
+def _rows_of(fitted: Any) -> np.ndarray:
+    """Return the encoded rows that a fit knows, in the units of the table."""
+    X: np.ndarray = fitted.posterior_.places().double().cpu().numpy()
+    return X * fitted.scaling_.x_scale + fitted.scaling_.x_centre
 
 
 def _check(estimator: Any, encoder: TableEncoder, roles: Roles) -> None:
