@@ -5,55 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from gigagp import GPRegressor, inference, solvers
-from gigagp.kernels import RBF, Categorical, Constant, Linear, Matern, Periodic, White
+from gigagp.kernels import RBF, Categorical, Matern
 from gigagp.operators import KernelMatrix
 from gigagp.products import LowRankWeights, PanelTiles, product_entries, select
 from helpers import autograd_gradient, close, generator, reference_block, reference_matrix, relative_error, tolerance
+from panels import ENTITIES, GAPS, KERNELS, PLACE, TIME, TIMES, cells
 
-ENTITIES, TIMES = 50, 16
-PLACE, TIME = [0, 1], [2]
 BUDGET = 2**26
-
-KERNELS = {
-    "product": Matern(1.5, columns=PLACE) * Matern(0.5, columns=TIME),
-    "own and shared": (
-        Matern(1.5, columns=PLACE) * Matern(0.5, columns=TIME, fixed=["variance"])
-        + Matern(2.5, columns=PLACE)
-        + RBF(columns=TIME)
-        + White(0.2)
-        + Constant(0.3)
-    ),
-    "sums of factors": (Matern(1.5, columns=PLACE) + RBF(columns=[1]))
-    * (Periodic(columns=TIME) + Linear(columns=TIME)),
-    "three sets": Matern(1.5, columns=[0]) * RBF(columns=[1]) * Matern(0.5, columns=TIME),
-}
-
-
-def cells(how: str, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return the rows of a panel: which cells are missing, and whether some are repeated."""
-    place = torch.randn(ENTITIES, 2, generator=generator(1), dtype=torch.float64)
-    time = torch.rand(TIMES, 1, generator=generator(2), dtype=torch.float64) * 3
-    rows = torch.cat([place.repeat_interleave(TIMES, 0), time.repeat(ENTITIES, 1)], 1).to(dtype)
-    n = len(rows)
-    order = torch.randperm(n, generator=generator(3))
-    kept = {
-        "complete": torch.ones(n, dtype=torch.bool),
-        "at random": torch.rand(n, generator=generator(4)) < 0.75,
-        "cut short": torch.arange(n) % TIMES
-        < torch.randint(8, TIMES, (ENTITIES,), generator=generator(5)).repeat_interleave(TIMES),
-        "whole rows and columns": (torch.arange(n) // TIMES > 4) & (torch.arange(n) % TIMES != 3),
-        "one cell of an entity": (torch.arange(n) // TIMES > 0) | (torch.arange(n) == 5),
-    }.get(how, torch.ones(n, dtype=torch.bool))
-    found = rows[order][kept[order]]
-    if how == "repeated":
-        found = torch.cat([found, found[:40], found[:40]])
-    return found.contiguous()
-
-
-GAPS = ["complete", "at random", "cut short", "whole rows and columns", "one cell of an entity", "repeated"]
 PAIRS = [
     *(("own and shared", gaps) for gaps in GAPS),
     *((name, "at random") for name in KERNELS if name != "own and shared"),

@@ -9,6 +9,7 @@ those of a sum stand side by side (Rahimi and Recht 2007, Random features for la
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -77,16 +78,23 @@ def feature_product(kernel: Kernel, X: Tensor, draw: FeatureDraw, weights: Tenso
     One column needs one wave for each frequency instead of two, since ``a sin p + b cos p = |(a, b)| sin(p + q)`` with
     the angle q of (a, b).
     """
-    total, start, m = X.new_zeros(X.shape[0], weights.shape[1]), 0, draw.n_features // 2
+    total = X.new_zeros(X.shape[0], weights.shape[1])
+    for term in feature_products(kernel, X, draw, weights):
+        total = total + term
+    return total
+
+
+def feature_products(kernel: Kernel, X: Tensor, draw: FeatureDraw, weights: Tensor) -> Iterator[Tensor]:
+    """Iterate over the parts of `feature_product` for each of `Kernel.correlated_terms`, each of shape (n, s)."""
+    start, m = 0, draw.n_features // 2
     for amplitude, phase in waves(kernel, X, draw):
         if phase is None:
             width = amplitude.shape[1]
-            total = total + amplitude @ weights[start : start + width]
+            yield (amplitude @ weights[start : start + width]).expand(len(X), -1)
         else:
             width = 2 * m
-            total = total + _wave_product(amplitude, phase, *weights[start : start + width].split(m))
+            yield _wave_product(amplitude, phase, *weights[start : start + width].split(m))
         start += width
-    return total
 
 
 def _wave_product(amplitude: Tensor, phase: Tensor, of_sine: Tensor, of_cosine: Tensor) -> Tensor:

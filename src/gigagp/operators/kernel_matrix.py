@@ -126,6 +126,11 @@ class KernelMatrix(SymmetricMatrix):
         return self._engine.name
 
     @property
+    def panel(self) -> PanelTiles | None:
+        """The engine of rows that are cells of a panel; None for others."""
+        return self._engine if isinstance(self._engine, PanelTiles) else None
+
+    @property
     def fast(self) -> KernelMatrix | RoundedMatrix:
         """The matrix for solvers' loops: with float32 products if ``mixed``, otherwise this matrix."""
         # The wrapper is made at each use: a kept one and this matrix would hold each other, and a stored matrix would

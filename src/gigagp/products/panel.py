@@ -78,13 +78,15 @@ class Cells:
 class Factors:
     """Some terms of a kernel as a product of a kernel of the entities and one of the times.
 
-    The names are those of the parts' hyperparameters in the whole kernel, in order.
+    The names are those of the parts' hyperparameters in the whole kernel, in order. ``terms`` are the places of the
+    terms in `Kernel.correlated_terms`.
     """
 
     entities: Kernel
     times: Kernel
     entity_names: tuple[str, ...]
     time_names: tuple[str, ...]
+    terms: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +124,7 @@ class PanelTiles:
         for rows in [slice(None)] if Z is X else ranges(X.shape[0], max(budget // (4 * row_bytes), 256)):
             left = right if Z is X else self.cells(X[rows])
             total: Tensor | None = None
-            for factors in self._factors(kernel):
+            for factors in self.factors(kernel):
                 half = self._times(
                     factors.entities, left.entities, right.entities, grid.reshape(n_entities, -1), budget
                 )
@@ -151,7 +153,7 @@ class PanelTiles:
         n_entities, n_times = cells.shape
         left, right = cells.spread(weights.left), cells.spread(weights.right)
         found = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in kernel.parameters().items()}
-        for factors in self._factors(kernel):
+        for factors in self.factors(kernel):
             K_T = self.engine.dense(factors.times, cells.times, budget=budget)
             passed = torch.einsum("tu,aus->ats", K_T, right).reshape(n_entities, -1)
             outer = left.reshape(n_entities, -1)
@@ -180,22 +182,23 @@ class PanelTiles:
         """Return the cells of rows, which are known for those of the panel."""
         return self.known if X is self.rows else Cells.of(X, self.known.entity_columns, self.known.time_columns)
 
-    def _factors(self, kernel: Kernel) -> list[Factors]:
+    def factors(self, kernel: Kernel) -> list[Factors]:
         """Return the kernel without white terms as a sum of products; terms of the same times are one product."""
         kernel = kernel.replace(kernel.parameters())  # leaves are told apart as objects, and one object may stand twice
         names = iter(kernel.parameters())
         labels = {id(leaf): tuple(next(names) for _ in leaf.parameters()) for leaf in kernel.leaves()}
-        groups: dict[tuple[int, ...], list[tuple[list[Leaf], list[Leaf]]]] = {}
-        for term in kernel.correlated_terms():
+        groups: dict[tuple[int, ...], list[tuple[int, list[Leaf], list[Leaf]]]] = {}
+        for place, term in enumerate(kernel.correlated_terms()):
             of_times = [leaf for leaf in term if not _is_of(leaf, self.known.entity_columns)]
             of_entities = [leaf for leaf in term if _is_of(leaf, self.known.entity_columns)]
-            groups.setdefault(tuple(id(leaf) for leaf in of_times), []).append((of_entities, of_times))
+            groups.setdefault(tuple(id(leaf) for leaf in of_times), []).append((place, of_entities, of_times))
         return [
             Factors(
-                Sum(*(_product(leaves, self.known.entity_columns) for leaves, _ in terms)),
-                _product(terms[0][1], self.known.time_columns),
-                tuple(name for leaves, _ in terms for leaf in leaves for name in labels[id(leaf)]),
-                tuple(name for leaf in terms[0][1] for name in labels[id(leaf)]),
+                Sum(*(_product(leaves, self.known.entity_columns) for _, leaves, _ in terms)),
+                _product(terms[0][2], self.known.time_columns),
+                tuple(name for _, leaves, _ in terms for leaf in leaves for name in labels[id(leaf)]),
+                tuple(name for leaf in terms[0][2] for name in labels[id(leaf)]),
+                tuple(place for place, _, _ in terms),
             )
             for terms in groups.values()
         ]

@@ -108,7 +108,8 @@ def log_determinant(
     Ubaru, Chen & Saad (2017), doi:10.1137/16M1104974; Gardner et al. (2018), arXiv:1809.11165, section 4; and Wenger et
     al. (2022), arXiv:2107.00243.
 
-    The preconditioner is chosen as in `gigagp.solvers.ConjugateGradients`. ``starts``, shape (n, s), are the
+    The preconditioner is chosen as in `gigagp.solvers.ConjugateGradients`, and left out if its own determinant is not
+    known. ``starts``, shape (n, s), are the
     directions, drawn from N(0, P); without them ``n_probes`` are drawn here. The quadrature ends once its error is far
     below the standard error, or after ``max_steps`` products, by default 200.
 
@@ -119,6 +120,8 @@ def log_determinant(
     generator = own_generator(generator)
     series = None if truncation is None else _bounded(truncation, operator.dimension, max_steps)
     built = Prepared(operator, setting=preconditioner).build(generator)
+    if built is not None and not built.has_determinant:
+        built = None
     if starts is not None:
         probes = starts
     elif built is None:

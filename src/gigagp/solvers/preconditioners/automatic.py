@@ -17,6 +17,7 @@ from gigagp.products import product_entries
 from gigagp.runtime.machine import slowness
 from gigagp.settings.fields import Words
 from gigagp.solvers.preconditioners.base import Choice, Parts, Preconditioner, PreconditionerRecipe, budget_of
+from gigagp.solvers.preconditioners.complete_panel import CompletePanel, suits_panel
 from gigagp.solvers.preconditioners.two_level import TwoLevel
 from gigagp.solvers.preconditioners.vecchia import Vecchia
 
@@ -93,6 +94,8 @@ def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) 
     ``seconds`` are left of a time budget.
     """
     n, budget = matrix.n, budget_of(matrix) // 2
+    if isinstance(matrix, KernelMatrix) and matrix.panel is not None and suits_panel(matrix.panel, budget):
+        return CompletePanel()
     rank, block_size = auto_sizes(n, budget, seconds)
     two_level = TwoLevel(rank=rank, block_size=block_size)
     if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE or not is_compiled(matrix.kernel, matrix.device):

@@ -76,12 +76,15 @@ class Preconditioner(Parts, ABC):
         Largest number that had to be added to a diagonal to keep a factor positive definite; usually 0.
     is_lower_bound : bool
         Whether ``P <= H`` up to rounding, so that ``r' P^-1 r >= r' H^-1 r``.
+    has_determinant : bool
+        Whether P itself is known, and not only the product with its inverse: its determinant, and samples of N(0, P).
     """
 
     n: int
     epochs: float
     jitter: float = 0.0
     is_lower_bound: bool = False
+    has_determinant: bool = True
 
     @abstractmethod
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
