@@ -432,7 +432,7 @@ def _last_entries(objective: Objective, trace: Trace) -> float:
     """Return the number of kernel entries that the last solve has computed."""
     solve = trace.history[-1].solve
     epochs = 1.0 if solve is None else solve.epochs + solve.setup_epochs
-    return epochs * objective.n_rows**2
+    return epochs * objective.product_entries
 
 
 def _smallest_step(objective: Objective, trace: Trace) -> float:

@@ -63,6 +63,10 @@ class Objective(Protocol):
         """Number of rows of the table."""
 
     @property
+    def product_entries(self) -> float:
+        """Multiplications with each column in a product with the matrix of all rows, which price a solve."""
+
+    @property
     def n_inputs(self) -> int:
         """Number of input columns."""
 

@@ -43,6 +43,11 @@ class TableObjective(ABC):
         return self.table.n_rows
 
     @property
+    def product_entries(self) -> float:
+        """Multiplications with each column in a product with the matrix of all rows; by default its entries."""
+        return float(self.n_rows) ** 2
+
+    @property
     def n_inputs(self) -> int:
         """Number of inputs."""
         return self.table.n_inputs

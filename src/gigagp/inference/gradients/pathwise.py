@@ -8,9 +8,11 @@ from typing import Literal
 import torch
 
 from gigagp.inference.gradients.base import GradientEstimator, Probes
+from gigagp.inference.gradients.panel_samples import PanelSamples
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.operators import KernelMatrix
+from gigagp.products import PanelTiles, select
 from gigagp.products.dense import cholesky
 from gigagp.runtime.memory import require
 from gigagp.settings.fields import Count, Pairs
@@ -75,7 +77,8 @@ class Pathwise(GradientEstimator):
     n_features : int, default 2000
         Number of sine and cosine columns for each stationary term of the kernel.
     prior : {"features", "exact"}, default "features"
-        ``"features"`` approximates prior functions by random features. ``"exact"`` draws ``f(X)`` with a Cholesky
+        ``"features"`` approximates prior functions by random features, except in the cells of a panel
+        (`docs/iterative.md`), where they are exact. ``"exact"`` draws ``f(X)`` with a Cholesky
         factor, without the error of features, for a few thousand rows at most.
     law : {"balanced", "joint", "independent"}, default "balanced"
         How frequencies are drawn. ``"joint"``: from the spectral density. ``"balanced"``: half of them evenly over the
@@ -92,8 +95,12 @@ class Pathwise(GradientEstimator):
     def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> PathwiseProbes:
         """Draw frequencies, weights and noise, none of which depends on the hyperparameters."""
         n, d = X.shape
-        prior = base = None
-        if self.prior == "features":
+        prior: PriorSamples | None = None
+        base = None
+        engine = select(model.kernel, X.device, X.dtype, rows=X, alone=True)
+        if self.prior == "features" and isinstance(engine, PanelTiles):
+            prior = PanelSamples.of_panel(model, engine, self.n_probes, self.n_features, generator, self.law)
+        elif self.prior == "features":
             prior = PriorSamples.new(model.kernel, d, self.n_probes, self.n_features, generator, law=self.law)
         else:
             base = standard_normal(n, self.n_probes, generator=generator)

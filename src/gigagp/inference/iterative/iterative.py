@@ -19,6 +19,8 @@ from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import OrthogonalBasis, solved_trend
 from gigagp.inference.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
+from gigagp.inference.gradients.panel_samples import PanelSamples
+from gigagp.inference.iterative.panel_guide import PanelGuide
 from gigagp.inference.iterative.pathwise_posterior import PathwisePosterior
 from gigagp.inference.iterative.solve_cost import (
     FEWEST_PRODUCTS,
@@ -41,6 +43,7 @@ from gigagp.operators import KernelMatrix, kernel_matrix
 from gigagp.operators.base import LinearOperator
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
+from gigagp.products import product_entries
 from gigagp.runtime import interruption
 from gigagp.runtime.progress import current
 from gigagp.settings.brief import brief
@@ -189,6 +192,11 @@ class IterativeObjective(TableObjective):
     def _is_frozen(self) -> bool:
         return self._warm.kind != "none" or self._estimator.n_probes == 0
 
+    @property
+    def product_entries(self) -> float:
+        """Multiplications with each column in a product; fewer than the matrix has entries for a panel."""
+        return float(self.n_rows) ** 2 if self._solved is None else product_entries(self._solved.kernel, self.table.X)
+
     def matrix(self, model: Model) -> KernelMatrix:
         """Return the matrix of the solves at a model."""
         table = self.table
@@ -268,8 +276,12 @@ class IterativeObjective(TableObjective):
             solver,
             final_solve=solved.record,
             unsolved=solved.unsolved,
-            probe_values=right_hand_sides if is_compiled(model.kernel, self.table.X.device) else None,
+            probe_values=right_hand_sides if self._has_neighbours(model, prior) else None,
         )
+
+    def _has_neighbours(self, model: Model, prior: PriorSamples) -> bool:
+        """Whether nearest rows make variances more certain; samples in the cells of a panel need no search of rows."""
+        return is_compiled(model.kernel, self.table.X.device) and not isinstance(prior, PanelSamples)
 
     def value(self, model: Model) -> Estimate:
         """Estimate the log marginal likelihood with the training solver; the state of the fit does not change.
@@ -329,11 +341,16 @@ class IterativeObjective(TableObjective):
         self._solved = found or model
         return self._solved
 
-    def guide(self, model: Model) -> VecchiaObjective | SubsetGuide | None:
+    def guide(self, model: Model) -> VecchiaObjective | SubsetGuide | PanelGuide | None:
         """Return the likelihood by nearest neighbours, or the exact one of more rows where neighbours miss much.
 
-        None where smaller exact subsets serve as well, or neighbours would be slow.
+        That of a panel is the exact one of its complete part, if it has a large one. None where smaller exact subsets
+        serve as well, or neighbours would be slow.
         """
+        panel = self.matrix(model).panel
+        of_panel = None if panel is None else PanelGuide.of(self.table, model, panel)
+        if of_panel is not None:
+            return of_panel
         if self.n_rows < _GUIDED_ROWS or not is_compiled(model.kernel, self.table.X.device):
             return None
         return guide_of(VecchiaObjective.for_learning(self.table), model)
@@ -399,7 +416,9 @@ class IterativeObjective(TableObjective):
         matrix = RecordingMatrix(model, table) if aware else self.matrix(model)
         probes, n_samples = self._probes, self.settings.n_samples
         if n_samples == "auto":
-            n_samples = _FEW_SAMPLES if is_compiled(model.kernel, table.X.device) and not aware else _MOST_SAMPLES
+            is_panel = isinstance(matrix, KernelMatrix) and matrix.panel is not None
+            few = is_compiled(model.kernel, table.X.device) and not aware and not is_panel
+            n_samples = _FEW_SAMPLES if few else _MOST_SAMPLES
         prior = None if probes is None else _prior_functions(probes)
         if probes is None or prior is None or self._estimator.n_probes < n_samples or not self._is_frozen:
             given = self._estimator if isinstance(self._estimator, Pathwise) else Pathwise()
@@ -466,7 +485,9 @@ _LOOSEST, _TIGHTEST = 0.01, {torch.float64: 1e-9, torch.float32: 1e-4}
 
 def final_tolerances(matrix: KernelMatrix, Y: Tensor, samples: Tensor) -> tuple[float, float]:
     """Return relative residuals for targets (n, t) and samples (n, s) at which predictions hardly change any more."""
-    rows, typical, noise = matrix.n**0.5, typical_deviation(matrix), float(matrix.noise().double().median().sqrt())
+    rows, noise = matrix.n**0.5, float(matrix.noise().double().median().sqrt())
+    # in a panel the search for neighbours would take longer than a solve
+    typical = typical_deviation(matrix) if matrix.panel is None else noise / 3
     sizes = (float(Y.norm(dim=0).max()) / rows, float(samples.norm(dim=0).mean()) / rows)
     residuals = (min(new * typical, at_rows * noise) for new, at_rows in zip(_ERRORS, _ERRORS_AT_ROWS, strict=True))
     targets, probes = (

@@ -18,6 +18,7 @@ from gigagp.inference.contract.rows_posterior import ROWS, PathwiseUpdate, Solve
 from gigagp.inference.contract.saved import DRAW, SOLVE, Saved, check_columns, draw_fields
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import OrthogonalBasis, Trend, estimate_trend
+from gigagp.inference.gradients.panel_samples import PanelSamples
 from gigagp.inference.gradients.pathwise import Pathwise
 from gigagp.inference.iterative.sampled_variance import (
     error_with_neighbours,
@@ -35,10 +36,10 @@ from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
-from gigagp.products import cross_covariance, cross_product
+from gigagp.products import PanelTiles, cross_covariance, cross_product, select
 from gigagp.runtime.memory import require
 from gigagp.settings.random import standard_normal
-from gigagp.settings.schema import Field, check_tensors, flag, number, optional, part, record
+from gigagp.settings.schema import Field, check_tensors, flag, number, optional, part, record, whole
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.base import Solver
 from gigagp.solvers.lanczos import log_determinant
@@ -221,7 +222,11 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         of_targets = self.target_solutions + self.basis_solutions @ self.coefficients
         of_basis = self.basis_solutions @ basis.to_columns
         solved = torch.cat([of_targets, of_basis, update.probe_solutions], 1)
-        start = continued_start(self.neighbours, self.X, table.X[n:], solved, stacked[n:], own.double(), self.budget)
+        if isinstance(update.prior, PanelSamples):  # a solve takes less time than the search for neighbours
+            start = torch.cat([solved, solved.new_zeros(len(X), solved.shape[1])])
+        else:
+            further = table.X[n:], solved, stacked[n:], own.double(), self.budget
+            start = continued_start(self.neighbours, self.X, *further)
         t, fixed = table.n_targets, table.n_targets + basis.columns.shape[1]
         solution = self.solver.solve(matrix, stacked, start, generator, n_targets=fixed)
         record = record_of(solution, fixed)
@@ -288,7 +293,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         draw = self.update.prior.draw
         if needed <= self.n_samples:
             chosen = torch.randperm(self.n_samples, generator=generator)[:needed]
-            prior = PriorSamples(draw, self.update.prior.weights[:, chosen])
+            prior = replace(self.update.prior, weights=self.update.prior.weights[:, chosen])
             return PathwiseUpdate(self, prior, self.update.probe_solutions[:, chosen])
         estimator = Pathwise(n_probes=needed, n_features=draw.n_features, law=draw.law)  # type: ignore[arg-type]
         probes = estimator.draw(self.model, self.X, generator)
@@ -366,13 +371,16 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             "final_solve": None if self.final_solve is None else asdict(self.final_solve),
             "unsolved": self.unsolved,
             "mixed": self.table.mixed,
+            "panel_rows": len(prior.panel.rows) if isinstance(prior := self.update.prior, PanelSamples) else 0,
         }
 
     @classmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> PathwisePosterior:
         needed = {"draw": DRAW, "final_solve": optional(SOLVE)}
         # earlier versions bounded what the solve left over, and solved in float64 after loading
-        record(needed, {"with_probe_values": flag, "unsolved": number(), "mixed": flag})(header, "posterior")
+        record(needed, {"with_probe_values": flag, "unsolved": number(), "mixed": flag, "panel_rows": whole()})(
+            header, "posterior"
+        )
         if not isinstance(saved.solver, Solver):
             raise ModelFileError(f"its solver must be one of gigagp.solvers; got {str(saved.solver)[:60]!r}.")
         prefix = "prior.draw."
@@ -388,7 +396,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             fields["probe_values"] = Field("n s", "real")
         check_tensors(tensors, fields | draw_fields(saved, header["draw"], tensors, prefix), saved.sizes)
         draw = FeatureDraw.from_state(part(tensors, prefix), header["draw"])
-        check_columns(saved, draw, tensors["prior.weights"], "prior.weights")
+        prior = _restored_samples(draw, tensors, header.get("panel_rows", 0), saved)
         given = tensors["X"], tensors["Y"], saved.model.mean, saved.budget
         table = TrainingTable(*given, mixed=header.get("mixed", False))
         solve = header["final_solve"]
@@ -400,12 +408,30 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             tensors["probe_solutions"],
             tensors.get("basis_solutions", torch.zeros_like(table.basis)),
             Trend.from_state(tensors, "basis_solutions"),
-            PriorSamples(draw, tensors["prior.weights"]),
+            prior,
             saved.solver,
             None if solve is None else SolveRecord(**solve),
             tensors.get("probe_values"),
             header.get("unsolved", float(table.Y.square().mean(0).max()) * of_targets**2),
         )
+
+
+def _restored_samples(
+    draw: FeatureDraw, tensors: dict[str, torch.Tensor], panel_rows: int, saved: Saved
+) -> PriorSamples:
+    """Return the prior functions of a model file; those of a panel have been drawn for its first rows."""
+    name, weights = "prior.weights", tensors["prior.weights"]
+    if not panel_rows:
+        check_columns(saved, draw, weights, name)
+        return PriorSamples(draw, weights)
+    rows = tensors["X"][:panel_rows]
+    panel = select(saved.kernel, rows.device, rows.dtype, rows=rows, alone=True)
+    if not isinstance(panel, PanelTiles) or panel_rows > len(tensors["X"]):
+        raise ModelFileError("its rows are not those of the panel that its samples were drawn for.")
+    n_entities, n_times = panel.known.shape
+    further = len(panel.factors(saved.kernel)) * n_entities * n_times
+    check_columns(saved, draw, weights[: max(len(weights) - further, 0)], name)
+    return PanelSamples(draw, weights, panel)
 
 
 def _matrix(model: Model, table: TrainingTable) -> KernelMatrix:
