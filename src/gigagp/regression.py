@@ -18,12 +18,13 @@ from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.estimators.answers.correlated import CorrelatedPredictor, Stacking, observed_cells, require_apart
 from gigagp.estimators.answers.joint_posterior import JointPosterior
 from gigagp.estimators.answers.outputs import by_output, each_output
-from gigagp.estimators.answers.predictor import Hyperparameters, LeaveOneOut, Predictor, UncertaintyParts
+from gigagp.estimators.answers.predictor import LeaveOneOut, Predictor, UncertaintyParts
 from gigagp.estimators.answers.predictors import PriorFunctions, mixture_predictor, prior_predictor
 from gigagp.estimators.answers.target_posterior import TargetPosterior
 from gigagp.estimators.arguments import Arguments
 from gigagp.estimators.base import GaussianProcess
 from gigagp.estimators.choices.kernel_choice import KernelRule
+from gigagp.estimators.choices.open_hyperparameters import Hyperparameters
 from gigagp.estimators.choices.varying_noise import NoiseRule
 from gigagp.estimators.correlated_fit import stacked
 from gigagp.estimators.description import describe
@@ -37,6 +38,7 @@ from gigagp.estimators.saving.restored_state import state_to_fitted, states_of
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.rows_posterior import RowsPosterior
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.kernels import Kernel
 from gigagp.kernels.stationary import rows_check
 from gigagp.model.estimate import Estimate
@@ -182,6 +184,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         share another curve, and those whose other columns are alike have similar ones. All columns are read as with
         ``encode="auto"``. Columns of ``kernel`` are those of the table, where the entity is a number among all
         entities in their order. The documentation has a page on it.
+    hyperparameters : {"auto", "learned", "laplace"}, default "auto"
+        Hyperparameters of all answers. ``"learned"``: those that were learned, as if the rows determined them.
+        ``"laplace"``: answers are mixed over draws of what the rows leave open about them, for Gaussian noise and
+        `inference.Exact`, `inference.Iterative` or `inference.Vecchia`. ``"auto"``: draws for up to 500 rows where a
+        rule averages kernels by exact inference, as by default, in at most twice the time of the fit; and otherwise
+        ``"learned"`` (`gigagp.estimators.choices.open_hyperparameters`). ``kernel_`` and ``posterior_`` are at the
+        learned values in any case, and so are the graphs of `gigagp.onnx` and the models of `gigagp.botorch`.
 
     Attributes
     ----------
@@ -210,8 +219,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Solver that ran: ``"cholesky"``, an iterative solver, or the method in words.
     engine_ : str
         Engine of the kernel products, with its device, precision and storage.
+    hyperparameters_ : {"learned", "laplace"}
+        Whether answers are at the learned hyperparameters, or mixed over draws of them.
     posterior_ : Posterior
-        Posterior in the units of the standardized problem.
+        Posterior at the learned hyperparameters, in the units of the standardized problem.
     scaling_ : Scaling
         Transformation between the data's own units and those of the standardized problem.
     target_transform_ : TargetTransform
@@ -240,6 +251,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     _models: tuple[Self, ...] = ()  # of outputs that have a model each
     _stacking: Stacking | None = None  # of correlated outputs, whose cells are the rows of one model
+    _uncertain: MixturePosterior | None = None  # what answers with uncertain hyperparameters
 
     def __init__(
         self,
@@ -263,6 +275,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         outputs: OutputsChoice = "auto",
         noise: NoiseRule = "constant",
         panel: Panel | None = None,
+        hyperparameters: Hyperparameters = "auto",
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -284,6 +297,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         self.outputs = outputs
         self.noise = noise
         self.panel = panel
+        self.hyperparameters = hyperparameters
 
     # ------------------------------------------------------------------ fitting
 
@@ -634,26 +648,34 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             )
         return model.student.weights(model.noise_variance).double().cpu().numpy()
 
-    def _predictor(self, hyperparameters: Hyperparameters = "learned") -> Predictor | CorrelatedPredictor:
+    @each_output
+    def hyperparameters_(self) -> Literal["learned", "laplace"]:
+        """Whether answers are those at the learned hyperparameters, or mixed over draws of them."""
+        check_is_fitted(self, "posterior_")
+        return "learned" if self._uncertain is None else "laplace"
+
+    def _predictor(self, hyperparameters: Hyperparameters = "auto") -> Predictor | CorrelatedPredictor:
         """Return what answers after a fit."""
         learned = self._predictor_of_rows(hyperparameters)
         return learned if self._stacking is None else CorrelatedPredictor(learned, self._stacking)
 
-    def _predictor_of_rows(self, hyperparameters: Hyperparameters = "learned") -> Predictor:
+    def _predictor_of_rows(self, hyperparameters: Hyperparameters = "auto") -> Predictor:
         """Return what answers about the rows of the model, which are cells of correlated outputs."""
         check_is_fitted(self, "posterior_")
         names = getattr(self, "feature_names_in_", None)
         units = self.scaling_, self.target_transform_
         learned = Predictor(self.posterior_, *units, self.likelihood_, self._one_target, fitted_encoder(self), names)
-        if hyperparameters == "learned":
+        if hyperparameters == "learned" or (hyperparameters == "auto" and self._uncertain is None):
             return learned
+        if self._uncertain is not None:
+            return replace(learned, posterior=self._uncertain)
         return mixture_predictor(learned, self.inference_, self.optimizer_)
 
     def _answering(
         self, X: Any, hyperparameters: Hyperparameters
     ) -> tuple[Predictor | CorrelatedPredictor, np.ndarray]:
         """Return what answers, before or after a fit, and points as it takes them."""
-        if hyperparameters == "learned" and not hasattr(self, "posterior_"):
+        if hyperparameters != "laplace" and not hasattr(self, "posterior_"):
             return prior_predictor(copy.copy(self), X)
         return self._predictor(hyperparameters), model_inputs(self, X, reset=False, opens=True)
 
@@ -669,7 +691,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         include_noise: bool = False,
         variance: Literal["auto", "samples", "solve"] = "auto",
         return_parts: bool = False,
-        hyperparameters: Hyperparameters = "learned",
+        hyperparameters: Hyperparameters = "auto",
         exposure: Any = None,
     ) -> Any:
         """Predict the target: its mean, and how far this mean, or a measurement, may be off.
@@ -702,10 +724,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             ``UncertaintyParts(mathematical, computational)``: the uncertainty due to finite data, and that due to
             limited computation. Their squares add up to the latent variance. It takes O(n^3) time, so the table must be
             small enough for exact inference.
-        hyperparameters : {"learned", "laplace"}, default "learned"
+        hyperparameters : {"auto", "learned", "laplace"}, default "auto"
             Whether answers are those at the learned hyperparameters, or mixed over 8 to 32 draws of what the rows leave
-            open about them, by Laplace's approximation (`gigagp.inference.uncertain_hyperparameters`). The draws are
-            made once for a fit, in some one to three times its time. Error bars of a few hundred rows become wider.
+            open about them, by Laplace's approximation (`gigagp.inference.uncertain_hyperparameters`). ``"auto"`` is
+            what the argument of the estimator has come to (``hyperparameters_``). Draws that the fit has not made are
+            made once, in some one to three times its time. Error bars of a few hundred rows become wider.
         exposure : array-like of shape (m,), float or None, default None
             What the target is counted over at each point (see `fit`): the mean and the deviation are those of the rate
             times the exposure, or of the successes in so many trials. None: 1.
@@ -729,8 +752,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             If the prediction exceeds the memory of the machine.
         """
         _require_one_of(return_std, return_cov, "predict")
-        if return_parts and hyperparameters == "laplace":
-            raise InvalidInputError('return_parts of GPRegressor.predict must be False with hyperparameters="laplace".')
         predictor, inputs = self._answering(X, hyperparameters)
         return predictor.predict(
             inputs,
@@ -752,7 +773,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         return_cov: bool = False,
         *,
         variance: Literal["auto", "samples", "solve"] = "auto",
-        hyperparameters: Hyperparameters = "learned",
+        hyperparameters: Hyperparameters = "auto",
     ) -> Any:
         """Predict the latent function f, whose posterior is normal or taken to be.
 
@@ -799,6 +820,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         *,
         include_noise: bool = False,
         variance: Literal["auto", "samples", "solve"] = "auto",
+        hyperparameters: Hyperparameters = "auto",
     ) -> JointPosterior | TargetPosterior:
         """Return the joint distribution of the function at batches of points, differentiable in the points.
 
@@ -825,6 +847,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         variance : {"auto", "samples", "solve"}, default "auto"
             Source of the variances in iterative inference, as for `predict`. Covariances and samples take a solve for
             each point there, so that they are those of ``"solve"``.
+        hyperparameters : {"auto", "learned", "laplace"}, default "auto"
+            As for `predict`. A mixture over draws or kernels is not normal: it has mean, variance and covariance, but
+            no ``rsample`` and no ``log_prob``.
 
         Returns
         -------
@@ -839,8 +864,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             function is not normal in the target's units; with ``encode="auto"`` and columns that are not numbers; with
             a known function as mean (without gradients there is an answer).
         """
-        if hasattr(self, "posterior_"):
-            predictor = self._predictor()
+        if hyperparameters == "laplace" or hasattr(self, "posterior_"):
+            predictor = self._predictor(hyperparameters)
         else:
             predictor, _ = prior_predictor(copy.copy(self), np.zeros((1, *np.shape(X)[-1:])))
         return predictor.joint(X, include_noise=include_noise, variance=variance)
@@ -902,7 +927,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         n_samples: Count = 1,
         random_state: RandomState = 0,
         *,
-        hyperparameters: Hyperparameters = "learned",
+        hyperparameters: Hyperparameters = "auto",
         latent: bool = False,
     ) -> Callable[[Any], np.ndarray]:
         """Return posterior samples of the function, as a function that can be evaluated at any points.
@@ -918,8 +943,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             stored; more need a solve.
         random_state : int or generator
             Seed of the samples.
-        hyperparameters : {"learned", "laplace"}, default "learned"
-            As for `predict`; each sample is then at one draw of the hyperparameters.
+        hyperparameters : {"auto", "learned", "laplace"}, default "auto"
+            As for `predict`; with draws, each sample is at one of them.
         latent : bool, default False
             Whether the samples are of the latent function; see `predict_latent`.
 
@@ -929,7 +954,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             Function from points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
         """
         owner = copy.copy(self)  # a later fit of this estimator leaves these samples as they are
-        if hyperparameters == "learned" and not hasattr(self, "posterior_"):
+        if hyperparameters != "laplace" and not hasattr(self, "posterior_"):
             return PriorFunctions(owner, n_samples, random_state, latent=latent)
         functions = self._predictor(hyperparameters).sample_functions(n_samples, random_state, latent=latent)
         return guarded()(lambda X: functions(model_inputs(owner, X, reset=False, opens=True, grows=True)))
@@ -944,7 +969,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         random_state: RandomState = 0,
         *,
         include_noise: bool = False,
-        hyperparameters: Hyperparameters = "learned",
+        hyperparameters: Hyperparameters = "auto",
         exposure: Any = None,
     ) -> np.ndarray:
         """Sample the function of `predict` at given points; before `fit`, the samples are those of the prior.
@@ -959,7 +984,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             Seed of the samples.
         include_noise : bool, default False
             Whether to draw a measurement at each value of the function: with noise, or a count.
-        hyperparameters : {"learned", "laplace"}, default "learned"
+        hyperparameters : {"auto", "learned", "laplace"}, default "auto"
             As for `sample_functions`.
         exposure : array-like of shape (m,), float or None, default None
             As for `predict`.
@@ -973,8 +998,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         return predictor.sample_y(inputs, n_samples, random_state, include_noise=include_noise, exposure=exposure)
 
     @guarded()
+    @checks_arguments
     @by_output()
-    def leave_one_out(self, groups: Any = None) -> LeaveOneOut:
+    def leave_one_out(self, groups: Any = None, *, hyperparameters: Hyperparameters = "auto") -> LeaveOneOut:
         """Predict each row of the fit from all others, to see how good predictions and their error bars are.
 
         Nothing is fitted again: the hyperparameters are those of all rows, and the coefficients of the mean are those
@@ -991,6 +1017,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         groups : array-like of shape (n,), "entity" or None, default None
             The group of each row, all rows of which are left out together: each row is then predicted from the other
             groups. ``"entity"`` is that of a `panel`, so that whole curves are left out. It needs exact inference.
+        hyperparameters : {"auto", "learned", "laplace"}, default "auto"
+            As for `predict`; draws have the weights that all rows give them.
 
         Returns
         -------
@@ -1018,7 +1046,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         20
         """
         if groups is None:
-            return self._predictor().leave_one_out()
+            return self._predictor(hyperparameters).leave_one_out()
         require_apart(self, "groups of leave_one_out")
         return self._predictor_of_rows().leave_one_out(self._groups_of(groups))
 
@@ -1048,7 +1076,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         q: Any,
         *,
         include_noise: bool = True,
-        hyperparameters: Hyperparameters = "learned",
+        hyperparameters: Hyperparameters = "auto",
         exposure: Any = None,
     ) -> np.ndarray:
         """Return quantiles of the predictive distribution; 0.5 is the median.
@@ -1064,7 +1092,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         include_noise : bool, default True
             Whether the quantiles are those of a new measurement, or else those of the function (see `predict`). Of
             counts they are whole numbers: the least count that is not exceeded with this probability.
-        hyperparameters : {"learned", "laplace"}, default "learned"
+        hyperparameters : {"auto", "learned", "laplace"}, default "auto"
             As for `predict`; ``"laplace"`` has the quantiles of the mixture, whose tails are heavier than normal ones.
         exposure : array-like of shape (m,), float or None, default None
             As for `predict`.
@@ -1093,7 +1121,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     @checks_arguments
     @by_output()
     def predictive_log_density(
-        self, X: Any, y: Any, *, hyperparameters: Hyperparameters = "learned", exposure: Any = None
+        self, X: Any, y: Any, *, hyperparameters: Hyperparameters = "auto", exposure: Any = None
     ) -> np.ndarray:
         """Return the log density of measurements at given points, in nats; its mean is the log score.
 
@@ -1106,7 +1134,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             Points.
         y : array-like of shape (m,) or (m, n_targets)
             Measurements; limits as in `fit`, for the log probability that a target lies between them.
-        hyperparameters : {"learned", "laplace"}, default "learned"
+        hyperparameters : {"auto", "learned", "laplace"}, default "auto"
             As for `predict_quantile`.
         exposure : array-like of shape (m,), float or None, default None
             As for `predict`.
@@ -1135,7 +1163,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
         When to use: where rows arrive one after the other, as in Bayesian optimization, and for "what if" questions.
         Hyperparameters and scaling are those of the fit, so that predictions are those of a fit to all rows with the
-        same kernel, noise variance and scaling, and ``optimizer=None``. Where new rows change what is known of the
+        same kernel, noise variance and scaling, and ``optimizer=None``. Draws of the hyperparameters stay too, and get
+        the weights that Bayes' rule gives them for the new rows. Where new rows change what is known of the
         hyperparameters, ``refit=True`` learns them again, from where they are.
 
         With n rows and k new ones, `inference.Exact` extends its Cholesky factor in O(n^2 k) time.
@@ -1234,6 +1263,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             plan = plan.remarked("NLL and RMSE are those of the transformed target.")
         self.plan_ = plan
         self.target_transform_, self.kernel_choice_ = fitted.transform, fitted.choice
+        self._uncertain = fitted.uncertain
         self.likelihood_note_ = fitted.note
         self._adopt(fitted.posterior, fitted.scaling, fitted.history)
 
@@ -1260,7 +1290,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     def _take_outputs(self, models: Sequence[Self]) -> None:
         """Set the attributes from fitted estimators of one output each, in the order of the outputs."""
-        self._models, self._stacking, self._one_target = tuple(models), None, False
+        self._models, self._stacking, self._one_target, self._uncertain = tuple(models), None, False, None
         for name in _OF_EACH:
             setattr(self, name, tuple(getattr(one, name) for one in models))
 

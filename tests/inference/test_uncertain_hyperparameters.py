@@ -374,8 +374,9 @@ def test_wrong_arguments_refuse():
     gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)
     with pytest.raises(InvalidInputError, match="hyperparameters of GPRegressor"):
         gp.predict(NEW, hyperparameters="mcmc")
-    with pytest.raises(InvalidInputError, match="return_parts"):
-        gp.predict(NEW, return_parts=True, hyperparameters="laplace")
+    std, parts = gp.predict(NEW, return_std=True, return_parts=True, hyperparameters="laplace")[1:]
+    np.testing.assert_allclose(parts.mathematical, std)
+    assert not parts.computational.any()
     with pytest.raises(TypeError, match="hyperparameters"):
         GPClassifier().predict_proba(NEW, hyperparameters="laplace")
     small = GPRegressor(kernels.Matern(nu=1.5), memory_budget=5 * 8 * 20**2 + 200).fit(X, y)

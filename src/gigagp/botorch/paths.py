@@ -42,7 +42,7 @@ class GigaPaths(SamplePath):
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, (1,))))
         count, predictors = (
             max(1, math.prod(sample_shape)),
-            [fit._predictor_of_rows() for fit in model.regressor.estimators_],
+            [fit._predictor_of_rows("learned") for fit in model.regressor.estimators_],
         )
         self._functions = [(one, one.posterior.sample_functions(count, generator)) for one in predictors]
 

@@ -19,6 +19,8 @@ from gigagp.settings.brief import brief, output_name, rounded
 from gigagp.tables.encoding import fitted_encoder
 
 _SHOWN = 12
+#: Rows at which standard deviations are compared.
+_ROWS_WIDENED = 200
 
 
 class Hyperparameter(NamedTuple):
@@ -80,6 +82,7 @@ def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
         ("solver", brief(estimator.solver_)),
         ("engine", estimator.engine_),
         ("optimizer", f"{optimizer}, {len(estimator.history_)} evaluations, {epochs:.4g} epochs of kernel products"),
+        *_answers(estimator),
     ]
     if estimator.plan_ is not None:
         found.append(("forecast", str(estimator.plan_)))
@@ -200,6 +203,27 @@ def at_bounds(model: Model) -> list[str]:
     return found
 
 
+def _answers(estimator: FittedEstimator) -> list[tuple[str, str]]:
+    """Return a fact about the hyperparameters of the answers, where any are learned.
+
+    The widths are those of the function at rows of the fit, as shares of those at the learned hyperparameters.
+    """
+    mixture, learned = estimator._uncertain, estimator.posterior_
+    if mixture is None:
+        words = "at the learned hyperparameters, as if the rows determined them"
+        return [] if estimator.optimizer_ is None else [("answers", words)]
+    rows = mixture.places()[:: max(1, mixture.n_rows // _ROWS_WIDENED)]
+    wide, narrow = (one.mean_and_variance(rows.to(one.dtype))[1].double().cpu().sqrt() for one in (mixture, learned))
+    ratio = (wide / narrow.clamp_min(1e-300)).sort().values
+    middle, most = (float(ratio[int(share * (len(ratio) - 1))]) for share in (0.5, 0.95))
+    words = (
+        f"mixed over {len(mixture.components)} draws of what the rows leave open about the hyperparameters (Laplace's "
+        "approximation)\nstandard deviations of the function at the rows are "
+        f"{middle:.3g} times those at the learned values (median), {most:.3g} times at one row of 20"
+    )
+    return [("answers", words)]
+
+
 def _truncated_solves(estimator: FittedEstimator) -> list[tuple[str, str]]:
     """Return a fact about solves that were cut at a random length, or none if there were none."""
     solves = [step.solve for step in estimator.history_ if step.solve is not None and step.solve.lengths is not None]
@@ -215,7 +239,7 @@ def _truncated_solves(estimator: FittedEstimator) -> list[tuple[str, str]]:
 
 
 #: Facts that the view in a notebook shows at once; the others are folded.
-_FIRST = {"rows", "target", "noise", "outliers", "inference", "interrupted", "time budget", "last solve"}
+_FIRST = {"rows", "target", "noise", "answers", "outliers", "inference", "interrupted", "time budget", "last solve"}
 _CSS = """<style>
 .gigagp-view { font: 13px/1.45 system-ui, sans-serif; max-width: 46rem; border: 1px solid #8884; border-radius: 6px;
   padding: .6rem .8rem; margin-bottom: .4rem; }

@@ -8,6 +8,7 @@ from gigagp.estimators.answers.predictor import Predictor
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.kernels import Kernel
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.scaling import Scaling
@@ -39,6 +40,7 @@ class Estimator(Protocol):
     outputs: Any
     noise: Any
     panel: Any
+    hyperparameters: Any
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name."""
@@ -67,6 +69,7 @@ class FittedEstimator(Estimator, Protocol):
     _likelihood: Likelihood
     _models: tuple[Any, ...]
     _stacking: Any
+    _uncertain: MixturePosterior | None
 
     @property
     def estimators_(self) -> tuple[Any, ...]:

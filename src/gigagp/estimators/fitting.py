@@ -40,6 +40,7 @@ from gigagp.estimators.arguments import (
 from gigagp.estimators.checkpoint import open_checkpoint
 from gigagp.estimators.choices import kernel_rules, likelihood_choice, varying_noise
 from gigagp.estimators.choices.kernel_choice import KernelChoice, KernelRule
+from gigagp.estimators.choices.open_hyperparameters import check_draws, uncertain_by_default, uncertain_posterior
 from gigagp.estimators.choices.transform_learning import learn_transform
 from gigagp.estimators.estimator import Estimator
 from gigagp.estimators.fit_checks import noise_support, poor_fits
@@ -48,7 +49,7 @@ from gigagp.estimators.fit_checks.structured_noise import warn_of_structured_noi
 from gigagp.estimators.guard import finite_means
 from gigagp.estimators.metrics import gaussian_nll, rmse
 from gigagp.estimators.planning import require_time, resolve_inference, resolve_streaming
-from gigagp.inference import Inference
+from gigagp.inference import Exact, Inference
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.automatic.objective import AutomaticObjective
 from gigagp.inference.automatic.plan import Plan
@@ -56,6 +57,7 @@ from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.streaming import StreamJob
 from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.model.means import Mean
 from gigagp.model.model import Model, StartModel
@@ -92,6 +94,7 @@ class Fitted(NamedTuple):
     transform: TargetTransform = NoTransform()
     choice: KernelChoice | None = None  # the kernels that were tried, if none was given
     note: str = ""  # what ``likelihood="auto"`` has chosen, and why; or what was done to the noise
+    uncertain: MixturePosterior | None = None  # with what the rows leave open about the hyperparameters
 
 
 def fit_rows(
@@ -159,6 +162,11 @@ def fit_source(
             f"likelihood of GPRegressor for fit_table must not be {likelihood.name}, which needs more than one number "
             "of each target. Load the table and use fit."
         )
+    if estimator.hyperparameters == "laplace":
+        msg = (
+            'hyperparameters of GPRegressor for fit_table must be "auto" or "learned", because it draws none. Use fit.'
+        )
+        raise InvalidInputError(msg)
     if arguments.chooses_likelihood:
         msg = 'likelihood of GPRegressor for fit_table must be given; "auto" compares rows that are held. Use fit.'
         raise InvalidInputError(msg)
@@ -226,6 +234,10 @@ class _Job(ABC):
             model = with_likelihood(begun.model, self.arguments.likelihood, begun.objective.table)
             begun = begun._replace(model=model)
             fitted = self.learn(begun)
+            if self.arguments.estimator.hyperparameters == "laplace" and not fitted.history.interrupted:
+                with _afterwards(fitted.history, self.arguments.deadline):
+                    ran = fitted.inference, fitted.optimizer, fitted.likelihood
+                    fitted = fitted._replace(uncertain=uncertain_posterior(fitted.posterior, *ran))
         self.check(begun, fitted)
         return fitted
 
@@ -323,6 +335,8 @@ class _Held(_Job):
             objective, model = inference.objective(table, spawn(generator), arguments.likelihood), problem.model
         if arguments.deadline < math.inf:
             require_time(objective, inference, arguments.deadline)
+        if estimator.hyperparameters == "laplace":
+            check_draws(objective, arguments.optimizer, arguments.likelihood)
         validate = None
         if self.validation is not None:
             validation = encoded_validation(fitted_encoder(estimator), self.validation)
@@ -408,6 +422,7 @@ class _Held(_Job):
         arguments, objective, deadline = self.arguments, begun.objective, self.arguments.deadline
         limited = arguments.rule_for(self.inference) == "auto"
         notes: list[str] = []
+        raised: list[Posterior] = []
 
         def learn(start: Model, optimizer: object) -> tuple[Posterior, History]:
             trace = Trace(History(), begun.trace.meter, begun.trace.validate)
@@ -416,12 +431,20 @@ class _Held(_Job):
             looks = not limited or not notes or bool(notes[0])
             posterior, note = _supported(arguments, objective, found, start, trace.history, looks_at_tails=looks)
             notes.append(note)
+            raised.extend([posterior] if note else [])
             return posterior, trace.history
 
         given = objective, begun.model, self.inference, learn, arguments.optimizer, begun.generator, deadline
-        mixture, history, choice = kernel_rules.average(*given, is_limited=limited)
-        ended = mixture, begun.scaling, history, *self._ran(objective)
-        return Fitted(*ended, begun.transform, choice, self.note)
+        found = kernel_rules.average(*given, is_limited=limited)
+        ended = found.posterior, begun.scaling, found.history, *self._ran(objective)
+        fitted = Fitted(*ended, begun.transform, found.choice, self.note)
+        is_exact, setting = isinstance(self.inference, Exact), arguments.estimator.hyperparameters
+        if setting != "auto" or not is_exact or found.history.interrupted:
+            return fitted
+        with _afterwards(found.history, deadline):
+            given_to = found.posterior, self.inference, arguments.likelihood, found.seconds, raised
+            return fitted._replace(uncertain=uncertain_by_default(*given_to))
+        return fitted  # after an interruption
 
 
 def _rule_to_pick(arguments: Arguments, inference: Inference, n_rows: int) -> KernelRule | None:

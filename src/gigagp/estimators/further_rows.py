@@ -64,13 +64,14 @@ def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, metho
     X = model_inputs(estimator, X, reset=False, grows=True)
     if estimator._stacking is not None:
         estimator._stacking, X, y = estimator._stacking.further(X, y, f"y of {method}")
-    posterior, estimator.target_transform_ = _with_rows(estimator, X, y, noise_variance, method)
+    (posterior, *uncertain), transform = _with_rows(estimator, X, y, noise_variance, method)
+    estimator.target_transform_, estimator._uncertain = transform, next(iter(uncertain), None)
     estimator._adopt(posterior, estimator.scaling_)
     if refit:
         start = copy.copy(estimator)
         if not estimator.posterior_.is_mixture:  # which begins with the rule for its kernels again
             start.kernel, start.noise_variance = estimator.kernel_, estimator.noise_variance_
-        start.outputs = estimator.outputs_
+        start.outputs, start.hyperparameters = estimator.outputs_, estimator.hyperparameters_
         fitted = fit_rows(Arguments.of(start), *_rows_of(estimator))
         estimator._take(
             fitted._replace(choice=fitted.choice or estimator.kernel_choice_), one_target=estimator._one_target
@@ -92,11 +93,12 @@ def _check_refit(estimator: Any, method: str) -> None:
 
 def _with_rows(
     estimator: Any, X: np.ndarray, y: Any, noise_variance: Any, method: str
-) -> tuple[GrowingPosterior, TargetTransform]:
-    """Return the posterior given additional rows, at the hyperparameters, scaling and transform of the fit.
+) -> tuple[list[Any], TargetTransform]:
+    """Return the posteriors given additional rows, at the hyperparameters, scaling and transform of the fit.
 
-    The transform has the Jacobian of all targets. The rows are in the data's own units. ``noise_variance`` are their
-    known variances, if the fit has known ones; ``method`` is the name of the public method, for messages.
+    They are that at the learned hyperparameters and, where there is one, the mixture over them. The transform has the
+    Jacobian of all targets. The rows are in the data's own units. ``noise_variance`` are their known variances, if the
+    fit has known ones; ``method`` is the name of the public method, for messages.
     """
     posterior, scaling, transform = estimator.posterior_, estimator.scaling_, estimator.target_transform_
     names = getattr(estimator, "feature_names_in_", None)
@@ -124,9 +126,11 @@ def _with_rows(
     noise = None if noise is None else noise / scaling.units().variance
     values = torch.from_numpy(scaling.targets(targets))
     device = posterior.device
-    grown = posterior.with_rows(points.to(device), values.to(device), noise)
-    assert isinstance(grown, GrowingPosterior)
-    finite_means(grown.mean(points[:_CHECKED_ROWS].to(device=device, dtype=grown.dtype)))
+    grown: list[Any] = []
+    for one in (posterior, estimator._uncertain):
+        if isinstance(one, GrowingPosterior):
+            grown.append(found := one.with_rows(points.to(device), values.to(device), noise))
+            finite_means(found.mean(points[:_CHECKED_ROWS].to(device=device, dtype=found.dtype)))
     return grown, transform
 
 

@@ -28,7 +28,7 @@ from gigagp.errors import FitWarning, NonFiniteError, NotPositiveDefiniteError, 
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.rows_posterior import RowsPosterior
-from gigagp.inference.exact.mixture_posterior import MixturePosterior, require_factors
+from gigagp.inference.exact.mixture_posterior import MixturePosterior, require_factors, restricted_likelihood
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.model.model import Model
 from gigagp.optimization import History
@@ -54,7 +54,7 @@ _WIDER, _NEGLIGIBLE = 1.2, 1e-3
 _LEAST_WORTH, _WORTH_SHARE = 8.0, 0.25
 #: Bounds on the width of half an axis, relative to that of Laplace's approximation; and the number of axes, the least
 #: known ones, whose widths are looked for. Along the others beliefs are nearly normal.
-_WIDTHS, _SKEWED = (0.4, 2.0), 12
+_WIDTHS, SKEWED = (0.4, 2.0), 12
 #: Steps to the mode, the gain in nats that ends them, for which weights make up, and the largest change of a coordinate
 #: in one.
 _STEPS, _GAIN, _CHANGE = 20, 0.03, 0.7
@@ -64,10 +64,14 @@ _MISSED = 5.0
 _EXACT_INFORMATION, _PROBES = 200, 64
 #: Rows of the subset that stands for all rows where there is no other information.
 _SUBSET = 1000
-#: Least size of a direction of the mean's coefficients, relative to the largest, that the rows determine.
-_DETERMINED = 1e-12
 #: Rounds of random numbers in which draws within the bounds are sought.
 _ROUNDS = 64
+
+
+def drawn(n_rows: int, share: float = 1.0) -> int:
+    """Return the number of draws of a component with a share of the answer; 0 if it is too light for any."""
+    draws = _DRAWS[(n_rows > _FEW_ROWS) + (n_rows > WEIGHTED_ROWS)]
+    return min(draws, max(_LEAST_DRAWS, round(share * draws))) if share >= _LEAST_SHARE else 0
 
 
 def laplace_mixture(
@@ -81,11 +85,11 @@ def laplace_mixture(
     """
     if not objective.has_posteriors_near:
         return None
-    if share < _LEAST_SHARE:
+    n = objective.n_rows
+    count = drawn(n, share)
+    if not count:
         return MixturePosterior([learned], torch.ones(1))
-    beliefs, n = _Beliefs.of(objective, learned.model, spawn(generator)), objective.n_rows
-    draws = _DRAWS[(n > _FEW_ROWS) + (n > WEIGHTED_ROWS)]
-    count = min(draws, max(_LEAST_DRAWS, round(share * draws)))
+    beliefs = _Beliefs.of(objective, learned.model, spawn(generator))
     seed = spawn(generator)
 
     def near(vector: Tensor) -> RowsPosterior | None:
@@ -155,10 +159,7 @@ class _Beliefs:
             return -math.inf
         posterior = self.likelihood.current_posterior()
         assert posterior is not None, "it was evaluated"
-        value = posterior.log_marginal_likelihood(self.generator).value
-        sizes = torch.linalg.svdvals(posterior.coefficient_root.double())
-        flat = float(sizes[sizes > _DETERMINED * sizes.max()].log().sum()) if len(sizes) else 0.0
-        found = value + flat - self.prior.penalty(vector)
+        found = restricted_likelihood(posterior, self.generator).value - self.prior.penalty(vector)
         return found if math.isfinite(found) else -math.inf
 
     def _scoring(self) -> FisherScoring:
@@ -205,7 +206,7 @@ class _Beliefs:
         root, best = self._root(n * mode.information), self.log_density(mode.vector)
         widths = torch.ones(2, len(root), dtype=torch.float64)
         for side, sign in enumerate((-1.0, 1.0)):
-            for k in range(min(_SKEWED, len(root))):
+            for k in range(min(SKEWED, len(root))):
                 fall = best - self.log_density(self.space.box.clip(mode.vector + sign * root[:, k]))
                 widths[side, k] = min(max(math.sqrt(0.5 / max(fall, 1e-3)), _WIDTHS[0]), _WIDTHS[1])
         return self._within(mode.vector, root, _WIDER * widths, count)

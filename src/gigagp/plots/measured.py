@@ -99,7 +99,7 @@ def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0) -> P
 
 
 def _is_normal(view: View) -> bool:
-    posterior, likelihood = view.regressor.posterior_, view.regressor.likelihood_
+    posterior, likelihood = view.plain.posterior, view.regressor.likelihood_
     is_gaussian = isinstance(likelihood, Gaussian) and posterior.model.student is None
     return is_gaussian and view.regressor.target_transform_.is_identity and not posterior.is_mixture
 
@@ -148,7 +148,7 @@ def _left_out(view: View) -> Predicted:
     if _is_normal(view):
         rank = ndtr((y - mean) / std)
     else:
-        posterior = view.regressor.posterior_
+        posterior = view.plain.posterior
         parts: Sequence[Any] = (posterior,)
         shares = [1.0]
         if isinstance(posterior, MixturePosterior):

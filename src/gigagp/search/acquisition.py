@@ -63,13 +63,17 @@ def log_improvement(u: Tensor) -> Tensor:
 
 
 def log_expected_improvement(posterior: Posterior, scaling: Scaling, best: float) -> Acquisition:
-    """Return the log of the expected improvement on ``best``, a value in the posterior's units, for minimization."""
+    """Return the log of the expected improvement on ``best``, a value in the posterior's units, for minimization.
+
+    That of a mixture is the mean of those of its components.
+    """
 
     def evaluate(X: Tensor) -> Tensor:
         points = scaling.points(X).to(dtype=posterior.dtype, device=posterior.device)
-        mean, variance = posterior.mean_and_variance(points)
-        deviation = variance.double().clamp_min(1e-18).sqrt()
-        return log_improvement((best - mean[:, 0].double()) / deviation) + deviation.log()
+        found = posterior.marginals(points)
+        deviation = found.variances.double().clamp_min(1e-18).sqrt()
+        logs = log_improvement((best - found.means[:, :, 0].double()) / deviation) + deviation.log()
+        return (found.weights.to(logs).log()[:, None] + logs).logsumexp(0)
 
     return evaluate
 

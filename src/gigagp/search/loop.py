@@ -387,7 +387,7 @@ class Search:
             lies[len(waiting) :] = self._values_of_failed(lies[len(waiting) :])
             with suppress(NotPositiveDefiniteError):  # the kernel matrix has no factor then
                 gp = gp.condition_on(rows, lies)
-        posterior, scaling = gp.posterior_, gp.scaling_
+        posterior, scaling = gp._predictor_of_rows().posterior, gp.scaling_
         best = float(scaling.targets(at_rows.min(keepdims=True)[:, None])[0, 0])
         improvement = log_expected_improvement(posterior, scaling, best)
         sought = improvement

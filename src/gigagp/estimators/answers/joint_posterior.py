@@ -233,8 +233,9 @@ class JointPosterior:
     def _require_normal(self, method: str) -> None:
         if self._posterior.is_mixture:
             raise InvalidInputError(
-                f"{method} of the posterior of several kernels, which were averaged, does not exist: their mixture is "
-                "not normal. Fit with one kernel, or use the mean and the variance, which are those of the mixture."
+                f"{method} of the posterior of several kernels or hyperparameters, which were averaged, does not "
+                'exist: their mixture is not normal. Fit with one kernel and hyperparameters="learned", or use the '
+                "mean and the variance, which are those of the mixture."
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,9 +31,6 @@ from gigagp.settings.random import RandomState, generator_from, standard_normal
 from gigagp.tables import intake
 from gigagp.tables.beside import Beside
 from gigagp.tables.encoding import TableEncoder
-
-#: Hyperparameters of answers: the learned ones, or a mixture over what the rows leave open about them.
-Hyperparameters = Literal["learned", "laplace"]
 
 
 class UncertaintyParts(NamedTuple):

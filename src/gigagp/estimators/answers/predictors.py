@@ -14,16 +14,15 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.predictor import Predictor
 from gigagp.estimators.arguments import DTYPES, has_white_term, refuse_white, resolve_device, start_model
+from gigagp.estimators.choices.open_hyperparameters import uncertain_posterior
 from gigagp.estimators.guard import guarded
 from gigagp.inference import Inference
 from gigagp.inference.contract.batches import prior_covariance
 from gigagp.inference.contract.posterior import Posterior, SampleFunctions, VarianceMethod, VarianceParts
-from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
-from gigagp.inference.uncertain_hyperparameters import laplace_mixture
 from gigagp.model.estimate import Estimate
-from gigagp.model.likelihoods import Gaussian, resolve_likelihood
+from gigagp.model.likelihoods import resolve_likelihood
 from gigagp.model.means import resolve_mean
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
@@ -31,7 +30,7 @@ from gigagp.model.scaling import Scaling
 from gigagp.model.target_transform import NoTransform
 from gigagp.runtime.memory import require, resolve_budget
 from gigagp.settings.fields import check_parameters
-from gigagp.settings.random import RandomState, spawn
+from gigagp.settings.random import RandomState
 from gigagp.tables import intake
 from gigagp.tables.encoding import refuse_before_fit
 
@@ -171,43 +170,11 @@ _KNOWN: WeakKeyDictionary[Posterior, MixturePosterior] = WeakKeyDictionary()
 def mixture_predictor(learned: Predictor, inference: Inference, optimizer: object) -> Predictor:
     """Return what answers with the mixture over what the rows of a fit leave open about its hyperparameters.
 
-    The mixture is computed once for each fit, with the inference method and the optimizer that ran.
+    For fits whose own answers are at the learned hyperparameters. The mixture is computed once for each fit, with the
+    inference method and the optimizer that ran.
     """
     known = _KNOWN.get(learned.posterior)
     if known is None:
-        known = _KNOWN[learned.posterior] = _mixture(learned, inference, optimizer)
+        known = uncertain_posterior(learned.posterior, inference, optimizer, learned.likelihood)
+        _KNOWN[learned.posterior] = known
     return replace(learned, posterior=known)
-
-
-def _mixture(learned: Predictor, inference: Inference, optimizer: object) -> MixturePosterior:
-    """Return the mixture over the hyperparameters of a fit."""
-    posterior, likelihood = learned.posterior, learned.likelihood
-    parts = posterior.components if isinstance(posterior, MixturePosterior) else (posterior,)
-    if optimizer is None or not any(one.model.learned_names() for one in parts):
-        raise _refusal("learned hyperparameters, but this fit has kept those that were given (optimizer=None)")
-    if not isinstance(likelihood, Gaussian):
-        raise _refusal(f"Gaussian noise; the likelihood of this fit is {likelihood.name}")
-    if posterior.n_targets > 1:
-        raise _refusal(f'one target, or outputs="independent"; got {posterior.n_targets} that share a kernel')
-    needed = "inference.Exact, Iterative or Vecchia and all rows of the fit"
-    got = f"{needed}; this is a {posterior.kind} posterior of {posterior.n_rows:,} rows"
-    if not isinstance(posterior, RowsPosterior) or posterior.table.drawn_from is not None:
-        raise _refusal(got)
-    generator = torch.Generator().manual_seed(0)
-    mixtures, shares = [], posterior.weights.tolist() if isinstance(posterior, MixturePosterior) else [1.0]
-    for one, share in zip(parts, shares, strict=True):
-        assert isinstance(one, RowsPosterior), "so are the components of a mixture"
-        objective = inference.objective(one.table, spawn(generator), likelihood)
-        found = laplace_mixture(objective, one, spawn(generator), share)
-        if found is None:
-            raise _refusal(got)
-        mixtures.append(found)
-    if not isinstance(posterior, MixturePosterior):
-        return mixtures[0]
-    pairs = zip(posterior.weights, mixtures, strict=True)
-    weights = torch.cat([weight * mixture.weights for weight, mixture in pairs])
-    return MixturePosterior([one for mixture in mixtures for one in mixture.components], weights)
-
-
-def _refusal(needs: str) -> InvalidInputError:
-    return InvalidInputError(f'hyperparameters="laplace" of GPRegressor needs {needs}.')

@@ -1,4 +1,4 @@
-"""What the kernels of an average may cost beside the default one, in nominal seconds.
+"""What the kernels of an average, and draws of their hyperparameters, may cost, in nominal seconds.
 
 They are the same on every machine: measured seconds would change the choice from run to run.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from gigagp.inference.uncertain_hyperparameters import SKEWED
 from gigagp.kernels.composite import summands
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import Model
@@ -24,13 +25,15 @@ _DIFFERENTIATED = 16
 _ENDING_SECONDS, _ENDING_STEPS, _COMPARISON_STEPS = 1e-2, 1.0, 1.3
 #: Nominal seconds of the checks around a fit, which an average has once.
 _CHECK_SECONDS = 4e-2
+#: Evaluations from a learned model to the mode of its likelihood times the prior, and nominal seconds of a value.
+_MODE_STEPS, _VALUE_SECONDS = 4, 2.5e-3
 
 
 class Allowance:
-    """Nominal seconds that are left for other kernels beside the default one."""
+    """Nominal seconds that are left for other kernels beside the default one, and those that all have taken."""
 
-    def __init__(self, left: float = math.inf) -> None:
-        self.left = left
+    def __init__(self, left: float = math.inf, spent: float = 0.0) -> None:
+        self.left, self.spent = left, spent
 
     @classmethod
     def beside(cls, history: History, model: Model, n_rows: int) -> Allowance:
@@ -39,7 +42,7 @@ class Allowance:
         spent = _CHECK_SECONDS + _ENDING_SECONDS + sum(step_seconds(size, model) for size in sizes)
         spent += _ENDING_STEPS * step_seconds(n_rows, model)
         compared = _COMPARISON_STEPS * step_seconds(n_rows, model)
-        return cls(max(_LEAST_BESIDE, _SHARE_BESIDE * spent) - compared)
+        return cls(max(_LEAST_BESIDE, _SHARE_BESIDE * spent) - compared, spent + compared)
 
     def steps(self, n_rows: int, model: Model, most: int, *, ends: bool = False) -> int:
         """Return how many evaluations on some rows can be had, of all rows with the end of a fit."""
@@ -48,7 +51,8 @@ class Allowance:
 
     def spend(self, n_rows: int, model: Model, steps: int, *, ends: bool = False) -> None:
         """Note that evaluations were made."""
-        self.left -= steps * step_seconds(n_rows, model) + (ending_seconds(n_rows, model) if ends else 0.0)
+        seconds = steps * step_seconds(n_rows, model) + (ending_seconds(n_rows, model) if ends else 0.0)
+        self.left, self.spent = self.left - seconds, self.spent + seconds
 
 
 def step_seconds(n_rows: int, model: Model) -> float:
@@ -65,3 +69,11 @@ def step_seconds(n_rows: int, model: Model) -> float:
 def ending_seconds(n_rows: int, model: Model) -> float:
     """Return the nominal seconds of the end of a fit and of its comparison with others."""
     return _ENDING_SECONDS + (_ENDING_STEPS + _COMPARISON_STEPS) * step_seconds(n_rows, model)
+
+
+def uncertainty_seconds(n_rows: int, model: Model, draws: int) -> float:
+    """Return the nominal seconds of the mode, of the widths about it and of draws of the hyperparameters."""
+    p = sum(model.parameters()[name].numel() for name in model.learned_names())
+    values = 2 * min(p, SKEWED) + 2 * draws
+    value = _VALUE_SECONDS + _ENTRY_SECONDS * n_rows**2 + _CUBE_SECONDS * n_rows**3
+    return _MODE_STEPS * step_seconds(n_rows, model) + values * value

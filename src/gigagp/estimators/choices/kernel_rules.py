@@ -103,6 +103,15 @@ _LEAST_NOISE = 1e-3
 Learn = Callable[[Model, object], tuple[Posterior, History]]
 
 
+class Averaged(NamedTuple):
+    """An average of kernels."""
+
+    posterior: RowsPosterior  # a mixture, or that of the only kernel with weight
+    history: History  # of the heaviest kernel
+    choice: KernelChoice
+    seconds: float = math.inf  # nominal ones that learning all kernels took, where they are known
+
+
 def averages(kernel: object, inference: Inference, table: TrainingTable, checkpoint: object = None) -> bool:
     """Whether the fit averages kernels: ``"average"`` always, ``"auto"`` on few rows unless something is against it."""
     if kernel != "auto":
@@ -322,8 +331,8 @@ def average(
     deadline: float = math.inf,
     *,
     is_limited: bool = False,
-) -> tuple[RowsPosterior, History, KernelChoice]:
-    """Return the mixture of the posteriors of kernels, the history of the heaviest, and what was tried.
+) -> Averaged:
+    """Return the mixture of the posteriors of kernels, and what was tried.
 
     The mean and the noise are those of the given start. ``learn`` returns the posterior of all rows after learning from
     a start with an optimizer, and the history. Exact inference learns all candidates so, and others the heaviest. With
@@ -364,7 +373,7 @@ def _average_on_all_rows(
     deadline: float,
     *,
     is_limited: bool,
-) -> tuple[RowsPosterior, History, KernelChoice]:
+) -> Averaged:
     """Return the mixture of candidates that are learned on all rows.
 
     The default kernel is learned as without an average; the others begin near it. After Ctrl-C, or where the time would
@@ -413,7 +422,7 @@ def _average_on_all_rows(
     history.interrupted = found[-1].history.interrupted
     components = {k: found[k].posterior for k in mixed}
     answer = found[mixed[0]].posterior if len(mixed) == 1 else _mixture(components, weights)
-    return answer, history, _choice("average", trials, weights, dropped)
+    return Averaged(answer, history, _choice("average", trials, weights, dropped), allowance.spent)
 
 
 def _on_all_rows(name: str, start: Model, default: _Kernel | None, learn: Learn, optimizer: object) -> _Learned:
@@ -439,7 +448,7 @@ def _average_on_some_rows(
     optimizer: object,
     generator: torch.Generator,
     deadline: float,
-) -> tuple[MixturePosterior, History, KernelChoice]:
+) -> Averaged:
     """Return a mixture of the best kernels of a choice.
 
     The heaviest one is learned on all rows as if it had been chosen. The others keep the hyperparameters of some rows,
@@ -463,7 +472,7 @@ def _average_on_some_rows(
             components[k] = neighbours.learned_posterior(at, spawn(generator))
     total = sum(weights[k] for k in components)
     weights = [weight / total if k in components else 0.0 for k, weight in enumerate(weights)]
-    return _mixture(components, weights), history, _choice("average", trials, weights, dropped)
+    return Averaged(_mixture(components, weights), history, _choice("average", trials, weights, dropped))
 
 
 def _mixture(components: Mapping[int, RowsPosterior], weights: Sequence[float]) -> MixturePosterior:

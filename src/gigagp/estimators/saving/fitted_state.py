@@ -12,6 +12,8 @@ from torch import Tensor
 from gigagp.estimators.estimator import FittedEstimator
 from gigagp.estimators.saving.configuration import kept_optimizer, to_plain
 from gigagp.estimators.saving.custom_parts import checked_again
+from gigagp.inference.contract.rows_posterior import ROWS
+from gigagp.inference.exact.mixture_posterior import mixture_to_state
 from gigagp.kernels.serialization import describe
 from gigagp.model import means
 from gigagp.model.likelihoods import AUTO, is_default, resolve_likelihood
@@ -66,6 +68,9 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
         "one_target": estimator._one_target,
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
     }
+    if estimator._uncertain is not None:
+        own, header["uncertain"] = mixture_to_state(estimator._uncertain)
+        tensors |= {f"uncertain.{name}": value for name, value in own.items() if not _is_known(name, value, tensors)}
     if arguments["likelihood"] == AUTO:
         header["likelihood"] = estimator._likelihood.name
     if (student := posterior.model.student) is not None:
@@ -102,6 +107,11 @@ def joined_states(
     for number, (own, _) in enumerate(states):
         tensors |= {f"outputs.{number}.{name}": tensor for name, tensor in own.items() if name not in common}
     return tensors, {"outputs": [header for _, header in states]}
+
+
+def _is_known(name: str, value: Tensor, tensors: dict[str, Tensor]) -> bool:
+    """Whether a tensor is one of the posterior's rows, which are stored once."""
+    return name in ROWS and name in tensors and _are_equal(tensors[name], value)
 
 
 def _are_equal(a: Tensor, b: Tensor) -> bool:

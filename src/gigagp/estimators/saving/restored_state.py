@@ -22,8 +22,10 @@ from gigagp.estimators.saving.fitted_state import SCALES
 from gigagp.inference import Inference
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.contract.rows_posterior import ROWS
 from gigagp.inference.contract.saved import SOLVE, Saved
-from gigagp.inference.registry import restore_posterior
+from gigagp.inference.exact.mixture_posterior import state_to_mixture
+from gigagp.inference.registry import posterior_kinds, restore_posterior
 from gigagp.kernels import from_dict
 from gigagp.model import means, target_transform
 from gigagp.model.estimate import Estimate
@@ -87,6 +89,7 @@ _HEADER = record(
         "likelihood": one_of("gaussian", "student-t"),
         "student": record({"df": number(positive=True), "squared_scale": number(positive=True)}),
         "likelihood_note": text,
+        "uncertain": table(anything),
     },
 )
 
@@ -138,8 +141,15 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     _set_columns(estimator, header, n_own)
     moved = {name: value.to(device) for name, value in tensors.items()}
     own = custom.classes(Inference)  # type: ignore[type-abstract]  # only used in comparisons
+    of_mixture = part(moved, "uncertain.")
+    moved = {name: value for name, value in moved.items() if not name.startswith("uncertain.")}
     posterior = restore_posterior(header["posterior"], moved, saved, own)
     _check_answer(posterior)
+    if "uncertain" in header:
+        rows = {name: moved[name] for name in ROWS if name in moved}
+        kinds = saved._replace(kinds=posterior_kinds(own))
+        estimator._uncertain = state_to_mixture({**rows, **of_mixture}, header["uncertain"], kinds)
+        _check_answer(estimator._uncertain)
     estimator._keep_arguments(saved.likelihood)
     estimator._stacking = stacking
     estimator._adopt(posterior, scaling)

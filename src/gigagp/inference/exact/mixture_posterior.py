@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,13 @@ from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.left_out import LeftOut
 from gigagp.inference.contract.marginals import Marginals
-from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.contract.posterior import (
+    GrowingPosterior,
+    Posterior,
+    SampleFunctions,
+    VarianceMethod,
+    VarianceParts,
+)
 from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
@@ -32,12 +37,15 @@ from gigagp.settings.schema import (
     record,
     table,
     text,
+    whole,
 )
 
 #: Largest number of components in a model file, each of which has a factor.
-_MOST = 16
+_MOST = 256
 #: Weights whose sum differs from 1 by less than this are not scaled.
 _ROUNDING = 1e-12
+#: Least size of a direction of the mean's coefficients, relative to the largest, that the rows determine.
+_DETERMINED = 1e-12
 
 
 def require_factors(rows: TrainingTable, count: int) -> None:
@@ -49,8 +57,20 @@ def require_factors(rows: TrainingTable, count: int) -> None:
     )
 
 
+def restricted_likelihood(posterior: Posterior, generator: torch.Generator) -> Estimate:
+    """Return the log marginal likelihood for a flat prior on the coefficients of the mean, as variances have it.
+
+    It is ``log p(y | theta) - log det(Phi' H^-1 Phi) / 2`` for the basis Phi. Differences between rows and more rows
+    are log densities of the further ones.
+    """
+    found = posterior.log_marginal_likelihood(generator)
+    sizes = torch.linalg.svdvals(posterior.coefficient_root.double())
+    flat = float(sizes[sizes > _DETERMINED * sizes.max()].log().sum()) if len(sizes) else 0.0
+    return Estimate(found.value + flat, found.standard_error)
+
+
 class MixturePosterior(RowsPosterior, GrowingPosterior):
-    """A mixture of posteriors of the same rows, whose models differ in kernel and noise.
+    """A mixture of posteriors of the same rows, whose models differ in kernel, noise or hyperparameters alone.
 
     The function is that of component k with probability ``weights[k]``. Mean and covariance are those of the mixture,
     by the law of total variance, and each sample is drawn from one component. The distribution at a point is not
@@ -58,8 +78,11 @@ class MixturePosterior(RowsPosterior, GrowingPosterior):
 
     The components have one table with one target. Several targets, whose variances would differ, are refused
     (`InvalidInputError`). The heaviest component comes first, and its model is that of the mixture. Weights are scaled
-    to add up to 1, and components without weight are left out. What further rows gain in nats, divided by the
-    ``temperature``, changes the logarithms of the weights; at 1 this is Bayes' rule.
+    to add up to 1, and components without weight are left out.
+
+    ``groups`` has a number for each component: those with the same number are draws of the hyperparameters of one
+    kernel. Further rows change their weights by Bayes' rule, and the logarithm of the weight of the whole group by what
+    it gains in nats, divided by the ``temperature``. By default each component is a group.
 
     Each component has coefficients of the mean of its own, whose uncertainty is part of its answers. Of the mixture
     itself nothing is uncertain beyond that, so its ``coefficient_root`` is empty, and the methods "given the trend" are
@@ -69,13 +92,21 @@ class MixturePosterior(RowsPosterior, GrowingPosterior):
     kind = "mixture"
     is_mixture = True
 
-    def __init__(self, components: Sequence[RowsPosterior], weights: torch.Tensor, temperature: float = 1.0) -> None:
+    def __init__(
+        self,
+        components: Sequence[RowsPosterior],
+        weights: torch.Tensor,
+        temperature: float = 1.0,
+        groups: Sequence[int] | None = None,
+    ) -> None:
         if len({one.dtype for one in components}) > 1:
             components = [one.in_float64() if isinstance(one, ExactPosterior) else one for one in components]
         self.temperature = temperature
         weights, order = weights.double().cpu().sort(descending=True, stable=True)
         weights = weights[weights > 0]  # others are below the smallest number
-        self.components = tuple(components[k] for k in order[: len(weights)].tolist())
+        kept = order[: len(weights)].tolist()
+        self.components = tuple(components[k] for k in kept)
+        self.groups = tuple(kept if groups is None else (groups[k] for k in kept))
         total = float(weights.sum())
         # Those of a model file have been scaled before, and scaling them again would change their last bits.
         self.weights = weights if abs(total - 1.0) < _ROUNDING else weights / total
@@ -158,8 +189,10 @@ class MixturePosterior(RowsPosterior, GrowingPosterior):
         return torch.cat(samples, 2)[:, :, places.to(X.device)]
 
     def variance_parts(self, X: torch.Tensor) -> VarianceParts:
+        """Return the parts of the variance; that between the components is due to finite data."""
         variance = self.mean_and_variance(X)[1]
-        return VarianceParts(variance, torch.zeros_like(variance))
+        computational = self._mixed([one.variance_parts(X).computational for one in self.components])
+        return VarianceParts((variance - computational).clamp_min(0), computational)
 
     def left_out(self) -> LeftOut | None:
         """Return the mixture of what the components say of each row given all others, with the weights of all rows.
@@ -182,31 +215,40 @@ class MixturePosterior(RowsPosterior, GrowingPosterior):
         return Estimate(float((self.weights.log() + torch.tensor(values, dtype=torch.float64)).logsumexp(0)), 0.0)
 
     def with_rows(self, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None = None) -> MixturePosterior:
-        """Return the mixture of the components given additional rows, weighted by how well they foresaw these."""
-        grown, logs = [], []
-        for one, weight in zip(self.components, self.weights.tolist(), strict=True):
-            if not isinstance(one, GrowingPosterior):
+        """Return the mixture of the components given additional rows, weighted by how well they foresaw these.
+
+        Likelihoods that are estimates, as those of iterative solves, are refused (`InvalidInputError`): their errors
+        would decide.
+        """
+        before = [restricted_likelihood(one, torch.Generator()) for one in self.components]
+        for one, known in zip(self.components, before, strict=True):
+            if not isinstance(one, GrowingPosterior) or known.standard_error:
                 raise InvalidInputError(
-                    f"a mixture with a {one.kind} posterior, which takes no further rows, has none."
+                    f"a mixture with a {one.kind} posterior, whose likelihood is an estimate or which takes no further "
+                    'rows, takes none. Fit with hyperparameters="learned", or fit all rows again.'
                 )
+        grown, gains = [], []
+        for one, known in zip(self.components, before, strict=True):
+            assert isinstance(one, GrowingPosterior), "others have been refused"
             found = one.with_rows(X, Y, noise)
             assert isinstance(found, RowsPosterior), "it keeps its rows"
-            before, after = (each.log_marginal_likelihood(torch.Generator()).value for each in (one, found))
             grown.append(found)
-            logs.append(math.log(weight) + (after - before) / self.temperature)
-        weights = torch.tensor(logs, dtype=torch.float64).softmax(0)
-        return MixturePosterior(grown, weights, self.temperature)
+            gains.append(restricted_likelihood(found, torch.Generator()).value - known.value)
+        logs = self.weights.log() + torch.tensor(gains, dtype=torch.float64)
+        each = torch.tensor(self.groups)
+        for group in set(self.groups):
+            same = each == group
+            gain = logs[same].logsumexp(0) - self.weights[same].log().logsumexp(0)
+            logs[same] -= gain * (1 - 1 / self.temperature)
+        return MixturePosterior(grown, logs.softmax(0), self.temperature, self.groups)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the state for a model file: the rows once, and what else is known of each component."""
         (tensors, first), *more = (one.state() for one in self.components)
-        header: dict[str, Any] = {"temperature": self.temperature, "first": _described(self.components[0], first)}
+        header: dict[str, Any] = {"temperature": self.temperature, "groups": list(self.groups)}
+        header["first"] = _described(self.components[0], first)
         header["others"] = [
-            {
-                "kernel": describe(one.model.kernel),
-                "noise_variance": None if one.model.noise_is_known else float(one.model.noise_variance),
-                **_described(one, own),
-            }
+            {**model_description(one.model), **_described(one, own)}
             for one, (_, own) in zip(self.components[1:], more, strict=True)
         ]
         tensors = {**tensors, "weights": self.weights}
@@ -217,11 +259,13 @@ class MixturePosterior(RowsPosterior, GrowingPosterior):
     @classmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> MixturePosterior:
         kind = {"kind": text, "state": table(anything)}  # earlier versions had exact components alone
-        other = {"kernel": table(anything), "noise_variance": optional(number(finite=True, positive=True))}
-        others = listing(record(other, kind), *range(_MOST))
-        extra = {"first": record(kind), "temperature": number(finite=True, positive=True)}
-        record({"others": others}, extra)(header, "the header.posterior")
-        descriptions = [header.get("first", {}), *header["others"]]
+        extra = {"first": record(kind), "temperature": number(finite=True, positive=True), "groups": listing(whole())}
+        record({"others": listing(record(MODEL, kind))}, extra)(header, "the header.posterior")
+        descriptions, groups = [header.get("first", {}), *header["others"]], header.get("groups")
+        if len(descriptions) > _MOST:
+            raise ModelFileError(f"the header.posterior.others must have fewer than {_MOST} items.")
+        if groups is not None:
+            listing(whole(), len(descriptions))(groups, "the header.posterior.groups")
         if saved.n_targets != 1:
             raise ModelFileError(f"a mixture of posteriors must have one target; got {saved.n_targets}.")
         shared = {name: tensors[name] for name in ("weights", *ROWS) if name in tensors}
@@ -238,13 +282,13 @@ class MixturePosterior(RowsPosterior, GrowingPosterior):
         kinds = {**saved.kinds, ExactPosterior.kind: ExactPosterior}
         classes = [kinds.get(one.get("kind", ExactPosterior.kind)) for one in descriptions]
         require_factors(rows, sum(one is ExactPosterior for one in classes))
-        models = [saved.model, *(_model(one, saved) for one in header["others"])]
+        models = [saved.model, *(described_model(one, saved) for one in header["others"])]
         components = []
         for found, one, model, state in zip(classes, descriptions, models, own, strict=True):
             if found is None or not issubclass(found, RowsPosterior) or found.is_mixture:
                 raise ModelFileError(f"a mixture of posteriors has no component of kind {one['kind'][:60]!r}.")
             components.append(found.from_state(state, dict(one.get("state", {})), saved._replace(model=model)))
-        return cls(components, tensors["weights"], header.get("temperature", 1.0))
+        return cls(components, tensors["weights"], header.get("temperature", 1.0), groups)
 
 
 def _described(posterior: RowsPosterior, state: dict[str, Any]) -> dict[str, Any]:
@@ -252,7 +296,30 @@ def _described(posterior: RowsPosterior, state: dict[str, Any]) -> dict[str, Any
     return {"kind": posterior.kind, "state": state}
 
 
-def _model(description: dict[str, Any], saved: Saved) -> Model:
+def mixture_to_state(mixture: MixturePosterior) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the state of a mixture beside another posterior in a model file, with the model of its first component."""
+    tensors, header = mixture.state()
+    return tensors, {"model": model_description(mixture.model), "posterior": header}
+
+
+def state_to_mixture(tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> MixturePosterior:
+    """Return the mixture of a state; the rows are among the tensors."""
+    record({"model": record(MODEL), "posterior": table(anything)})(header, "the header.uncertain")
+    model = described_model(header["model"], saved)
+    return MixturePosterior.from_state(tensors, header["posterior"], saved._replace(model=model))
+
+
+#: Form of the description of a component's model.
+MODEL = {"kernel": table(anything), "noise_variance": optional(number(finite=True, positive=True))}
+
+
+def model_description(model: Model) -> dict[str, Any]:
+    """Return plain data from which `described_model` makes a component's model."""
+    noise = None if model.noise_is_known else float(model.noise_variance)
+    return {"kernel": describe(model.kernel), "noise_variance": noise}
+
+
+def described_model(description: dict[str, Any], saved: Saved) -> Model:
     """Return the model of a component from its description."""
     kernel, noise = from_dict(description["kernel"], n_inputs=saved.n_inputs), description["noise_variance"]
     if kernel.n_inputs != saved.n_inputs:
