@@ -58,7 +58,7 @@ RUNS = {
     "quadruply_streaming": "--rows 60 120 --files 2 --m 40 --basis-batch 10 --row-batch 8 --turns 1",
     "quadruply_table": "table --data DATA --tables kin40k --ways QSGP QSGP-0 SVGP-512 --m 60 --row-batch 20"
     " --basis-batch 20 --hyper-rows 30 --steps 5 --svgp 3 --out OUT/rows.json",
-    "real_tables": "--tables made --settings default 'auto, laplace' --json OUT/rows.json",
+    "real_tables": "--tables made --settings plain default --json OUT/rows.json",
     "regret": "curves --functions Branin --seeds 1 --observations 12 --json OUT/rows.json",
     "search": "--json OUT/rows.json",
     "search_regret": "run --functions Branin 'Training (mixed)' --methods gigagp 'Optuna TPE' --seeds 1 --trials 14"

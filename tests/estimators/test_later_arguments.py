@@ -36,6 +36,7 @@ OTHER = {
     "encode": "auto",
     "distributed": True,
     "outputs": "shared",
+    "hyperparameters": "learned",
 }
 
 FITS = {
