@@ -408,7 +408,8 @@ class _Held(_Job):
             self.inference,
             objective.table,
             begun.scaling.units(),
-            fitted,
+            fitted.posterior,
+            fitted.history,
             learn,
             begun.generator,
         )

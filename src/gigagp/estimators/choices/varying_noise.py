@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -46,21 +46,13 @@ _RANGE = 20.0
 Learn = Callable[[Model], tuple[Posterior, History]]
 
 
-class Fit(Protocol):
-    """A fit with one noise variance."""
-
-    @property
-    def posterior(self) -> Posterior: ...
-    @property
-    def history(self) -> History: ...
-
-
 def refined(
     rule: NoiseRule,
     inference: Inference,
     table: TrainingTable,
     units: Units,
-    fitted: Fit,
+    posterior: Posterior,
+    history: History,
     learn: Learn,
     generator: torch.Generator,
 ) -> tuple[Posterior, History, str]:
@@ -69,16 +61,16 @@ def refined(
     ``learn`` returns the posterior of what is learned from a start. Under ``"auto"`` the left-out rows must show that
     their errors differ between places, and must be predicted better, by log density and CRPS.
     """
-    plain = _scored(table, fitted.posterior, fitted.history, generator)
+    plain = _scored(table, posterior, history, generator)
     if plain is None:
         if rule != "auto":
             warn(f'noise="{rule}" needs left-out rows, which this fit has not. It is constant.', FitWarning)
-        return fitted.posterior, fitted.history, "constant: this fit has no left-out rows to compare"
+        return posterior, history, "constant: this fit has no left-out rows to compare"
     X = table.X.double().cpu()
     columns, chance = _columns(X, plain.ratios)
     if rule == "auto" and chance > _CHANCE:
-        return fitted.posterior, fitted.history, "constant, auto: squared errors of left-out rows are alike everywhere"
-    starts = _starts(fitted.posterior.model, units, X, plain.ratios, columns)
+        return posterior, history, "constant, auto: squared errors of left-out rows are alike everywhere"
+    starts = _starts(posterior.model, units, X, plain.ratios, columns)
     tried: list[_Scored] = []
     words = []
     for name in ("varying", "scaled") if rule == "auto" else (rule,):
