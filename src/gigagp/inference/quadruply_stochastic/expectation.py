@@ -37,8 +37,8 @@ class ExpectedFit(NamedTuple):
     #: minus twice the derivatives by the latent variances, ``-E (log g)''``, shape (n, t): the curvature in the latent
     #: mean, which is not negative for a log-concave g
     bend: Tensor
-    #: curvature of the parabola with the same slope and its top at the target, but no less than ``bend``, shape (n, t);
-    #: None for likelihoods without noise, whose targets are not values of f
+    #: curvature of the parabola with the same slope and its top where the likelihood has it (`peak`), but no less
+    #: than ``bend``, shape (n, t); None for likelihoods that have no top, as those of labels
     secant: Tensor | None
     #: derivatives by the noise variances, shape (n,); zeros where the likelihood has none
     of_noise: Tensor
@@ -51,7 +51,9 @@ class ExpectedFit(NamedTuple):
         log density of such noise, so that its full step always raises the bound as a function of the mean, and reaches
         the target however far that is (de Leeuw and Lange 2009, "Sharp quadratic majorization in one dimension",
         https://doi.org/10.1016/j.csda.2009.01.002). A search must not end before such a step has been tried: where all
-        targets are far away, Newton's curvature says nothing about the mean's coefficients.
+        targets are far away, Newton's curvature says nothing about the mean's coefficients. A count far above the rate
+        has next to no curvature either: Newton's step would take the rate beyond float64, whereas the parabola, which
+        is below the expected log density up to its top, leads to the count.
         """
         shares = [0.5**k for k in range(_HALVINGS)]
         if self.secant is None or not bool((self.secant > _SAME * self.bend).any()):
@@ -137,7 +139,8 @@ def expected_fit(
         bends.append((-by_spread / block[2]).clamp_min(0))
         noises.append(torch.zeros_like(block[3]) if by_noise is None else by_noise)
     slope, bend, secant = torch.cat(slopes), torch.cat(bends), None
-    if likelihood.has_noise:
-        residual = targets - latent
+    peak = likelihood.peak(targets, std)
+    if peak is not None:
+        residual = peak - latent
         secant = torch.where(residual.abs() > _NO_RESIDUAL * std, slope / residual, bend).maximum(bend)
     return ExpectedFit(total, slope, bend, secant, torch.cat(noises))

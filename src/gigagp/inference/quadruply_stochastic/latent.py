@@ -249,7 +249,8 @@ def best_latent(
     here = under(nothing if start is None else start)
     if start is not None:
         prior = expected_fit(likelihood, targets, torch.zeros_like(targets), K.diagonal(), noise, nodes)
-        if not here.value >= prior.value:  # counts can be far above what was expected of them
+        # Counts can be far above what was expected of them, and rates beyond float64 under both.
+        if not (math.isfinite(here.value) and here.value >= prior.value):
             here = under(nothing)
     found, _, missed = climb(here, steps_from, tolerance * targets.numel(), most)
     return found._replace(missed=missed)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.objective import ExactObjective, TableObjective
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.bases import (
     Basis,
     FourierBasis,
@@ -50,6 +53,18 @@ class WeightObjective(TableObjective):
     def n_rows(self) -> int:
         """Rows that are fitted, held or not."""
         return self.problem.n_rows
+
+    @property
+    def target_variance(self) -> float:
+        """Mean variance of the targets on the latent scale."""
+        return self._on_latent_scale(self.table).target_variance
+
+    def _on_latent_scale(self, table: TrainingTable) -> TrainingTable:
+        return replace(table, Y=self.problem.likelihood.on_latent_scale(table.Y))
+
+    def subset(self, rows: Tensor) -> ExactObjective:
+        """Return the exact objective of Gaussian noise on a subset of the rows, with targets on the latent scale."""
+        return ExactObjective(self._on_latent_scale(self.table.take_rows(rows)))
 
     def thin(self, rows: Tensor) -> TableObjective:
         """Return an objective on a subset of the rows in which the kernel itself takes the place of a basis.

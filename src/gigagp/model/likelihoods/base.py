@@ -180,6 +180,17 @@ class Likelihood(ABC):
         """Return a typical curvature of ``-log g`` in f, which for a Gaussian is the inverse noise variance."""
         return 1.0 / noise
 
+    def peak(self, y: Tensor, std: Tensor) -> Tensor | None:
+        """Return the mean of f at which `expected_log_density` is largest; None if it rises or falls without end.
+
+        By default it is the target where there is noise, as for densities that are symmetric about f.
+        """
+        return y if self.has_noise else None
+
+    def on_latent_scale(self, y: Tensor) -> Tensor:
+        """Return values of f that targets are typical of, as Gaussian noise needs them; by default the targets."""
+        return y
+
     # Targets, from the latent function ------------------------------------------------------------------------------
 
     @property

@@ -61,6 +61,13 @@ class Poisson(Likelihood):
     def check_targets(self, y: Tensor) -> None:
         self.refuse(is_no_count(y), y, COUNTS)
 
+    def peak(self, y: Tensor, std: Tensor) -> Tensor:
+        return y.log() - 0.5 * std.square()
+
+    def on_latent_scale(self, y: Tensor) -> Tensor:
+        """Return logarithms, of zero counts as of half a count."""
+        return y.clamp_min(0.5).log()
+
     def start_curvature(self, y: Tensor, noise: float) -> float:
         return max(float(y.double().mean()), 0.1)
 
