@@ -81,6 +81,108 @@ def test_the_graph_answers_as_the_model(kernel, way, tmp_path):
     np.testing.assert_allclose(single[0], mean[:1], rtol=1e-12)
 
 
+#: Lengthscales that span several cells of the grids.
+LONG = [3.0, 0.2, 1000.0]
+#: A kernel, settings of the grid and a mean for each kind of variance, interpolation, and point beyond the grid.
+GRIDS = {
+    "exact": (kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=[12, 10, 9]), "constant"),
+    "samples": (kernels.RBF(lengthscale=LONG), inference.Grid(size=9, exact_nodes=0, outside="prior"), "linear"),
+    "low rank": (
+        kernels.Matern(2.5, lengthscale=LONG) + kernels.White(0.01),
+        inference.Grid(size=9, exact_nodes=0, variance="low_rank", rank=20, outside="clamp"),
+        "linear",
+    ),
+    "linear": (
+        kernels.Matern(1.5, lengthscale=LONG),
+        inference.Grid(size=10, interpolation="linear", outside="clamp"),
+        "constant",
+    ),
+    "sum": (
+        kernels.Matern(1.5, lengthscale=3.0, columns=[0])
+        + kernels.RBF(lengthscale=LONG[1:], columns=[1, 2])
+        + kernels.RBF(lengthscale=3.0, columns=[3])
+        + kernels.Linear(),
+        inference.Grid(size=12, outside="prior"),
+        "constant",
+    ),
+    "zero mean": (kernels.RationalQuadratic(lengthscale=2.0), inference.Grid(size=16, outside="prior"), "zero"),
+}
+
+
+def grid_fit(name, **options):
+    """Return a fit on a grid, in the units of `rows`, and points in and beyond it."""
+    kernel, how, mean = GRIDS[name]
+    X, y = rows()
+    X, spread = (X[:, :1], [1.0]) if name == "zero mean" else (X, [1.0, 0.05, 300.0])
+    X, spread = (np.c_[X, X[:, 0] ** 2], [*spread, 1.0]) if name == "sum" else (X, spread)
+    gp = GPRegressor(kernel, how, mean=mean, optimizer=None, noise_variance=1.0, **options).fit(X, y)
+    rng = np.random.default_rng(2)
+    within = rng.uniform(X.min(0), X.max(0), size=(40, X.shape[1]))
+    return gp, np.concatenate([within, X[:20], [X.min(0)], [X.max(0)]]), within + 4 * np.array(spread)
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_graphs_of_grids_answer_as_the_model_within_and_beyond_them(name, tmp_path):
+    gp, within, beyond = grid_fit(name)
+    path = tmp_path / "model.onnx"
+    export(gp, path, include_noise=name == "samples")
+    X = np.concatenate([within, beyond]) if gp.inference.outside != "refuse" else within
+    right, spread = gp.predict(X, return_std=True, include_noise=name == "samples")
+    mean, std = answers(path, X)
+    unit = gp.predict(X, return_std=True, include_noise=True)[1]
+    np.testing.assert_allclose((mean - right) / unit, 0.0, atol=1e-7)
+    np.testing.assert_allclose((std - spread) / unit, 0.0, atol=1e-7)
+    if gp.inference.outside == "refuse":
+        assert np.isnan(answers(path, beyond)).all()
+    export(gp, path, dtype="float32", include_noise=True)
+    X = X.astype(np.float32)
+    mean, std = answers(path, X)
+    right, spread = gp.predict(X.astype(float), return_std=True, include_noise=True)
+    assert mean.dtype == std.dtype == np.float32
+    np.testing.assert_allclose((mean - right) / spread, 0.0, atol=1e-2)
+    np.testing.assert_allclose(std / spread, 1.0, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["exact", "samples", "zero mean", "linear"])
+def test_graphs_of_grids_answer_nan_to_nan_and_nothing_to_nothing(name, tmp_path):
+    gp, within, _ = grid_fit(name)
+    export(gp, tmp_path / "model.onnx")
+    for k in range(within.shape[1]):
+        X = within[:3].copy()
+        X[1, k] = np.nan
+        mean, std = answers(tmp_path / "model.onnx", X)
+        assert np.isnan([mean[1], std[1]]).all()
+        assert np.isfinite([mean[[0, 2]], std[[0, 2]]]).all()
+    assert answers(tmp_path / "model.onnx", within[:0])[0].shape == (0,)
+
+
+def test_a_grid_of_several_targets_has_a_graph(tmp_path):
+    X, y = rows()
+    gp = GPRegressor(kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10), optimizer=None, outputs="shared")
+    gp.fit(X, np.stack([y, 3 - y**2], 1))
+    export(gp, tmp_path / "model.onnx")
+    mean, std = answers(tmp_path / "model.onnx", X[:20])
+    right, spread = gp.predict(X[:20], return_std=True)
+    np.testing.assert_allclose(mean, right, rtol=1e-8)
+    np.testing.assert_allclose(std, spread, rtol=1e-6)
+
+
+def test_grids_beyond_the_stated_size_and_variances_by_solves_are_refused(tmp_path):
+    gp = fitted(kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10))
+    with pytest.raises(InvalidInputError, match="a grid of 1,000 nodes, more than max_nodes=500, has not"):
+        export(gp, tmp_path / "model.onnx", max_nodes=500)
+    gp = fitted(kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10, exact_nodes=0, variance="solve"))
+    with pytest.raises(InvalidInputError, match=r'variance="solve" has not. Fit with .*variance="low_rank"'):
+        export(gp, tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_graphs_beyond_the_size_of_a_file_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("gigagp.onnx._LARGEST", 100_000)
+    with pytest.raises(InvalidInputError, match=r'an ONNX file holds 100,000. Use dtype="float32"'):
+        export(fitted(kernels.Matern(1.5), inference.Exact()), tmp_path / "model.onnx")
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_float32_is_as_good_as_its_rounding(way, tmp_path):
     gp = fitted(kernels.Matern(1.5, lengthscale=[1.0, 0.1, 500.0]), WAYS[way])
@@ -144,7 +246,7 @@ def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
     ("make", "match"),
     [
         (lambda: "model", "must be a fitted GPRegressor; got str"),
-        (GPRegressor, "must be a fitted GPRegressor"),
+        (GPRegressor, "this one is not fitted. Call fit first"),
         (lambda: fitted(kernels.Matern(1.5), inference.Vecchia(10)), "a vecchia posterior has not"),
         (lambda: fitted(kernels.Matern(1.5), inference.Exact(), mean=lambda X: X[:, 0]), "a mean function has not"),
         (lambda: fitted(kernels.Matern(1.5), inference.Exact(), targets=2), "Export each of gp.estimators_"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
@@ -22,6 +23,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.correlated import require_apart
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.posterior import Posterior
+from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.quadruply_stochastic.bases import FourierBasis, InducingBasis, RadialBasis
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
 from gigagp.inference.random_features.posterior import FeaturePosterior
@@ -33,6 +35,9 @@ from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.likelihoods import Gaussian
 from gigagp.model.means import FixedMean
 from gigagp.model.target_transform import NoTransform
+from gigagp.operators.grid import SumKernel
+from gigagp.operators.grid.statistics import GridSum, RegularGrid
+from gigagp.operators.grid.statistics.geometry import EDGE
 from gigagp.products.dense import triangular_inverse
 from gigagp.regression import GPRegressor
 from gigagp.settings.fields import Count, checks_arguments
@@ -42,6 +47,8 @@ __all__ = ["export"]
 
 #: Version of the operators, which onnxruntime reads from 1.10 on.
 _OPSET = 15
+#: Bytes of numbers that an ONNX file holds, with room for the rest.
+_LARGEST = 2**31 - 2**20
 #: Points of each kind in the check: of the fit, between them, and this far around them in standard deviations.
 _CHECKED, _AROUND = 64, 1.5
 #: Largest errors of the graph, in predicted standard deviations of a measurement.
@@ -58,13 +65,15 @@ def export(
     dtype: Literal["float64", "float32"] = "float64",
     include_noise: bool = False,
     max_rows: Count = 2000,
+    max_nodes: Count = 100_000,
 ) -> None:
     """Write a fitted regressor as an ONNX graph that maps ``X`` (n, d) to ``mean`` and ``std``.
 
     When to use: where predictions run in another language, in a browser or on a small device. The graph has a fixed
     size: fits of `inference.Exact` up to ``max_rows`` rows, `inference.SparseVariational`, `inference.RandomFeatures`,
     `inference.RelevanceVectorMachine` and `inference.QuadruplyStochastic`, with constant, linear, RBF, Matern, rational
-    quadratic and categorical kernels, and sums and products of them.
+    quadratic and categorical kernels, and sums and products of them; and fits of `inference.Grid` up to ``max_nodes``
+    nodes, with any kernel. Beyond a grid that refuses points there, the graph answers NaN.
 
     The graph is evaluated at points of the fit, between and around them before it is written, and compared with
     `GPRegressor.predict`. Where rounding in float32 shows beside the error bars, nothing is written.
@@ -81,16 +90,19 @@ def export(
         Whether ``std`` is that of a measurement.
     max_rows : int, default 2000
         Most rows of an exact fit, or of an exact covariance, whose graph has n^2 numbers.
+    max_nodes : int, default 100,000
+        Most nodes of a grid. Each has a number for each posterior sample, or for each column of a low-rank covariance.
 
     Raises
     ------
     InvalidInputError
         If the model has no graph of fixed size, the message says why; if the graph in this dtype is off by more than a
-        hundredth of a standard deviation of a measurement (a thousandth in float64); or if onnx is not installed.
+        hundredth of a standard deviation of a measurement (a thousandth in float64), or larger than the 2 GiB of an
+        ONNX file; or if onnx is not installed.
     """
     onnx = _require_onnx()
     check_folder(path)
-    _check(gp, max_rows)
+    _check(gp, max_rows, max_nodes)
     gp = copy.copy(gp)
     gp.__dict__.pop("feature_names_in_", None)  # the graph has no names
     graph = _Graph(onnx, np.dtype(dtype))
@@ -111,16 +123,21 @@ def _require_onnx() -> Any:
     return onnx
 
 
-def _check(gp: Any, max_rows: int) -> None:
+def _check(gp: Any, max_rows: int, max_nodes: int) -> None:
     """Refuse what has no graph of fixed size."""
-    if not isinstance(gp, GPRegressor) or not hasattr(gp, "posterior_"):
-        raise InvalidInputError(f"gp of export must be a fitted GPRegressor; got {type(gp).__name__}. Call fit first.")
+    if not isinstance(gp, GPRegressor):
+        msg = f"gp of export must be a fitted GPRegressor; got {type(gp).__name__}. Other models have no graph."
+        raise InvalidInputError(msg)
+    if not hasattr(gp, "posterior_"):
+        raise InvalidInputError("gp of export must be a fitted GPRegressor; this one is not fitted. Call fit first.")
     require_apart(gp, "export")
     posterior = gp.posterior_
     if isinstance(posterior, tuple):
         _refuse("a fit of several targets with hyperparameters of their own", "Export each of gp.estimators_.")
     if posterior.is_mixture:
         _refuse("the average of several kernels", 'Fit with kernel="choose", or with a kernel, such as gp.kernel_.')
+    if isinstance(posterior, GridPosterior):
+        _check_grid(posterior, max_nodes)
     n_rows = _rows_of_factor(posterior)
     if n_rows is None:
         remedy = "Fit with inference.SparseVariational() or inference.RandomFeatures()."
@@ -138,11 +155,19 @@ def _check(gp: Any, max_rows: int) -> None:
         _refuse("a noise variance for each row", "Fit with one noise variance.")
 
 
+def _check_grid(posterior: GridPosterior, max_nodes: int) -> None:
+    if posterior.grid.size > max_nodes:
+        remedy = "Fit with a smaller size of inference.Grid, or raise max_nodes."
+        _refuse(f"a grid of {posterior.grid.size:,} nodes, more than max_nodes={max_nodes:,},", remedy)
+    if posterior.variance_method == "solve":
+        _refuse('a grid with variance="solve"', 'Fit with inference.Grid(variance="low_rank").')
+
+
 def _rows_of_factor(posterior: Posterior) -> int | None:
     """Return how many rows of the fit have a factor in the graph; None if no graph of the posterior is known."""
     if isinstance(posterior, ExactPosterior):
         return posterior.n_rows
-    if isinstance(posterior, SparsePosterior | FeaturePosterior):
+    if isinstance(posterior, SparsePosterior | FeaturePosterior | GridPosterior):
         return 0
     if not isinstance(posterior, QuadruplyStochasticPosterior) or posterior.augment:
         return None
@@ -159,14 +184,16 @@ class _Graph:
     """Nodes and constants of an ONNX graph in the making; values are known by their names."""
 
     def __init__(self, onnx: Any, dtype: np.dtype) -> None:
-        self._onnx, self._dtype = onnx, dtype
+        self._onnx, self.dtype = onnx, dtype
+        self.numbers = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        self.integers = onnx.TensorProto.INT64
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
 
     def constant(self, values: Any) -> str:
         """Return the name of numbers, in the graph's dtype, or of integers as they are."""
         array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
-        array = array if array.dtype.kind == "i" else array.astype(self._dtype)
+        array = array if array.dtype.kind == "i" else array.astype(self.dtype)
         name = f"c{len(self._constants)}"
         self._constants.append(self._onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
@@ -196,7 +223,7 @@ class _Graph:
 
     def model(self, n_inputs: int, outputs: dict[str, str], flat: dict[str, bool]) -> Any:
         """Return the model of the graph from ``X`` (n, n_inputs) to named outputs (n, t), or (n,) if they are flat."""
-        helper, kind = self._onnx.helper, self._onnx.helper.np_dtype_to_tensor_dtype(self._dtype)
+        helper, kind = self._onnx.helper, self.numbers
         infos = []
         for name, value in outputs.items():
             last = np.array([1])
@@ -207,6 +234,12 @@ class _Graph:
             )
             infos.append(helper.make_tensor_value_info(name, kind, ["n"] if flat[name] else ["n", None]))
         given = helper.make_tensor_value_info("X", kind, ["n", n_inputs])
+        size = sum(len(one.raw_data) for one in self._constants)
+        if size > _LARGEST:
+            raise InvalidInputError(
+                f"The graph of export has {size:,} bytes of numbers, and an ONNX file holds {_LARGEST:,}. Use "
+                'dtype="float32", or a smaller fit.'
+            )
         graph = helper.make_graph(self._nodes, "gigagp", [given], infos, self._constants)
         opset = [helper.make_opsetid("", _OPSET)]
         model = helper.make_model(graph, producer_name="gigagp", opset_imports=opset, ir_version=8)
@@ -342,7 +375,17 @@ class _Parts(NamedTuple):
     variances: list[str]  # parts of the variance at given coefficients of the trend, (n, 1)
 
 
+def _moved(graph: _Graph, posterior: Posterior, X: str) -> str:
+    """Return the rows, moved into the grid where the posterior moves them."""
+    if not isinstance(posterior, GridPosterior) or posterior.settings.outside != "clamp":
+        return X
+    low, high = posterior.grid.accepted
+    return graph("Max", graph("Min", X, np.array([high])), np.array([low]))
+
+
 def _parts(graph: _Graph, posterior: Posterior, X: str) -> _Parts:
+    if isinstance(posterior, GridPosterior):
+        return _grid_parts(graph, posterior, X)
     kernel, d = posterior.model.kernel, posterior.n_inputs
 
     def left(rows: str, whitening: Tensor) -> str:
@@ -384,11 +427,95 @@ def _parts(graph: _Graph, posterior: Posterior, X: str) -> _Parts:
     return _Parts(graph("MatMul", h, weights.mean[index]), explained, variances)
 
 
+def _grid_parts(graph: _Graph, posterior: GridPosterior, X: str) -> _Parts:
+    """Return what the values at the nodes give; beyond the grid the prior's, or NaN where the model refuses points."""
+    grid, kernel = posterior.grid, posterior.kernel
+    if isinstance(grid, GridSum):
+        grids, columns, places = grid.grids, grid.columns, grid.places
+    else:
+        grids, columns, places = (grid,), (tuple(range(grid.n_inputs)),), [slice(0, grid.size)]
+    pairs = zip(grids, columns, strict=True)
+    stencils = [_stencil(graph, one, graph("Gather", X, np.array(own), axis=1)) for one, own in pairs]
+    inside = graph("Concat", *(one.inside for one in stencils), axis=1)
+    n_hits = sum(map(len, columns))
+    covered = graph("Greater", graph("ReduceSum", inside, np.array([1]), keepdims=1), n_hits - 0.5)
+    shifted = [graph("Add", one.nodes, np.array([place.start])) for one, place in zip(stencils, places, strict=True)]
+    nodes = graph("Concat", *shifted, axis=1)
+    weights = graph("Unsqueeze", graph("Concat", *(one.weights for one in stencils), axis=1), np.array([1]))
+
+    def interpolated(values: Tensor) -> str:
+        found = graph("MatMul", weights, graph("Gather", values, nodes, axis=0))  # (n, 1, q) with (n, q, k)
+        return graph("Squeeze", found, np.array([1]))
+
+    priors = []
+    for own_kernel, one, own in kernel.pieces:
+        w = stencils[columns.index(own)].weights
+        corner = replace(one, shape=(one.scheme.width,) * one.n_inputs).nodes()
+        product = graph("Mul", graph("MatMul", w, own_kernel.block(corner, corner)), w)
+        priors.append(graph("ReduceSum", product, np.array([1]), keepdims=1))
+    if isinstance(kernel, SumKernel) and kernel.slopes:
+        priors.append(graph.squares(interpolated(kernel.slope_root)))
+    prior = _folded(graph, "Add", priors)
+    if posterior.variance_method == "samples":
+        count = posterior.deviations.shape[1]
+        variance = graph("Min", graph("Mul", graph.squares(interpolated(posterior.deviations)), 1 / count), prior)
+    else:
+        taken = graph.squares(interpolated(posterior.low_rank.root))
+        variance = graph("Max", graph("Sub", prior, taken), 0.0)
+    if posterior.settings.outside == "prior":
+        zero = graph("Mul", graph("ReduceSum", X, np.array([1]), keepdims=1), 0.0)  # NaN where an input is
+        beyond = graph("Add", _diagonal(graph, posterior.model.kernel, X, posterior.n_inputs), zero)
+    else:
+        zero = beyond = graph.constant(np.full((1, 1), np.nan))
+    mean, explained = interpolated(posterior.values), interpolated(posterior.basis_values)
+    return _Parts(
+        graph("Where", covered, mean, zero),
+        graph("Where", covered, explained, zero),
+        [graph("Where", covered, variance, beyond)],
+    )
+
+
+class _Stencil(NamedTuple):
+    """Where rows lie on a grid of d inputs."""
+
+    nodes: str  # their numbers, (n, q)
+    weights: str  # (n, q)
+    inside: str  # 1 for each input that is within the grid, else 0, (n, d)
+
+
+def _stencil(graph: _Graph, grid: RegularGrid, X: str) -> _Stencil:
+    """Return the nodes around rows and their weights; see `RegularGrid.stencil`."""
+    scheme, d = grid.scheme, grid.n_inputs
+    low, last = float(scheme.before), np.array([grid.cells], dtype=float) - 1 + scheme.before
+    position = graph("Mul", graph("Sub", X, np.array([grid.lower])), 1 / np.array([grid.spacing]))
+    edge = max(EDGE, 4 * float(np.finfo(graph.dtype).eps) * max(grid.shape))
+    above = graph("GreaterOrEqual", position, low - edge)
+    inside = graph("And", above, graph("LessOrEqual", position, last + 1 + edge))
+    position = graph("Where", inside, position, low)  # any place on the grid
+    start = graph("Max", graph("Min", graph("Floor", position), last), low)
+    first = graph("Cast", graph("Sub", start, low), to=graph.integers)
+    steps = np.stack(np.meshgrid(*[np.arange(scheme.width)] * d, indexing="ij"), -1).reshape(-1, d)
+    corner = graph("ReduceSum", graph("Mul", first, np.array([grid.strides])), np.array([1]), keepdims=1)
+    nodes = graph("Add", corner, (steps @ np.array(grid.strides))[None])
+    offset = graph("Unsqueeze", graph("Sub", graph("Sub", position, start), 0.5), np.array([2]))
+    polynomials = np.array(scheme.coefficients)
+    value: Any = polynomials[:, -1]
+    for power in range(scheme.degree - 1, -1, -1):  # Horner's rule, for (n, d, width)
+        value = graph("Add", graph("Mul", offset, value), polynomials[:, power])
+    weights = graph("Gather", value, np.array([0]), axis=1)
+    for k in range(1, d):
+        wide = graph("Reshape", weights, np.array([0, scheme.width**k, 1]))
+        weights = graph("Mul", wide, graph("Gather", value, np.array([k]), axis=1))
+    weights = graph("Reshape", weights, np.array([0, scheme.width**d]))
+    return _Stencil(nodes, weights, graph("Cast", inside, to=graph.numbers))
+
+
 def _predictions(graph: _Graph, gp: GPRegressor, *, include_noise: bool) -> dict[str, str]:
     """Return mean (n, t) and standard deviation (n, t) in the targets' own units."""
     posterior, scaling = gp.posterior_, gp.scaling_
     d = posterior.n_inputs
     X = graph("Mul", graph("Sub", "X", scaling.x_centre[None]), 1 / scaling.x_scale[None])
+    X = _moved(graph, posterior, X)
     mean, explained, variances = _parts(graph, posterior, X)
     if len(posterior.coefficients):
         basis = graph.affine(posterior.model.mean.basis, X, d, "this mean")
@@ -413,14 +540,24 @@ def _has_plain_noise(kernel: Kernel) -> bool:
     return all(len([leaf for leaf in term if not isinstance(leaf, Constant)]) == 1 for term in whites)
 
 
+def _tried(posterior: Posterior) -> np.ndarray:
+    """Return rows of the fit, between and around them, in the units of the model."""
+    rows, draw = posterior.places().double().cpu().numpy(), np.random.default_rng(0)
+    if isinstance(posterior, GridPosterior):  # the places are two corners
+        others = draw.uniform(*rows, size=(_CHECKED, posterior.n_inputs))
+        if posterior.settings.outside == "refuse":
+            return others
+    else:
+        rows = rows[draw.permutation(len(rows))[:_CHECKED]] if len(rows) else np.zeros((1, posterior.n_inputs))
+        others = rows[draw.integers(len(rows), size=_CHECKED)]
+    around = others + _AROUND * draw.normal(size=others.shape)
+    return np.concatenate([rows, 0.5 * (others + others[::-1]), around])
+
+
 def _compare(onnx: Any, gp: GPRegressor, model: Any, dtype: str, include_noise: bool) -> None:
     """Refuse a graph whose predictions are not those of the model."""
     posterior, scaling = gp.posterior_, gp.scaling_
-    rows = posterior.places().double().cpu().numpy()
-    draw = np.random.default_rng(0)
-    rows = rows[draw.permutation(len(rows))[:_CHECKED]] if len(rows) else np.zeros((1, posterior.n_inputs))
-    others = rows[draw.integers(len(rows), size=_CHECKED)]
-    rows = np.concatenate([rows, 0.5 * (others + others[::-1]), others + _AROUND * draw.normal(size=others.shape)])
+    rows = _tried(posterior)
     X = (rows * scaling.x_scale + scaling.x_centre).astype(dtype)
     found = onnx.reference.ReferenceEvaluator(model).run(None, {"X": X})
     wide = X.astype(np.float64)

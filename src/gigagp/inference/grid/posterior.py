@@ -147,7 +147,7 @@ class GridPosterior(GrowingPosterior):
         """Return the source of variances that are not exact."""
         count = self.deviations.shape[1]
         words = f"from {count} posterior samples, standard error {math.sqrt(2 / count):.0%}"
-        return {"variances": words} if self._own_method == "samples" else {}
+        return {"variances": words} if self.variance_method == "samples" else {}
 
     @cached_property
     def kernel(self) -> GridKernel | SumKernel:
@@ -214,7 +214,7 @@ class GridPosterior(GrowingPosterior):
 
         Variances from samples never exceed the prior variance.
         """
-        chosen = self._own_method if method == "auto" else method
+        chosen = self.variance_method if method == "auto" else method
         inside, outside = self._place(X)
         if chosen == "samples":
             variance = variance_from_samples(
@@ -231,7 +231,7 @@ class GridPosterior(GrowingPosterior):
         self.mean_and_variance_given_trend(X[self.grid.covers(X.double())], "samples")
 
     @property
-    def _own_method(self) -> str:
+    def variance_method(self) -> str:
         """Method that ``"auto"`` stands for: on small grids and for few rows the root, which is exact there."""
         return "low_rank" if self.likelihood.is_exact or self._has_few_rows else self.settings.variance
 
@@ -300,7 +300,7 @@ class GridPosterior(GrowingPosterior):
 
     def variance_parts(self, X: Tensor) -> VarianceParts:
         """Return the low-rank variance split into the posterior variance (by solves) and the excess due to the rank."""
-        if self._own_method != "low_rank":
+        if self.variance_method != "low_rank":
             msg = 'return_parts of GPRegressor.predict needs Grid(variance="low_rank") with grid inference.'
             raise InvalidInputError(msg)
         inside, outside = self._place(X)
@@ -325,7 +325,7 @@ class GridPosterior(GrowingPosterior):
         require(needed, self.budget, f"The covariance of {count:,} points", "Ask for fewer points at once.")
         smooth = self._smooth(inside)
         prior = both_sides(self.grid.interpolate(inside, smooth))
-        if self._own_method == "low_rank":
+        if self.variance_method == "low_rank":
             root = self.grid.interpolate(inside, self.low_rank.root)
             found = prior - root @ root.T
         else:
