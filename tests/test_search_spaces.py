@@ -328,7 +328,7 @@ def test_arrays_have_files_too(tmp_path):
     [
         (BOUNDS | {"layers": (1, 9)}, {}, r"'layers' is \[1, 8\], and \[1, 9\] was given"),
         (BOUNDS | {"layers": (1.0, 8.0)}, {}, r"'layers' is \[1, 8\], and \[1.0, 8.0\] was given"),
-        (BOUNDS | {"flag": [0, 1]}, {}, r"'flag' is \[\[False, True\]\]"),
+        (BOUNDS | {"flag": [0, 1]}, {}, r"its 'flag' is \[False, True\], and \[0, 1\] was given"),
         (BOUNDS | {"more": (0, 1)}, {}, "it has no 'more'"),
         ({"layers": (1, 8)}, {}, "it has 'rate', which was not given"),
         ([(0, 1)], {}, "its bounds are"),

@@ -80,5 +80,10 @@ def _difference(there: Any, given: Any) -> str:
         if name not in given:
             return f"it has {name!r}, which was not given"
         if json.dumps(there[name]) != json.dumps(given[name]):
-            return f"its {name!r} is {there[name]}, and {given[name]} was given"
+            return f"its {name!r} is {_shown(there[name])}, and {_shown(given[name])} was given"
     return "" if list(there) == list(given) else f"its inputs are in the order {list(there)}"
+
+
+def _shown(bounds: Any) -> Any:
+    """Return the plain bounds of an input as users write them."""
+    return bounds[0] if isinstance(bounds, list) and bounds and isinstance(bounds[0], list) else bounds
