@@ -25,7 +25,7 @@ table {{ display: block; max-width: 100%; overflow: auto; border-collapse: colla
 th, td {{ border: 1px solid #d1d9e0; padding: 6px 13px; }}
 pre {{ padding: 16px; overflow: auto; background: #f6f8fa; font: 13.6px/1.45 monospace; }}
 code {{ font: 85% monospace; background: #eff1f3; padding: .2em .4em; overflow-wrap: anywhere; }}
-pre code {{ font: inherit; padding: 0; overflow-wrap: normal; }}
+pre code {{ font: inherit; padding: 0; background: none; overflow-wrap: normal; }}
 a {{ color: #0969da; }}
 </style></head><body>{}</body></html>
 """
