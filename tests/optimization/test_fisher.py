@@ -45,6 +45,29 @@ def test_derivative_products_agree_with_autograd(name):
         assert relative_error(products[parameter], derivative @ V) < limit or not products[parameter].any()
 
 
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        Periodic([0.8, 0.5, 2.0, 1.0], 1.3, [0.9, 2.0, 3.0, 1.5]),
+        Periodic(0.8, 1.3, 0.9, ard=False),
+        RBF(1.0, 1.0, fixed=("variance",)) * Periodic(1.0, 0.3, 0.7),
+        Matern(1.5) * (RBF(columns=[1]) + Linear()) * 2.0 + White(0.1),
+        RBF() * (Matern(2.5) + White(0.3)),
+    ],
+)
+def test_derivatives_of_products_are_those_of_their_parts_times_the_others(kernel):
+    kernel, X, V = kernel.bind(4), points(25, 4), points(25, 3, seed=1)
+    weights = points(25, 25, seed=2)
+    plain, weighted = derivative_products(kernel, X, V), derivative_products(kernel, X, V, weights)
+    expected = dense_derivatives(kernel, X)
+    assert plain.keys() == weighted.keys() == expected.keys()
+    for name, derivative in expected.items():
+        scale = max(float(derivative.abs().max()), 1.0) * 25  # of a sum of 25 products
+        assert float((plain[name] - derivative @ V).abs().max()) < 1e-11 * scale
+        assert float((weighted[name] - (derivative * weights) @ V).abs().max()) < 1e-11 * scale
+    assert any(bool((plain[name] - weighted[name]).abs().max() > 1e-3) for name in plain), "the control"
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("where", [30.0, 1e3, 1e6, 1e9])
 def test_derivative_products_hold_for_clumps_far_apart(where, dtype, monkeypatch):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
+from operator import mul
 
 import torch
 
-from gigagp.kernels import Kernel, LocalVariance, Product, Sum
+from gigagp.kernels import Kernel, LocalVariance, Periodic, Product, Sum
+from gigagp.kernels.composite import Composite
 from gigagp.kernels.distances import common_offset, squared_differences
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import NOISE, Model
@@ -16,60 +19,111 @@ from gigagp.optimization.space import ParameterSpace
 _INEXACT = 1e-4
 
 
-def derivative_products(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+def derivative_products(
+    kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor, weights: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
     """Return ``(dK/dtheta) @ vectors``, (number of values, n, s), for every hyperparameter, also of white parts.
 
-    K(X, X) is formed densely, for subsets of up to a few thousand rows. Derivatives are in natural units.
+    K(X, X) is formed densely, for subsets of up to a few thousand rows, and multiplied entry by entry with ``weights``
+    (n, n). Derivatives are in natural units.
     """
-    if isinstance(kernel, Sum):
-        return {
-            f"{index}.{name}": value
-            for index, part in enumerate(kernel.parts)
-            for name, value in derivative_products(part, X, vectors).items()
-        }
-    if isinstance(kernel, StationaryKernel) and kernel.has_closed_form():
-        return _stationary(kernel, X, vectors)
     if isinstance(kernel, Product):
         for index, part in enumerate(kernel.parts):
             if isinstance(part, LocalVariance):
-                return _with_local_variance(kernel, index, part, X, vectors)
-    return _by_differentiation(kernel, X, vectors)
+                return _with_local_variance(kernel, index, part, X, vectors, weights)
+    if isinstance(kernel, Composite) and (isinstance(kernel, Sum) or not kernel.has_white):
+        factors = [weights] * len(kernel.parts) if isinstance(kernel, Sum) else _other_factors(kernel, X, weights)
+        return {
+            f"{index}.{name}": value
+            for index, (part, factor) in enumerate(zip(kernel.parts, factors, strict=True))
+            for name, value in derivative_products(part, X, vectors, factor).items()
+        }
+    if isinstance(kernel, StationaryKernel) and kernel.has_closed_form():
+        return _stationary(kernel, X, vectors, weights)
+    if type(kernel) is Periodic:
+        return _periodic(kernel, X, vectors, weights)
+    return _by_differentiation(kernel, X, vectors, weights)
 
 
 def _with_local_variance(
-    kernel: Product, index: int, local: LocalVariance, X: torch.Tensor, vectors: torch.Tensor
+    kernel: Product,
+    index: int,
+    local: LocalVariance,
+    X: torch.Tensor,
+    vectors: torch.Tensor,
+    weights: torch.Tensor | None,
 ) -> dict[str, torch.Tensor]:
     """Return the products of ``s(x) s(z)`` times the other parts, whose own products are computed as without it."""
     indices = [number for number in range(len(kernel.parts)) if number != index]
     rest: Kernel = Product(*(kernel.parts[number] for number in indices))
     if len(indices) == 1:
         rest = kernel.parts[indices[0]]
-    scale, weights = local.scale(X), local.weights(X)
+    scale, shares = local.scale(X), local.weights(X)
     products = {}
-    for name, value in derivative_products(rest, X, scale * vectors).items():
+    for name, value in derivative_products(rest, X, scale * vectors, weights).items():
         first, _, others = name.partition(".")
         own = f"{indices[0]}.{name}" if len(indices) == 1 else f"{indices[int(first)]}.{others}"
         products[own] = scale * value
     # d log s_i / d log v_j = w_ij / 2, so that one product of the other parts covers all points.
-    (n, m), s = weights.shape, vectors.shape[1]
-    columns = torch.cat([vectors, (weights[:, :, None] * vectors[:, None, :]).reshape(n, m * s)], 1) * scale
-    whole = rest.white(X)[:, None] * columns
+    (n, m), s = shares.shape, vectors.shape[1]
+    columns = torch.cat([vectors, (shares[:, :, None] * vectors[:, None, :]).reshape(n, m * s)], 1) * scale
+    whole = rest.white(X)[:, None] * columns  # white kernels come without weights
     if rest.correlated_terms():
-        whole = whole + rest.block(X, X) @ columns
+        block = rest.block(X, X)
+        whole = whole + (block if weights is None else block * weights) @ columns
     plain, weighted = (scale * whole).split([s, m * s], 1)
-    by_log = weights[:, :, None] * plain[:, None, :] + weighted.reshape(n, m, s)
+    by_log = shares[:, :, None] * plain[:, None, :] + weighted.reshape(n, m, s)
     variance = local.value("variance", X)
     products[f"{index}.variance"] = 0.5 * by_log.movedim(1, 0) / variance[:, None, None]
     return products
 
 
-def _stationary(kernel: StationaryKernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+def _other_factors(kernel: Composite, X: torch.Tensor, weights: torch.Tensor | None) -> list[torch.Tensor]:
+    """Return for each part of a product what its derivatives are multiplied with: the product of the other parts."""
+    blocks = [part.block(X, X) for part in kernel.parts]
+    given = [] if weights is None else [weights]
+    return [reduce(mul, [*given, *blocks[:index], *blocks[index + 1 :]]) for index in range(len(blocks))]
+
+
+def _periodic(
+    kernel: Periodic, X: torch.Tensor, vectors: torch.Tensor, weights: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """Return the products of a kernel ``exp(-sum_k (1 - cos u_k) / l_k^2)`` of the angles u between two rows.
+
+    Angles and their cosines and sines are differences and products of numbers of the two rows, so that a few columns of
+    a product with K serve each input.
+    """
+    like = X.double()
+    angle = kernel.active(like) * (2 * math.pi / kernel.by_input("period", like))
+    angle = angle - angle.mean(0).div(2 * math.pi).round() * (2 * math.pi)  # whole turns, which lose digits
+    lengths, periods = kernel.by_input("lengthscale", like), kernel.by_input("period", like)
+    K = kernel.block(X, X)
+    K = K if weights is None else K * weights
+    by_length, by_period = [], []
+    for k in range(angle.shape[1]):
+        a, c, s = (one[:, k, None].to(X) for one in (angle, angle.cos(), angle.sin()))
+        columns = [vectors, c * vectors, s * vectors, a * c * vectors, a * s * vectors]
+        plain, of_c, of_s, of_ac, of_as = (K @ torch.cat(columns, 1)).split(vectors.shape[1], 1)
+        by_length.append(2 * (plain - c * of_c - s * of_s) / float(lengths[k]) ** 3)
+        turning = a * s * of_c - a * c * of_s - s * of_ac + c * of_as  # of u sin(u)
+        by_period.append(turning / (float(lengths[k]) ** 2 * float(periods[k])))
+    products = {"lengthscale": torch.stack(by_length), "period": torch.stack(by_period)}
+    products = {name: kernel.by_value(one) for name, one in products.items()}
+    return {**products, "variance": (K @ vectors / float(kernel.value("variance")))[None]}
+
+
+def _stationary(
+    kernel: StationaryKernel, X: torch.Tensor, vectors: torch.Tensor, weights: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
     scaled = kernel.scale(X)
     scaled = scaled - common_offset(scaled)
     # Matrix products are two to five times as fast as differences. Far from zero they leave nothing of the distances.
     by_differences = float(scaled.square().sum(1).max()) * torch.finfo(X.dtype).eps > _INEXACT
     distance = squared_differences(scaled, scaled) if by_differences else _squared_distances(scaled)
     values, slopes, shapes = kernel.profile_derivatives_(distance.mul_(kernel.distance_factor))
+    if weights is not None:
+        values, slopes = values * weights, slopes * weights
+        shapes = None if shapes is None else shapes * weights
     parameters = {name: value.to(X) for name, value in kernel.parameters().items()}
     variance = parameters["variance"]
     products = {"variance": (values @ vectors)[None]}
@@ -107,7 +161,9 @@ def _times_differences(scaled: torch.Tensor, slopes: torch.Tensor, vectors: torc
     return torch.stack([(column[:, None] - column).square_().mul_(slopes) @ vectors for column in columns])
 
 
-def _by_differentiation(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+def _by_differentiation(
+    kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor, weights: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
     """Return the products by two backward passes, of which all hyperparameters share the first.
 
     Forward mode (torch.func.jvp) needs one, but it loads TorchScript, which takes a second and issues a deprecation
@@ -116,13 +172,16 @@ def _by_differentiation(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) 
     values = {name: value.detach().clone().requires_grad_() for name, value in kernel.parameters().items()}
     moved = kernel.replace(values)
     with torch.enable_grad():
-        whole = moved.block(X, X) @ vectors + moved.white(X)[:, None] * vectors
-        weights = torch.zeros_like(whole, requires_grad=True)  # the second pass derives by them
-        slopes = torch.autograd.grad(whole, list(values.values()), weights, create_graph=True, materialize_grads=True)
+        K, white = moved.block(X, X), moved.white(X)[:, None]
+        if weights is not None:
+            K, white = K * weights, white * weights.diagonal()[:, None]
+        whole = K @ vectors + white * vectors
+        factors = torch.zeros_like(whole, requires_grad=True)  # the second pass derives by them
+        slopes = torch.autograd.grad(whole, list(values.values()), factors, create_graph=True, materialize_grads=True)
     products = {}
     for name, slope in zip(values, slopes, strict=True):
         each = [
-            torch.autograd.grad(one, weights, retain_graph=True, materialize_grads=True)[0]
+            torch.autograd.grad(one, factors, retain_graph=True, materialize_grads=True)[0]
             if one.requires_grad
             else torch.zeros_like(vectors)
             for one in slope.flatten()
