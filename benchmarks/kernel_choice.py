@@ -77,17 +77,17 @@ def split(X: np.ndarray, y: np.ndarray, table: str, rows: int, seed: int) -> tup
 def fit(model: str, X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> dict[str, Any]:
     """Return the scores of a fit, its CPU seconds, and what was tried."""
     from gigagp import GPRegressor
-    from gigagp.estimators.choices import kernel_rules
+    from gigagp.estimators.choices import kernel_trials
     from gigagp.estimators.metrics import gaussian_nll, rmse
 
-    margins = kernel_rules.MARGIN, kernel_rules.ERRORS
+    margins = kernel_trials.MARGIN, kernel_trials.ERRORS
     if model == "likeliest":
-        kernel_rules.MARGIN, kernel_rules.ERRORS = 0.0, 0.0
+        kernel_trials.MARGIN, kernel_trials.ERRORS = 0.0, 0.0
     began = time.process_time()
     try:
         gp = GPRegressor({"default": None, "likeliest": "choose"}.get(model, model)).fit(X, y)
     finally:
-        kernel_rules.MARGIN, kernel_rules.ERRORS = margins
+        kernel_trials.MARGIN, kernel_trials.ERRORS = margins
     seconds = time.process_time() - began
     points = torch.from_numpy(gp.scaling_.inputs(X_test))
     mixture, unit = gp.posterior_.marginals(points, include_noise=True), gp.scaling_.y_scale[0]

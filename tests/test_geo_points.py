@@ -162,7 +162,7 @@ def test_an_array_of_degrees_needs_a_system():
     lon, lat = np.random.default_rng(0).uniform([5, 45], [15, 52], (50, 2)).T
     X, y = np.stack([lon, lat], 1), np.sin(lon)
     model = geo.Kriging(crs="EPSG:4326").fit(X, y)
-    assert model.gp.kernel_.metric == "haversine"
+    assert {leaf.metric for leaf in model.gp.kernel_.leaves()} == {"haversine"}
     named = geo.Kriging().fit({"lon": lon, "lat": lat, "z": y}, "z")
     assert (model.predict(X) == named.predict(X)).all()
 
@@ -170,7 +170,7 @@ def test_an_array_of_degrees_needs_a_system():
 def test_a_regressor_without_a_kernel_gets_that_of_the_places():
     X, y = np.random.default_rng(0).uniform([5, 45], [15, 52], (40, 2)), np.arange(40.0)
     model = geo.Kriging(GPRegressor(mean="linear", optimizer=None), crs=4326).fit(X, y)
-    assert model.gp.kernel_.metric == "haversine"
+    assert {leaf.metric for leaf in model.gp.kernel_.leaves()} == {"haversine"}
     assert model.regressor.kernel is None
 
 

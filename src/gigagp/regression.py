@@ -39,7 +39,7 @@ from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
-from gigagp.kernels import Kernel
+from gigagp.kernels import Chosen, Kernel
 from gigagp.kernels.stationary import rows_check
 from gigagp.model.estimate import Estimate
 from gigagp.model.likelihoods import Likelihood, StudentT, resolve_likelihood
@@ -87,7 +87,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     Parameters
     ----------
-    kernel : Kernel, "auto", "average", "choose" or None, default None
+    kernel : Kernel, "auto", "average", "choose", `kernels.Chosen` or None, default None
         Kernel of the prior, whose values are the start of learning. ``"average"`` mixes the posteriors of several
         kernels, ``"choose"`` takes one by the evidence of some rows, and ``"auto"`` averages up to 2,000 rows, in about
         three times the time of one kernel, and chooses beyond (`gigagp.estimators.choices.kernel_rules`). None is
@@ -255,7 +255,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     def __init__(
         self,
-        kernel: Kernel | KernelRule | None = None,
+        kernel: Kernel | KernelRule | Chosen | None = None,
         inference: InferenceChoice = "auto",
         optimizer: OptimizerChoice = "auto",
         mean: MeanLike = "constant",

@@ -18,7 +18,7 @@ import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.commands import app
 from gigagp.errors import FitInterruptedWarning, FitWarning, InvalidInputError, MemoryBudgetError, ModelFileError
-from gigagp.estimators.choices import allowance, kernel_rules
+from gigagp.estimators.choices import allowance, kernel_average, kernel_rules, kernel_trials
 from gigagp.estimators.choices.candidates import candidate_kernels, strongest_period
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.estimators.fit_checks import noise_support
@@ -390,7 +390,7 @@ def test_ctrl_c_leaves_kernels_out(monkeypatch):
 
 def test_ctrl_c_between_kernels_loses_none(monkeypatch):
     """Not even before the next one has a result."""
-    monkeypatch.setattr(kernel_rules, "_near", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(kernel_average, "_near", lambda *_: signal.raise_signal(signal.SIGINT))
     with pytest.warns(FitInterruptedWarning, match="learning"):
         gp = GPRegressor("average").fit(X, Y)
     assert [one.name for one in gp.kernel_choice_.tried] == [FOUR[0]]
@@ -533,7 +533,7 @@ def test_rows_that_are_exact_do_not_decide_alone(monkeypatch):
     found = {}
     for name, refuses in (("default", True), ("rule", True), ("control", False)):
         if not refuses:
-            monkeypatch.setattr(kernel_rules._Kernel, "predicts_worse", lambda *_: False)
+            monkeypatch.setattr(kernel_trials.KernelTrial, "predicts_worse", lambda *_: False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
             gp = GPRegressor(None if name == "default" else "choose").fit(X[:110], y[:110])
@@ -547,9 +547,9 @@ def test_rows_that_are_exact_do_not_decide_alone(monkeypatch):
 def test_what_predicts_left_out_rows_worse_has_no_weight(crps):
     model = SimpleNamespace(noise_is_known=True)
     row = torch.ones(20, dtype=torch.float64)
-    default = kernel_rules._Kernel(0.0, 0 * row, "matern32", model, crps=row)
-    other = kernel_rules._Kernel(50.0, 3 * row, "rq", model, crps=crps * row)
-    weights = kernel_rules.tempered_weights([default, other])
+    default = kernel_trials.KernelTrial(0.0, 0 * row, "matern32", model, crps=row)
+    other = kernel_trials.KernelTrial(50.0, 3 * row, "rq", model, crps=crps * row)
+    weights = kernel_trials.tempered_weights([default, other])
     assert weights == pytest.approx([0.0, 1.0] if crps < 1 else [1.0, 0.0], abs=0.02)
 
 

@@ -65,8 +65,9 @@ def krige(
         typer.Option(metavar="W,S,E,N", help="Extent of the map; by default that of the places.", show_default=False),
     ] = None,
     kernel: Annotated[
-        str, typer.Option(help=f"{', '.join(_KERNELS)}; matern12 is the exponential covariance.")
-    ] = "matern32",
+        str,
+        typer.Option(help=f"{', '.join(_KERNELS)} (the exponential covariance is matern12), or auto: the data choose."),
+    ] = "auto",
     mean: Annotated[
         str, typer.Option(help="constant (ordinary kriging) or linear (slopes of the coordinates too).")
     ] = "constant",
@@ -93,8 +94,8 @@ def krige(
     drawn = out.with_suffix(".png") if picture else None
     if drawn is not None:
         check_plot(drawn)
-    if kernel not in _KERNELS:
-        raise InvalidInputError(f"--kernel must be one of {', '.join(_KERNELS)}; got {kernel!r}.")
+    if kernel not in ("auto", *_KERNELS):
+        raise InvalidInputError(f"--kernel must be one of {', '.join(_KERNELS)}, or auto; got {kernel!r}.")
     if cell is None and not covariate:
         raise InvalidInputError(
             "--cell must give the size of the cells of the map, or --covariate a raster with cells."
@@ -115,8 +116,9 @@ def krige(
     rows = Places.of(table, x, y, crs)
     if cell is not None:
         Raster.of(rows, cell, corners)  # refuses it before the fit
+    form = {"metric": "haversine"} if rows.is_geographic else {"ard": False}
     regressor = GPRegressor(
-        rebuilt(options.choose_kernel(kernel), {"metric": "haversine"} if rows.is_geographic else {"ard": False}),
+        None if kernel == "auto" else rebuilt(options.choose_kernel(kernel), form),
         mean=mean,
         random_state=seed,
         verbose=options.verbosity(quiet, False, f"kriging of {value}"),

@@ -18,7 +18,8 @@ from gigagp.estimators.estimator import Estimator
 from gigagp.inference import Exact, Inference, Iterative, Markov, Vecchia
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.kernels import Constant, Kernel, Matern, Outputs, White
+from gigagp.kernels import Constant, Kernel, Outputs, White
+from gigagp.kernels.chosen import is_open, plain_kernel
 from gigagp.kernels.stationary import require_taken
 from gigagp.kernels.units import Units
 from gigagp.model.likelihoods import AUTO, Gaussian, Likelihood, resolve_likelihood
@@ -134,11 +135,11 @@ class Arguments:
     def rule_for(self, inference: Inference) -> KernelRule | None:
         """Return the rule that chooses the kernel of rows that are held; None if it is given, or the plain one.
 
-        Without a kernel it is ``"auto"`` where the gain and the time of that are known: where `optimization.Auto`
-        maximises the likelihood of Gaussian noise in this process.
+        Without a kernel, or with `kernels.Chosen`, it is ``"auto"`` where the gain and the time of that are known:
+        where `optimization.Auto` maximises the likelihood of Gaussian noise in this process.
         """
         kernel = self.estimator.kernel
-        if kernel is not None:
+        if not is_open(kernel):
             return cast("KernelRule", kernel) if isinstance(kernel, str) else None
         learns = isinstance(self.optimizer, Auto) and isinstance(self.likelihood, Gaussian)
         takes = isinstance(inference, Exact | Iterative | Vecchia | Automatic | Markov)
@@ -317,7 +318,7 @@ def start_model(
     ``noise_differs``, as under a Gaussian likelihood, rows with missing cells get more noise than others where kernel
     and noise are left to the fit, and the inference supports it.
     """
-    kernel = estimator.kernel if isinstance(estimator.kernel, Kernel) else Matern(nu=1.5)
+    kernel = estimator.kernel if isinstance(estimator.kernel, Kernel) else plain_kernel(estimator.kernel)
     encoder = fitted_encoder(estimator)
     kernel = kernel if encoder is None else encoder.kernel(kernel)
     noise = start_noise(estimator.noise_variance, kernel, n_rows)

@@ -96,7 +96,7 @@ def _check(arguments: Arguments) -> None:
     got = None
     if not isinstance(arguments.likelihood, Gaussian) or arguments.chooses_likelihood:
         got = f"likelihood={estimator.likelihood!r}; it must be 'gaussian'"
-    elif isinstance(kernel, str):
+    elif kernel is not None and not isinstance(kernel, Kernel):
         got = f"kernel={kernel!r}; give a kernel of the inputs, or None"
     elif isinstance(kernel, Kernel) and any(isinstance(leaf, Outputs | White) for leaf in kernel.leaves()):
         got = f"kernel={kernel!r}; give a kernel of the inputs alone, since covariances and noise of the outputs follow"

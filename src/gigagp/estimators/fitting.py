@@ -58,6 +58,7 @@ from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.streaming import StreamJob
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
+from gigagp.kernels.chosen import is_open
 from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.model.means import Mean
 from gigagp.model.model import Model, StartModel
@@ -451,7 +452,7 @@ class _Held(_Job):
 def _rule_to_pick(arguments: Arguments, inference: Inference, n_rows: int) -> KernelRule | None:
     """Return the rule that picks one kernel where none are averaged: none by default for few rows."""
     few = n_rows <= kernel_rules.AVERAGED_ROWS
-    return None if arguments.estimator.kernel is None and few else arguments.rule_for(inference)
+    return None if is_open(arguments.estimator.kernel) and few else arguments.rule_for(inference)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, Self
 
@@ -22,7 +23,7 @@ from gigagp.geo.places import Places, column, is_table, needed, system_name, wit
 from gigagp.geo.rasters import Raster
 from gigagp.geo.validation import BlockKFold, CrossValidation, joined
 from gigagp.geo.variograms import Variogram, variogram
-from gigagp.kernels import Kernel, Matern
+from gigagp.kernels import Chosen, Kernel
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.rebuilding import arguments_of, rebuilt
 from gigagp.model.means import LinearMean
@@ -41,16 +42,19 @@ class Kriging(RegressorMixin, BaseEstimator):
     """Kriging of measurements at places: predictions at points, maps, variogram, left-out residuals and block means.
 
     This is a `GPRegressor` of two inputs, longitude and latitude or easting and northing, with tables and maps around
-    it. Its range, sill and nugget are learned by the likelihood: they are the lengthscale, the variance and the noise
-    variance of ``gp``. It is an estimator of scikit-learn.
+    it. Range, sill and nugget are learned by the likelihood: they are lengthscale, variance and noise variance of
+    ``gp``. The shape of the variogram is left to the data too: how rough it is at short distances, whether there are a
+    long and a short range, and whether the range differs between directions. ``gp.describe()`` says what was tried; of
+    few places several kernels are averaged. It is an estimator of scikit-learn.
 
     Parameters
     ----------
     regressor : GPRegressor, optional
-        Its arguments are those of the model, and it is left alone. None, and a GPRegressor whose kernel is None: a
-        Matern-3/2 kernel with one lengthscale, which is in km where coordinates are degrees. The default mean is a
-        constant (ordinary kriging). ``GPRegressor(kernels.Matern(metric="rotated"))`` has an anisotropy with an angle,
-        and ``GPRegressor(mean="linear")`` is universal kriging.
+        Its arguments are those of the model, and it is left alone. None, and a GPRegressor whose kernel is None: the
+        data choose the kernel (`kernels.Chosen`). All kernels that are tried have one lengthscale for both coordinates,
+        in km where these are degrees; for others the best one is also tried with a direction.
+        ``GPRegressor(kernels.Matern(ard=False))``, or ``metric="haversine"`` for degrees, is the plain kernel alone.
+        The default mean is a constant (ordinary kriging), and ``GPRegressor(mean="linear")`` is universal kriging.
     x, y : str, optional
         Columns of coordinates, where tables are no GeoDataFrames and they have no name such as ``lon`` and ``lat``.
     crs : optional
@@ -158,8 +162,10 @@ class Kriging(RegressorMixin, BaseEstimator):
         if n_axes > 1 and gp.outputs == "auto":
             gp.outputs = "correlated"
         if gp.kernel is None:
-            gp.kernel = Matern(metric="haversine") if places.is_geographic else Matern(ard=False)
-        if n_covariates and isinstance(gp.kernel, Kernel):
+            gp.kernel = Chosen(metric="haversine") if places.is_geographic else Chosen(ard=False)
+        if n_covariates and isinstance(gp.kernel, Chosen) and gp.kernel.columns is None:
+            gp.kernel = replace(gp.kernel, columns=(0, 1))
+        elif n_covariates and isinstance(gp.kernel, Kernel):
             gp.kernel = _each_leaf(gp.kernel, _of_places)
         if n_covariates and gp.mean == "constant":
             gp.mean = LinearMean(tuple(range(2, 2 + n_covariates)))
@@ -555,7 +561,10 @@ class Kriging(RegressorMixin, BaseEstimator):
         if not hasattr(self, "gp"):
             return super().__repr__()
         where = "" if self.places.crs is None else f" in {system_name(self.places.crs)}"
-        return f"Kriging of {self.target!r} at {len(self.values):,} places{where}: {self.gp.kernel_!r}"
+        tried = [] if self.gp.kernel_choice_ is None else self.gp.kernel_choice_.tried
+        mixed = sum(one.weight > 0 for one in tried) - 1
+        others = f", averaged with {mixed} other kernel{'s' * (mixed > 1)}" if mixed > 0 else ""
+        return f"Kriging of {self.target!r} at {len(self.values):,} places{where}: {self.gp.kernel_!r}{others}"
 
 
 def _measurements(frame: Any, target: Any, n_rows: int) -> tuple[bool, list[str], np.ndarray]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.categorical import Categorical
+from gigagp.kernels.chosen import Chosen
 from gigagp.kernels.composite import Product, Sum
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear, White
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RBF",
     "Categorical",
+    "Chosen",
     "Constant",
     "Cosine",
     "DampedTrend",

@@ -16,6 +16,8 @@ from gigagp.kernels.elementary import Constant, White
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.serialization import assembled
 
+#: What the settings of a kernel say of the inputs that it sees and of how it sees them.
+_FORM = ("ard", "columns", "groups", "input_weights", "input_origin", "metric")
 _DEFAULTS: dict[str, Any] = {
     "ard": True,
     "columns": None,
@@ -46,6 +48,17 @@ def rebuilt(kernel: Kernel, changes: Mapping[str, Any]) -> Kernel:
     else:
         described = {name: value for name, value in kernel.to_dict().items() if name not in ("kernel", "n_inputs")}
         found = assembled(type(kernel), {**described, **changes}, kernel.n_inputs if isinstance(kernel, Leaf) else None)
+    return found
+
+
+def in_form_of(kernel: Leaf, other: Leaf, **changes: object) -> Leaf:
+    """Return an elementary kernel with the inputs, shared lengthscales and metric of another one, which is bound.
+
+    ``changes`` are arguments of its constructor that are to be others.
+    """
+    described = {name: value for name, value in kernel.to_dict().items() if name not in ("kernel", "n_inputs")}
+    form = {name: value for name, value in other.settings().items() if name in _FORM}
+    found: Leaf = assembled(type(kernel), {**described, **form, **changes}, other.n_inputs)
     return found
 
 

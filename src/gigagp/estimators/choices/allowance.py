@@ -59,7 +59,7 @@ def step_seconds(n_rows: int, model: Model) -> float:
     """Return the nominal seconds of an evaluation with its Fisher information."""
     slopes = sum(
         sum(one.numel() for one in part.parameters().values())
-        * (1 if isinstance(part, StationaryKernel) else _DIFFERENTIATED)
+        * (1 if isinstance(part, StationaryKernel) and part.has_closed_form() else _DIFFERENTIATED)
         for part in summands(model.kernel)
     )
     entries = (_ENTRY_SECONDS + _SLOPE_SECONDS * slopes) * n_rows**2

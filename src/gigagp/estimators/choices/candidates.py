@@ -16,6 +16,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic
 from gigagp.kernels.composite import summands
 from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.rebuilding import in_form_of
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import Model
 
@@ -26,6 +27,8 @@ DEFAULT = "matern32"
 #: Largest number of candidates.
 MOST_CANDIDATES = 6
 PERIODIC = "matern32+rbf*periodic"
+#: What the name of a kernel with a direction begins with.
+TURNED = "rotated "
 #: Sums of which an average has one.
 RIVALS = "matern32+matern12", "rbf+matern32"
 #: Lengthscales of the smooth and of the rough part of a sum, in square roots of the number of inputs.
@@ -79,17 +82,18 @@ def candidate_kernels(
     row on one of 200 rows and 18 inputs. On seven tables of 1,500 rows and five of 500, a Matern kernel of order 1/2 or
     5/2 or an RBF alone was worse than the default more often than better, by up to 1.2 nats a row.
 
-    Inputs (n, d) that share a lengthscale in the default kernel, which is bound to them, do so in every kernel. What
-    follows the first part of a sum, the noise of some rows, is part of every kernel. A period is looked for in the
-    spectrum of the targets y (n,).
+    Every kernel sees the inputs (n, d) as the default one, which is bound to them: the same columns with the same
+    metric, and those that share a lengthscale share it. What follows the first part of a sum, the noise of some rows,
+    is part of every kernel. A period is looked for in the spectrum of the targets y (n,).
     """
     base, *noise = summands(default)
-    d, groups = X.shape[1], base.groups if isinstance(base, Leaf) else None
-    root = math.sqrt(d if groups is None else 1 + max(groups))
+    assert isinstance(base, Leaf), "the default kernel is a part and the noise of some rows"
+    d, groups = X.shape[1], base.groups
+    root = math.sqrt(base.n_active if groups is None else 1 + max(groups))
     (long, short), (most, least) = [root * scale for scale in _SCALES], _SHARES
 
     def alike(kernel: Leaf) -> Kernel:
-        return (kernel if groups is None else kernel.with_groups(groups)).bind(d)
+        return in_form_of(kernel, base)
 
     found = {
         DEFAULT: alike(Matern(nu=1.5)),
@@ -135,6 +139,31 @@ def start_from(known: Model, candidate: Model, target_variance: float) -> Model:
         return found
     start = max(float(known.noise_variance), _START_NOISE * target_variance)
     return replace(found, noise_variance=torch.full_like(known.noise_variance, start))
+
+
+def turned(model: Model) -> Model | None:
+    """Return the start of a learned kernel with a direction; None unless two inputs share all its lengthscales.
+
+    That is a map, whose axes are as good as any others. Parts along the direction are longer than those across it.
+    """
+    base, *others = summands(model.kernel)
+    parts = [base, *(one for one in others if isinstance(one, StationaryKernel))]
+    if not all(_is_round(one) for one in parts):
+        return None
+    return replace(model, kernel=reduce(add, [_turned(one) if _is_round(one) else one for one in [base, *others]]))
+
+
+def _is_round(part: Kernel) -> bool:
+    is_plane = isinstance(part, StationaryKernel) and part.metric == "euclidean"
+    return is_plane and isinstance(part, StationaryKernel) and not part.ard and part.n_active == 2
+
+
+def _turned(part: Kernel) -> Kernel:
+    assert isinstance(part, StationaryKernel), "it is round"
+    values = part.parameters()
+    found = in_form_of(part, part, ard=True, metric="rotated", lengthscale=None)
+    own = found.parameters()["lengthscale"]
+    return found.replace({"lengthscale": values["lengthscale"] * own / own.log().mean().exp()})
 
 
 def strongest_period(x: torch.Tensor, y: torch.Tensor) -> float | None:

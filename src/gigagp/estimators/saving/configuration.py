@@ -10,7 +10,7 @@ from gigagp import inference, optimization, solvers
 from gigagp.errors import InvalidInputError
 from gigagp.inference import gradients
 from gigagp.inference.computation_aware import actions
-from gigagp.kernels import Kernel, from_dict
+from gigagp.kernels import Chosen, Kernel, from_dict
 from gigagp.kernels.serialization import describe, foreign_classes
 from gigagp.model import likelihoods
 from gigagp.model.likelihoods import Likelihood
@@ -39,6 +39,7 @@ def _settings() -> dict[str, type]:
 
 _CLASSES = _settings()
 _CLASSES.pop("Abilities")  # a declaration, not a setting
+_CLASSES["Chosen"] = Chosen
 _CLASSES.update(  # one of them has the same name as a solver
     {
         f"actions.{name}": item

@@ -1,0 +1,51 @@
+"""What is said of a kernel that is left to the data: the inputs and the metric of all that are tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gigagp.kernels.geometry import MetricName
+from gigagp.kernels.radial import Matern
+from gigagp.settings.fields import CountOrZero, Settings
+
+
+@dataclass(frozen=True)
+class Chosen(Settings):
+    """In place of a kernel: the data choose it, among kernels of these inputs with this metric.
+
+    When to use: where ``kernel=None`` would choose among the wrong ones. ``GPRegressor(kernels.Chosen(ard=False))`` is
+    for inputs in one unit, such as eastings and northings, and ``kernels.Chosen(metric="haversine")`` for longitudes
+    and latitudes. Where nothing is chosen, as for very few rows, the kernel is ``kernels.Matern(nu=1.5)`` of this form.
+    With two inputs and ``ard=False``, kernels with a direction (``metric="rotated"``) are tried too.
+
+    Parameters
+    ----------
+    ard : bool, default True
+        Whether every input has its own lengthscale.
+    columns : sequence of int, optional
+        The inputs that the kernel depends on; None for all.
+    metric : {"euclidean", "haversine", "rotated"}
+        As for `Matern`.
+    """
+
+    ard: bool = True
+    columns: tuple[CountOrZero, ...] | None = None
+    metric: MetricName = "euclidean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.plain()  # which refuses what does not go together
+
+    def plain(self) -> Matern:
+        """Return the kernel that the others are compared with."""
+        return Matern(nu=1.5, ard=self.ard, columns=self.columns, metric=self.metric)
+
+
+def plain_kernel(chosen: object) -> Matern:
+    """Return the kernel that others are compared with where a kernel is left to the data, by a rule or by `Chosen`."""
+    return chosen.plain() if isinstance(chosen, Chosen) else Matern(nu=1.5)
+
+
+def is_open(kernel: object) -> bool:
+    """Whether an argument ``kernel`` leaves the kernel to the data wherever it can be chosen."""
+    return kernel is None or isinstance(kernel, Chosen)
