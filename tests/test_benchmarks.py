@@ -48,6 +48,7 @@ RUNS = {
     "mixed_precision": "--data DATA --table pol --rows 60 --json OUT/rows.json",
     "mixed_table": "--rows 60 --test-rows 20 --ways dummies trees --json OUT/rows.json",
     "model_choice": "--data DATA --tables kin40k noise --rows 40 --models plain rq auto boosting --json OUT/rows.json",
+    "more_rows": "--functions 'one scale' --rows 30 60 --json OUT/rows.json",
     "noise_free": "--data DATA --cases smooth --methods Exact --rows 60 --json OUT/rows.json",
     "paired_fits": "--before SRC --cases 'default, 60 rows' --runs 1 --json OUT/rows.json",
     "panel_preconditioners": "--entities 60 --times 10 --noises 0.1 --json OUT/rows.json",
