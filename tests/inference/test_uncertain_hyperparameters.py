@@ -160,7 +160,7 @@ def test_many_rows_have_draws_of_equal_weight_about_the_learned_hyperparameters(
 def test_kernels_of_an_average_share_the_draws(monkeypatch):
     """Each keeps its weight, and one of little weight its learned hyperparameters."""
     X, y = rows(40, 0.3, 0)
-    gp = GPRegressor("average").fit(X, y)
+    gp = GPRegressor("average", hyperparameters="learned").fit(X, y)
     average = gp.posterior_
     least = float(average.weights.sort().values[:2].mean())  # so that the lightest has no draws
     monkeypatch.setattr(uncertain, "_LEAST_SHARE", least)
