@@ -254,7 +254,10 @@ def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
         (lambda: fitted(kernels.Matern(metric="rotated", columns=[0, 1]), inference.Exact()), None),
         (lambda: fitted(kernels.Matern(1.5), inference.Exact(), target_transform="log"), "or a target_transform"),
         (lambda: fitted(kernels.Matern(1.5), inference.Exact(), likelihood="student-t"), "another likelihood"),
-        (lambda: fitted(kernels.Matern(1.5), inference.Exact(), encode="auto"), 'a fit with encode="auto" has not'),
+        (
+            lambda: fitted(kernels.Matern(1.5), inference.Exact(), encode="auto"),
+            'a fit with encode="auto" or a panel has not',
+        ),
         (lambda: fitted(kernels.Matern(1.5), inference.Exact(), noise=np.ones(120)), "a noise variance for each row"),
         (lambda: fitted(OwnSum(kernels.Matern(1.5), 1.0), inference.Exact()), "the kernel OwnSum has not"),
         (

@@ -146,7 +146,7 @@ def _check(gp: Any, max_rows: int, max_nodes: int) -> None:
         remedy = "Fit with inference.SparseVariational(), or raise max_rows."
         _refuse(f"a factor of {n_rows:,} rows, more than max_rows={max_rows:,},", remedy)
     if hasattr(gp, "encoder_"):
-        _refuse('a fit with encode="auto"', "Encode the columns yourself, and fit the numbers.")
+        _refuse('a fit with encode="auto" or a panel', "Encode the columns yourself, and fit the numbers.")
     if not isinstance(gp.likelihood_, Gaussian) or not isinstance(gp.target_transform_, NoTransform):
         _refuse("a fit with another likelihood than the Gaussian one, or a target_transform", "Fit without them.")
     if isinstance(posterior.model.mean, FixedMean):

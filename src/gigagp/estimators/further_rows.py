@@ -86,8 +86,10 @@ def _check_refit(estimator: Any, method: str) -> None:
         msg = f"refit of {method} must be False for an estimator with optimizer=None, which learns nothing."
         raise InvalidInputError(msg)
     if fitted_encoder(estimator) is not None:
-        msg = f'refit of {method} must be False with encode="auto", whose table is not kept. Call fit with all rows.'
-        raise InvalidInputError(msg)
+        raise InvalidInputError(
+            f'refit of {method} must be False with encode="auto" or a panel, whose table is not kept. Call fit with '
+            "all rows."
+        )
     _rows_of(estimator)
 
 

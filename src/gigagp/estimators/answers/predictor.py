@@ -163,7 +163,9 @@ class Predictor:
         if response is not None:
             response.require_joint()
         if self.encoder is not None:
-            msg = 'posterior of GPRegressor needs encode="strict": points are numbers, not rows of a table.'
+            msg = (
+                'posterior of GPRegressor needs encode="strict" and no panel: points are numbers, not rows of a table.'
+            )
             raise InvalidInputError(msg)
         points = points_of(X, self.posterior.n_inputs)
         require_taken(self.posterior.model.kernel, points.reshape(-1, points.shape[-1]), self.names)
