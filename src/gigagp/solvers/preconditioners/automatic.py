@@ -83,6 +83,8 @@ def auto_sizes(n: int, budget: int | None = None, seconds: float = math.inf) -> 
 def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) -> PreconditionerRecipe:
     """Return the recipe for a matrix, whose build uses at most half of the memory budget.
 
+    A panel of one product with few gaps takes `CompletePanel`.
+
     Up to three inputs the recipe is `Vecchia` with 30 neighbours, and from 10,000 rows on with ``30 (n /
     10,000)^(1/3)`` where the budget has room for them. Beyond three inputs, solves with 2,000 of the rows decide
     between `Vecchia` with ``6 n^(1/3)`` neighbours and `TwoLevel`. Neighbours take the fewest iterations where only
@@ -94,7 +96,7 @@ def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) 
     ``seconds`` are left of a time budget.
     """
     n, budget = matrix.n, budget_of(matrix) // 2
-    if isinstance(matrix, KernelMatrix) and matrix.panel is not None and suits_panel(matrix.panel, budget):
+    if isinstance(matrix, KernelMatrix) and suits_panel(matrix, budget):
         return CompletePanel()
     rank, block_size = auto_sizes(n, budget, seconds)
     two_level = TwoLevel(rank=rank, block_size=block_size)
