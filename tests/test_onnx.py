@@ -114,15 +114,14 @@ def grid_fit(name, **options):
     """Return a fit on a grid, in the units of `rows`, and points in and beyond it."""
     kernel, how, mean = GRIDS[name]
     X, y = rows()
-    X, spread = (X[:, :1], [1.0]) if name == "zero mean" else (X, [1.0, 0.05, 300.0])
-    X, spread = (np.c_[X, X[:, 0] ** 2], [*spread, 1.0]) if name == "sum" else (X, spread)
+    X = X[:, :1] if name == "zero mean" else np.c_[X, X[:, 0] ** 2] if name == "sum" else X
     gp = GPRegressor(kernel, how, mean=mean, optimizer=None, noise_variance=1.0, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GigaGPWarning)  # of small grids, which leave out variance
         gp.fit(X, y)
     rng = np.random.default_rng(2)
     within = rng.uniform(X.min(0), X.max(0), size=(40, X.shape[1]))
-    return gp, np.concatenate([within, X[:20], [X.min(0)], [X.max(0)]]), within + 4 * np.array(spread)
+    return gp, np.concatenate([within, X[:20], [X.min(0)], [X.max(0)]]), within + 2 * np.ptp(X, axis=0)
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -175,7 +174,9 @@ def test_grids_beyond_the_stated_size_and_variances_by_solves_are_refused(tmp_pa
     gp = fitted(kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10))
     with pytest.raises(InvalidInputError, match="a grid of 1,000 nodes, more than max_nodes=500, has not"):
         export(gp, tmp_path / "model.onnx", max_nodes=500)
-    gp = fitted(kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10, exact_nodes=0, variance="solve"))
+    gp = fitted(
+        kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10, exact_nodes=0, variance="solve"), noise=9.0
+    )
     with pytest.raises(InvalidInputError, match=r'variance="solve" has not. Fit with .*variance="low_rank"'):
         export(gp, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
