@@ -171,7 +171,7 @@ def test_a_grid_of_several_targets_has_a_graph(tmp_path):
 
 
 def test_grids_beyond_the_stated_size_and_variances_by_solves_are_refused(tmp_path):
-    gp = fitted(kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10))
+    gp = fitted(kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10), noise=9.0)
     with pytest.raises(InvalidInputError, match="a grid of 1,000 nodes, more than max_nodes=500, has not"):
         export(gp, tmp_path / "model.onnx", max_nodes=500)
     gp = fitted(
