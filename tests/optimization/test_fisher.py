@@ -9,12 +9,14 @@ import torch
 
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.exact import ExactObjective
-from gigagp.kernels import RBF, Constant, Linear, Matern, Periodic, White
+from gigagp.kernels import RBF, Constant, DampedTrend, IntegratedWiener, Linear, Matern, Oscillator, Periodic, White
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import NOISE, Model
 from gigagp.optimization import ParameterSpace, fisher
 from gigagp.optimization.fisher import damped_inverse, derivative_products
 from gigagp.optimization.prior import WeakPrior
+from gigagp.products.engine import weights_of
+from gigagp.products.torch_tiles import TorchTiles
 from helpers import all_kernels, generator, points, reference_matrix, relative_error
 
 ALL = all_kernels()
@@ -66,6 +68,49 @@ def test_derivatives_of_products_are_those_of_their_parts_times_the_others(kerne
         assert float((plain[name] - derivative @ V).abs().max()) < 1e-11 * scale
         assert float((weighted[name] - (derivative * weights) @ V).abs().max()) < 1e-11 * scale
     assert any(bool((plain[name] - weighted[name]).abs().max() > 1e-3) for name in plain), "the control"
+
+
+SERIES = {
+    "trend": IntegratedWiener(0.7, centre=0.3),
+    "damped": DampedTrend(1.4, 0.7, centre=0.3),
+    "swings": Oscillator(0.7, 3.1, 4.0),
+    "no swings": Oscillator(0.7, 3.1, 0.2),
+    "hardly any": Oscillator(0.7, 3.1, 0.5 + 1e-6),
+    "swings that change": Oscillator(0.7, 3.1, 4.0) * Matern(1.5, 4.0, 1.2, fixed=["variance"]),
+}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_kernels_of_series_have_the_derivatives_of_autograd(name, monkeypatch):
+    kernel = SERIES[name].bind(1)
+    X, V = points(25, 1), points(25, 3, seed=1)
+    X[3] = X[7]
+    names = list(kernel.parameters())
+
+    def matrix(*values):
+        return kernel.replace(dict(zip(names, values, strict=True))).block(X, X)
+
+    slopes = torch.autograd.functional.jacobian(matrix, tuple(kernel.parameters().values()))
+    expected = {one: slope.reshape(25, 25, -1).movedim(2, 0) for one, slope in zip(names, slopes, strict=True)}
+    weights = points(25, 25, seed=2)
+    sums = TorchTiles().gradient(kernel, X, X, weights_of(weights), symmetric=False, budget=2**30)
+    monkeypatch.setattr(fisher, "_by_differentiation", None)  # there is a closed form
+    products = derivative_products(kernel, X, V)
+    assert products.keys() == expected.keys()
+    for parameter, slope in expected.items():
+        assert relative_error(products[parameter], slope @ V) < 1e-9
+        assert relative_error(sums[parameter].reshape(-1), (slope * weights).sum((1, 2))) < 1e-9
+        assert relative_error(products[parameter], 1.001 * slope @ V) > 1e-4  # the control
+
+
+def test_a_class_that_replaces_block_does_not_inherit_derivatives():
+    class Doubled(Oscillator):
+        def block(self, X, Z):
+            return 2 * super().block(X, Z)
+
+    X = points(5, 1)
+    assert Oscillator().bind(1).derivatives(X, X) is not None
+    assert Doubled().bind(1).derivatives(X, X) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -70,13 +70,15 @@ class Leaf(Kernel):
     words: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Drop random features and states if a class replaces its parent's covariance and does not define its own."""
+        """Drop what belongs to the parent's covariance if a class replaces it and does not define its own."""
         super().__init_subclass__(**options)
         own = vars(cls).keys()
         if own & _COVARIANCE and not own & _FEATURES:
             cls.has_spectrum = False
         if own & _COVARIANCE and "state_space" not in own:
             cls.state_space = Leaf.state_space  # type: ignore[method-assign]
+        if own & _COVARIANCE and "derivatives" not in own:
+            cls.derivatives = Leaf.derivatives  # type: ignore[method-assign]
 
     def __init__(
         self,
@@ -304,6 +306,13 @@ class Leaf(Kernel):
     def state_space(self) -> tuple[Component, ...]:
         """Refuse: most kernels have no state of finitely many numbers."""
         raise InvalidInputError(f"{type(self).__name__} has no state-space form.")
+
+    def derivatives(self, X: Tensor, Z: Tensor) -> dict[str, Tensor] | None:
+        """Return the derivatives of `block` by the values of every hyperparameter, each (n_values, n, m).
+
+        None: there is no closed form, and autograd finds them in more time and memory.
+        """
+        return None
 
     def leaves(self) -> Iterator[Leaf]:
         yield self

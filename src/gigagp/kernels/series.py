@@ -12,7 +12,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.kernels.arguments import LeafOptions, ParameterLike
 from gigagp.kernels.elementary import Centred
 from gigagp.kernels.leaf import Hyperparameter, Leaf
-from gigagp.kernels.state_space import Component, Damped, Drifting, Swinging, damped_waves, remainder
+from gigagp.kernels.state_space import Component, Damped, Drifting, Swinging, damped_bend, damped_waves, remainder
 from gigagp.kernels.units import Unit
 
 
@@ -73,6 +73,10 @@ class IntegratedWiener(_OfOneInput, Centred):
         kernel = self.bind(X.shape[1])
         return (kernel.active(X.double())[:, 0].abs() ** 3 / 3 * kernel.value("variance").to(X.device)).to(X.dtype)
 
+    def derivatives(self, X: Tensor, Z: Tensor) -> dict[str, Tensor]:
+        kernel = self.bind(X.shape[1])
+        return {"variance": (kernel.block(X, Z) / kernel.value("variance", X))[None]}
+
     def state_space(self) -> tuple[Component, ...]:
         return (Drifting(self.value("variance")[0], self.only_centre()),)
 
@@ -118,12 +122,31 @@ class DampedTrend(_OfOneInput, Centred):
     ) -> None:
         super().__init__({"lengthscale": lengthscale, "variance": variance}, centre=centre, **options)
 
+    def _distances(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return lengthscales from the centre, (n, 1) and (1, m), and of points from each other, (n, m)."""
+        length = self.value("lengthscale").to(X.device)
+        x, z = self.active(X.double()) / length, self.active(Z.double()).T / length
+        return x.abs(), z.abs(), (x - z).abs()
+
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         kernel = self.bind(X.shape[1])
-        length = kernel.value("lengthscale").to(X.device)
-        x, z = kernel.active(X.double()) / length, kernel.active(Z.double()).T / length
-        found = remainder(x.abs(), 2) + remainder(z.abs(), 2) - remainder((x - z).abs(), 2)
-        return (found * (kernel.value("variance", found) * length.square())).to(X.dtype)
+        x, z, apart = (remainder(one, 2) for one in kernel._distances(X, Z))
+        found = x + z - apart
+        factor = kernel.value("variance", found) * kernel.value("lengthscale", found).square()
+        return (found * factor).to(X.dtype)
+
+    def derivatives(self, X: Tensor, Z: Tensor) -> dict[str, Tensor]:
+        kernel = self.bind(X.shape[1])
+        distances = kernel._distances(X, Z)
+        variance, length = (kernel.value(name, distances[0]) for name in ("variance", "lengthscale"))
+        wholes = [remainder(one, 2) for one in distances]
+        # d / d length of length^2 r(a / length), with r'(x) = 1 - exp(-x)
+        slopes = [2 * whole + one * torch.expm1(-one) for whole, one in zip(wholes, distances, strict=True)]
+        by_variance, by_length = (x + z - apart for x, z, apart in (wholes, slopes))
+        return {
+            "lengthscale": (by_length * (variance * length)).to(X.dtype)[None],
+            "variance": (by_variance * length.square()).to(X.dtype)[None],
+        }
 
     def diagonal(self, X: Tensor) -> Tensor:
         kernel = self.bind(X.shape[1])
@@ -181,12 +204,28 @@ class Oscillator(_OfOneInput):
     def default(self, name: str, n_active: int) -> float | list[float]:
         return 5.0 if name == "quality" else super().default(name, n_active)
 
+    def _angles(self, X: Tensor, Z: Tensor) -> Tensor:
+        apart = (self.active(X.double()) - self.active(Z.double()).T).abs()
+        return apart * (2 * math.pi / self.value("period").to(X.device))
+
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         kernel = self.bind(X.shape[1])
-        apart = (kernel.active(X.double()) - kernel.active(Z.double()).T).abs()
         quality = kernel.value("quality").to(X.device)
-        c, d = damped_waves(apart * (2 * math.pi / kernel.value("period").to(X.device)), quality)
+        c, d = damped_waves(kernel._angles(X, Z), quality)
         return ((c + 0.5 / quality * d) * kernel.value("variance", c)).to(X.dtype)
+
+    def derivatives(self, X: Tensor, Z: Tensor) -> dict[str, Tensor]:
+        kernel = self.bind(X.shape[1])
+        x = kernel._angles(X, Z)
+        variance, period, quality = (kernel.value(name, x) for name in ("variance", "period", "quality"))
+        a = 0.5 / quality
+        c, d = damped_waves(x, quality)
+        found = {
+            "variance": c + a * d,
+            "period": x * d * (variance / period),  # of an angle: -d
+            "quality": damped_bend(x, c, d, quality) * (-a / quality * variance),
+        }
+        return {name: one.to(X.dtype)[None] for name, one in found.items()}
 
     def diagonal(self, X: Tensor) -> Tensor:
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])

@@ -185,6 +185,19 @@ def damped_waves(x: Tensor, quality: Tensor) -> tuple[Tensor, Tensor]:
     return e * c, e * d * x.clamp_max(_FARTHEST)
 
 
+def damped_bend(x: Tensor, c: Tensor, d: Tensor, quality: Tensor) -> Tensor:
+    """Return the derivative of ``c + a d`` by a, which is ``(d - x c) / b^2``, for the `damped_waves` c and d."""
+    a = 0.5 / quality
+    square = (1 - a) * (1 + a)
+    if abs(float(square)) >= _NEAR:
+        return (d - x * c) / square
+    x = x.clamp_max(_FARTHEST)
+    z, total = square * x.square(), torch.ones_like(x)
+    for k in range(_TERMS, 1, -1):  # sin(y) / y - cos(y) is the sum of (-1)^(k + 1) 2 k z^k / (2 k + 1)!
+        total = 1 - total * z / (2 * (k - 1) * (2 * k + 1))
+    return torch.exp(-a * x) * x**3 / 3 * total
+
+
 #: Squares of b up to which series take the place of the waves, whose difference would cancel. At the square 1e-4 and 40
 #: decay times, where nothing is left, z is .16.
 _NEAR, _TERMS = 1e-4, 12

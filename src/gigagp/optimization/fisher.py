@@ -11,6 +11,7 @@ import torch
 from gigagp.kernels import Kernel, LocalVariance, Periodic, Product, Sum
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.distances import common_offset, squared_differences
+from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import NOISE, Model
 from gigagp.optimization.space import ParameterSpace
@@ -42,6 +43,9 @@ def derivative_products(
         return _stationary(kernel, X, vectors, weights)
     if type(kernel) is Periodic:
         return _periodic(kernel, X, vectors, weights)
+    closed = kernel.derivatives(X, X) if isinstance(kernel, Leaf) else None
+    if closed is not None:
+        return {name: (one if weights is None else one * weights) @ vectors for name, one in closed.items()}
     return _by_differentiation(kernel, X, vectors, weights)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from gigagp.kernels import Constant, Kernel, Product, StationaryKernel, Sum, White
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.distances import FARTHEST, ROUNDING_ERROR, common_offset, squared_differences
+from gigagp.kernels.leaf import Leaf
 
 
 class Buffer:
@@ -225,7 +226,7 @@ class WhiteTiles(ConstantTiles):
 
 
 class AutogradTiles(Tiles):
-    """Any kernel, through its own `block`, with derivatives by autograd on each tile."""
+    """Any kernel, through its own `block`, with its own derivatives or those of autograd on each tile."""
 
     def __init__(self, kernel: Kernel, X: Tensor, Z: Tensor) -> None:
         super().__init__(kernel, X, Z)
@@ -243,6 +244,13 @@ class AutogradTiles(Tiles):
     def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
         """Add the vector-Jacobian product of the tile."""
         left, right = self._inputs(rows, columns)
+        if self.by_point is None and isinstance(self.kernel, Leaf):
+            closed = self.kernel.derivatives(left, right)
+            if closed is not None:
+                for name, one in closed.items():
+                    sums = (one.flatten(1) @ weights.flatten().to(one)).to(self.sums[name])
+                    self.sums[name].add_(sums.reshape(self.sums[name].shape), alpha=multiple)
+                return
         with torch.enable_grad():
             values = {name: value.clone().requires_grad_() for name, value in self.values.items()}
             if self.by_point is not None:
