@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -110,6 +112,25 @@ def test_left_out_stretches_widen_what_is_forecast():
     )
     assert np.allclose(means[0], means[1], rtol=1e-8)
     assert np.allclose(2 * stds[0], stds[1], rtol=1e-6)
+
+
+def test_left_out_stretches_are_forecast_from_the_rows_before_them():
+    """The scores from one factor are those of fits to the rows before each stretch."""
+    t, y = np.arange(40.0)[:, None], seasonal(40)
+    candidate = replace(next(trends(40.0, 40, None)).plus([season(12.0, 40.0, 0.1)]), transform=transforms(y)[1])
+    tried = choice._Learner(t, y, 0).learn(candidate)
+    found = choice.forecast_left_out(tried, t, y, 5.0)
+    z, scores, squares = np.log(y), [], []
+    for end in (40, 35, 30, 25)[: found.n_origins]:
+        past, future = slice(end - 5), slice(end - 5, end)
+        again = choice.refit(tried.gp, t[past], z[past], gigagp.inference.Exact())
+        mean, std = again.predict(t[future], return_std=True, include_noise=True)
+        squares.append(np.mean(((z[future] - mean) / std) ** 2))
+        scores.append(choice.normal_scores(y[future], mean, std, candidate.transform).mean())
+    assert found.n_origins >= 2
+    assert np.isclose(found.crps, np.mean(scores), rtol=1e-6)
+    assert np.isclose(found.excess, np.mean(squares), rtol=1e-6)
+    assert not np.isclose(found.crps, np.mean(scores[1:]), rtol=1e-3)  # the control
 
 
 def test_candidates_of_another_scale_have_the_same_weights():

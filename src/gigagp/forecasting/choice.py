@@ -27,7 +27,9 @@ from gigagp.estimators.fitting import Fitted
 from gigagp.forecasting.candidates import Candidate, covariates, found_periods, season, transforms, trends
 from gigagp.forecasting.times import Periods
 from gigagp.inference import Exact, Inference, Markov
+from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.rows_posterior import RowsPosterior
+from gigagp.inference.contract.trend import Trend
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.model.target_transform import TargetTransform
 from gigagp.optimization import History
@@ -91,7 +93,7 @@ def choose(X: np.ndarray, y: np.ndarray, known: Periods, seed: Any) -> Chosen:
     span = float(X[-1, 0] - X[0, 0]) + 1
     learner = _Learner(X[rows], y[rows], seed)
     tried = learner.learn_all(span, known)
-    recent = X[-_RECENT:], y[-_RECENT:], horizon, inference
+    recent = X[-_RECENT:], y[-_RECENT:], horizon
     close: list[Tried] = []
     for kind in dict.fromkeys(one.candidate.transform for one in tried):
         own = [one for one in tried if one.candidate.transform == kind]
@@ -180,26 +182,41 @@ class _Learner:
         return tried
 
 
-def forecast_left_out(one: Tried, X: np.ndarray, y: np.ndarray, horizon: float, inference: Inference) -> Tried:
-    """Return a candidate with its scores in left-out last stretches, as long as the forecast if there is room."""
+def forecast_left_out(one: Tried, X: np.ndarray, y: np.ndarray, horizon: float) -> Tried:
+    """Return a candidate with its scores in left-out last stretches, as long as the forecast if there is room.
+
+    One Cholesky factor L of all rows serves all stretches: its first rows are the factor of the first rows, and where
+    ``w = L^-1 y`` the errors of a stretch given the rows before it are ``L_ss w_s``, with the covariance
+    ``L_ss L_ss'``.
+    """
     t, n = X[:, 0], len(y)
-    transform, squares, scores = one.candidate.transform, [], []
+    transform = one.candidate.transform
+    z = transform.forward(y)
     length = min(max(horizon, 1.0), (t[-1] - t[0]) / 4)
     needed = max([10, *(int(2 * period) + 2 for period in one.candidate.periods if 2 * period < n / 2)])
-    for k in range(1, _ORIGINS + 1):
-        end = t[-1] - (k - 1) * length
-        past, future = t <= end - length, (t > end - length) & (t <= end)
-        if past.sum() < needed or not future.any():
+    ends = np.searchsorted(t, t[-1] - length * np.arange(_ORIGINS + 1), side="right")
+    ends = ends[ends >= needed]
+    try:
+        with unshown():
+            gp = one.gp if len(y) == one.gp.posterior_.n_rows else refit(one.gp, X, z, Exact())
+    except FAILURES:
+        return one
+    posterior, scale = gp.posterior_, float(gp.scaling_.y_scale[0])
+    assert isinstance(posterior, ExactPosterior), "it is from a factor"
+    L, columns = posterior.factor, torch.cat([posterior.table.Y, posterior.table.basis], 1)
+    whitened = torch.linalg.solve_triangular(L, columns, upper=False)
+    squares, scores = [], []
+    for start, end in zip(ends[1:], ends[:-1], strict=True):
+        if start == end:
             break
-        try:
-            with unshown():
-                again = refit(one.gp, X[past], transform.forward(y[past]), inference)
-                mean, std = again.predict(X[future], return_std=True, include_noise=True)
-        except FAILURES:
-            break
-        z = transform.forward(y[future])
-        squares.append(float(np.mean(((z - mean) / std) ** 2)))
-        scores.append(normal_scores(y[future], mean, std, transform))
+        of_targets, of_basis = whitened[:start, :1], whitened[:start, 1:]
+        trend = Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)
+        rows = L[start:end, start:end]
+        targets, basis = (rows @ whitened[start:end]).split([1, len(trend.coefficients)], 1)
+        errors = scale * (targets - basis @ trend.coefficients)[:, 0].numpy()
+        std = scale * (rows.square().sum(1) + (basis @ trend.root).square().sum(1)).sqrt().numpy()
+        squares.append(float(np.mean((errors / std) ** 2)))
+        scores.append(normal_scores(y[start:end], z[start:end] - errors, std, transform))
     if not scores:
         return one
     return replace(
