@@ -544,7 +544,7 @@ def _tried(posterior: Posterior) -> np.ndarray:
     """Return rows of the fit, between and around them, in the units of the model."""
     rows, draw = posterior.places().double().cpu().numpy(), np.random.default_rng(0)
     if isinstance(posterior, GridPosterior):  # the places are two corners
-        others = draw.uniform(*rows, size=(_CHECKED, posterior.n_inputs))
+        others = draw.uniform(rows[0], rows[1], size=(_CHECKED, posterior.n_inputs))
         if posterior.settings.outside == "refuse":
             return others
     else:

@@ -120,8 +120,8 @@ class Group(Leaf):
         if self._columns is None:
             names = [column for column in self._level_columns + self._slope_columns if isinstance(column, str)]
             raise InvalidInputError(
-                f"Group names the columns {', '.join(map(repr, names))}, but the inputs have no names. Give a table with "
-                "these columns, or their numbers."
+                f"Group names the columns {', '.join(map(repr, names))}, but the inputs have no names. Give a table "
+                "with these columns, or their numbers."
             )
         return super().bind(n_inputs)
 

@@ -335,8 +335,8 @@ def require_own_units(kernel: Kernel) -> None:
         if isinstance(leaf, Outputs | Group):
             column = "column is the number of an output" if isinstance(leaf, Outputs) else "columns are levels"
             raise InvalidInputError(
-                f'hyperparameter_units of GPRegressor must be "own" with kernels.{type(leaf).__name__}, whose {column}; '
-                'got "standardized".'
+                f'hyperparameter_units of GPRegressor must be "own" with kernels.{type(leaf).__name__}, whose '
+                f'{column}; got "standardized".'
             )
         if isinstance(leaf, StationaryKernel) and leaf.metric == "haversine":
             raise InvalidInputError(
