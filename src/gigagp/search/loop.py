@@ -40,6 +40,8 @@ _AROUND_FAILED = 4
 #: Most points of the Sobol sequence that are passed over because they are known or not feasible, and most points of a
 #: space without real inputs that are looked at one by one.
 _PASSED = 4096
+#: Points of such a space up to which all are looked at where the sequence finds none.
+_LISTED = 100_000
 #: Suggestions that must all promise little before a search is done, and what is little by default: shares of the
 #: standard deviations of the told values and of the noise.
 _PATIENCE, _LITTLE, _LITTLE_NOISE = 3, 1e-3, 0.1
@@ -450,6 +452,8 @@ class Search:
             if self._space.n_points <= _PASSED:
                 rows = self._space.all_rows
                 break
+        if _PASSED < self._space.n_points <= _LISTED and not is_open(rows).any():
+            rows = self._space.all_rows  # few of them are feasible, so that the sequence may pass them by
         for possible in (is_open(rows), self._space.allows(rows)):
             if possible.any():
                 found: np.ndarray = np.random.default_rng(self._seed()).choice(rows[possible])

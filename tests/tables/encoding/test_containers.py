@@ -44,9 +44,13 @@ def test_other_types():
     assert (spans.kind, spans.values.tolist()) == ("number", [1.5, 0.5])
     codes = read_cells(pa.array([7, 3, 7]), PLACE, "category")
     assert [codes.texts[int(k)] for k in codes.values] == ["7", "3", "7"]
+    assert len(read_cells(pa.chunked_array([], pa.float64()), PLACE).values) == 0
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 2 has texts of any length")
+def test_texts_of_numpy():
     texts = read_cells(np.array(["b", "a"], dtype=np.dtypes.StringDType()), PLACE)
     assert [texts.texts[int(k)] for k in texts.values] == ["b", "a"]
-    assert len(read_cells(pa.chunked_array([], pa.float64()), PLACE).values) == 0
 
 
 def test_a_slash_date_of_impossible_numbers_is_a_text():
