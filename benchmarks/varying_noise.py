@@ -6,7 +6,7 @@ Each part is added to the file when it ends:
 
 - ``motorcycle``: the helmet accelerations of Silverman (1985), 133 rows, five folds. They are in the package pydataset
   (``MASS/mcycle``), whose folder is given by ``--pydataset``; without it the part is left out.
-- ``elevation 2000`` and more: random rows of the map, scored on 5,000 others, with coverage in every tenth of the
+- ``elevation_2000`` and more: random rows of the map, scored on 5,000 others, with coverage in every tenth of the
   predicted standard deviations.
 - ``tables``: the twelve tables of `interval_coverage.py`, 500 rows at most, scored on 1,000 others.
 - ``constant``: 100 made tables of 60 to 260 rows whose noise is constant, of one, two and five inputs: how often
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--pydataset", type=Path, help="the folder of pydataset with resources.tar.gz")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--parts", nargs="*", default=["motorcycle", "constant", "tables", "elevation 2000"])
+    parser.add_argument("--parts", nargs="*", default=["motorcycle", "constant", "tables", "elevation_2000"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for part in arguments.parts:
@@ -156,7 +156,7 @@ def main() -> None:
                 continue
             found = motorcycle(arguments.pydataset)
         elif part.startswith("elevation"):
-            found = elevation(arguments.data, int(part.split()[1]))
+            found = elevation(arguments.data, int(part.split("_")[1]))
         else:
             found = tables(arguments.data) if part == "tables" else constant()
         print(part, json.dumps(found), flush=True)
