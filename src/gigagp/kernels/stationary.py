@@ -18,7 +18,6 @@ from gigagp.kernels.base import Kernel
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.fused import Profile
 from gigagp.kernels.geometry import MetricName, geometry_of
-from gigagp.kernels.group import Group
 from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.outputs import Outputs
 from gigagp.kernels.spectral import tail_probabilities
@@ -332,11 +331,10 @@ def require_taken(kernel: Kernel, X: Tensor | np.ndarray, names: Sequence[str] |
 def require_own_units(kernel: Kernel) -> None:
     """Refuse a kernel whose numbers are those of the standardized problem, where there are no degrees."""
     for leaf in kernel.leaves():
-        if isinstance(leaf, Outputs | Group):
-            column = "column is the number of an output" if isinstance(leaf, Outputs) else "columns are levels"
+        if isinstance(leaf, Outputs):
             raise InvalidInputError(
-                f'hyperparameter_units of GPRegressor must be "own" with kernels.{type(leaf).__name__}, whose '
-                f'{column}; got "standardized".'
+                'hyperparameter_units of GPRegressor must be "own" with kernels.Outputs, whose column is the number of '
+                'an output; got "standardized".'
             )
         if isinstance(leaf, StationaryKernel) and leaf.metric == "haversine":
             raise InvalidInputError(
