@@ -268,7 +268,7 @@ def test_kernels_that_do_not_fit_the_table():
         GPRegressor(kernels.RBF([1.0, 2.0])).fit(X, y)
     with pytest.raises(
         InvalidInputError,
-        match=r'kernel of GPRegressor must be one of gigagp.kernels, "auto", "average", "choose" or None',
+        match=r'kernel of GPRegressor must be one of gigagp.kernels, "auto", "average", "choose", Chosen or None',
     ):
         GPRegressor("rbf").fit(X, y)
 

@@ -36,6 +36,8 @@ OTHER = {
     "encode": "auto",
     "distributed": True,
     "outputs": "shared",
+    "noise": "auto",
+    "panel": (0, 1),
     "hyperparameters": "learned",
 }
 

@@ -51,7 +51,7 @@ def test_the_variance_is_a_mean_of_those_at_the_points():
 
 PRODUCTS = [
     local() * (kernels.RBF([1.0, 2.0], fixed=["variance"]) + kernels.White(0.1)),
-    kernels.Matern(0.5, [1.0, 2.0]) * kernels.Periodic(3.0) * local() + kernels.Constant(0.2),
+    kernels.Matern(1.5, [1.0, 2.0]) * kernels.Periodic(3.0) * local() + kernels.Constant(0.2),
     kernels.White(1.2) * local() + kernels.RBF(),
     local() * local(columns=[1, 0]),
 ]

@@ -12,9 +12,10 @@ import numpy as np
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.correlated import Stacking
 from gigagp.estimators.arguments import Arguments
-from gigagp.kernels import Kernel, Matern, Outputs, Sum, White
+from gigagp.kernels import Kernel, Outputs, Sum, White
+from gigagp.kernels.chosen import is_open, plain_kernel
 from gigagp.kernels.composite import summands
-from gigagp.kernels.rebuilding import beside_others
+from gigagp.kernels.rebuilding import beside_others, rebuilt
 from gigagp.model.likelihoods import Gaussian
 from gigagp.model.means import ConstantMean, LinearMean, Mean, ZeroMean
 
@@ -36,7 +37,9 @@ def stacked(arguments: Arguments, X: np.ndarray, Y: np.ndarray) -> tuple[Argumen
     d, k = X.shape[1], stacking.n_outputs
     columns = list(range(d, d + k))
     one: Any = copy.copy(estimator)
-    kernel = Matern(nu=1.5, fixed=["variance"]) if estimator.kernel is None else estimator.kernel
+    kernel = estimator.kernel
+    if is_open(kernel):
+        kernel = rebuilt(plain_kernel(kernel), {"fixed": ["variance"]})
     kernel.bind(d)  # refuses columns that there are not
     rank = None if k <= _FEW_OUTPUTS else _SHARED
     joint = Sum(*(beside_others(part, d) * Outputs(k, columns=columns, rank=rank) for part in summands(kernel)))
@@ -96,7 +99,7 @@ def _check(arguments: Arguments) -> None:
     got = None
     if not isinstance(arguments.likelihood, Gaussian) or arguments.chooses_likelihood:
         got = f"likelihood={estimator.likelihood!r}; it must be 'gaussian'"
-    elif kernel is not None and not isinstance(kernel, Kernel):
+    elif not is_open(kernel) and not isinstance(kernel, Kernel):
         got = f"kernel={kernel!r}; give a kernel of the inputs, or None"
     elif isinstance(kernel, Kernel) and any(isinstance(leaf, Outputs | White) for leaf in kernel.leaves()):
         got = f"kernel={kernel!r}; give a kernel of the inputs alone, since covariances and noise of the outputs follow"

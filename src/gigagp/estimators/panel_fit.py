@@ -110,7 +110,7 @@ def _check(estimator: Any, encoder: TableEncoder, roles: Roles) -> None:
             f"panel of GPRegressor must name a column of times, numbers or dates that differ, and none missing; column "
             f"{time.label!r} has {time.describe()}."
         )
-    if isinstance(estimator.kernel, str):
+    if estimator.kernel is not None and not isinstance(estimator.kernel, Kernel):
         raise InvalidInputError(
             f"kernel of GPRegressor with a panel must be a kernel of the table's columns, or None, which makes one of "
             f"entities and times; got {estimator.kernel!r}."

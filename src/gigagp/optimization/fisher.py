@@ -82,11 +82,12 @@ def _with_local_variance(
     return products
 
 
-def _other_factors(kernel: Composite, X: torch.Tensor, weights: torch.Tensor | None) -> list[torch.Tensor]:
+def _other_factors(kernel: Composite, X: torch.Tensor, weights: torch.Tensor | None) -> list[torch.Tensor | None]:
     """Return for each part of a product what its derivatives are multiplied with: the product of the other parts."""
     blocks = [part.block(X, X) for part in kernel.parts]
     given = [] if weights is None else [weights]
-    return [reduce(mul, [*given, *blocks[:index], *blocks[index + 1 :]]) for index in range(len(blocks))]
+    others = ([*given, *blocks[:index], *blocks[index + 1 :]] for index in range(len(blocks)))
+    return [reduce(mul, factors) if factors else None for factors in others]
 
 
 def _periodic(

@@ -84,7 +84,7 @@ def test_rules_for_the_kernel_keep_it(rule):
 
 def test_the_posterior_is_that_of_dense_algebra_with_noise_by_row():
     X, y = table(120, 2)
-    gp = GPRegressor(encode="auto", mean="zero").fit(X, y)
+    gp = GPRegressor(encode="auto", mean="zero", hyperparameters="learned").fit(X, y)
     kernel, rows = gp.kernel_, torch.from_numpy(gp.encoder_.transform(X))
     ((_, mark),) = gp.encoder_.marks
     extra = float(kernel.parameters()["1.0.variance"])
