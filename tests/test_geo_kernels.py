@@ -177,10 +177,6 @@ def test_only_round_kernels_of_two_inputs_are_turned():
     [
         (lambda: kernels.Chosen(ard=False, metric="haversine"), "ard of Matern must be True"),
         (lambda: kernels.Chosen(columns=(-1,)), "columns of Chosen must be"),
-        (
-            lambda: GPRegressor(kernels.Chosen(), outputs="correlated").fit(PLANE, np.c_[VALUES, VALUES]),
-            "give a kernel of the inputs, or None",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused(make, words):
