@@ -51,7 +51,7 @@ RUNS = {
     "more_rows": "--functions 'one scale' --rows 30 60 --json OUT/rows.json",
     "noise_free": "--data DATA --cases smooth --methods Exact --rows 60 --json OUT/rows.json",
     "paired_fits": "--before SRC --cases 'default, 60 rows' --runs 1 --json OUT/rows.json",
-    "panel_preconditioners": "--entities 60 --times 10 --noises 0.1 --json OUT/rows.json",
+    "panel_preconditioners": "--entities 60 --times 30 --noises 0.1 --json OUT/rows.json",
     "pictures": "--out OUT",
     "preconditioners": "--data DATA --tables kin40k elevation --rows 60 --cap 20 --json OUT/rows.json",
     "price_list": "--json OUT/rows.json --markdown",
