@@ -145,6 +145,8 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     moved = {name: value for name, value in moved.items() if not name.startswith("uncertain.")}
     posterior = restore_posterior(header["posterior"], moved, saved, own)
     _check_answer(posterior)
+    if of_mixture and "uncertain" not in header:
+        raise ModelFileError("the header has no 'uncertain', of which it has tensors.")
     if "uncertain" in header:
         rows = {name: moved[name] for name in ROWS if name in moved}
         kinds = saved._replace(kinds=posterior_kinds(own))
