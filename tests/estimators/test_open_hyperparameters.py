@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal, norm
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
-from gigagp.errors import InvalidInputError
+from gigagp.errors import FitWarning, InvalidInputError
 from gigagp.estimators.choices import open_hyperparameters as rules
 from gigagp.estimators.description import facts
 from gigagp.inference.contract.exact_posterior import ExactPosterior
@@ -209,6 +209,16 @@ def test_learning_again_keeps_the_draws(alone):
     again = alone.condition_on(NEW, np.full(6, 3.0), refit=True)
     assert again.hyperparameters_ == "laplace"
     assert again._uncertain.n_rows == 46
+
+
+def test_learning_again_asks_for_no_more_draws_than_the_fit():
+    """Values without noise, whose rational quadratic kernel is left far from its mode, would warn if asked for."""
+    X = np.random.default_rng(0).uniform(size=(100, 2))
+    y = np.sin(5 * X).sum(1)
+    again = GPRegressor().fit(X[:90], y[:90]).condition_on(X[90:], y[90:], refit=True)
+    assert again.posterior_.n_rows == 100
+    with pytest.warns(FitWarning, match="below the nearest mode"):
+        GPRegressor(hyperparameters="laplace").fit(X, y)
 
 
 def test_the_expected_improvement_is_that_of_the_mixture(averaged):

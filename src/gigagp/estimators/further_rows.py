@@ -71,7 +71,7 @@ def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, metho
         start = copy.copy(estimator)
         if not estimator.posterior_.is_mixture:  # which begins with the rule for its kernels again
             start.kernel, start.noise_variance = estimator.kernel_, estimator.noise_variance_
-        start.outputs, start.hyperparameters = estimator.outputs_, estimator.hyperparameters_
+        start.outputs = estimator.outputs_
         fitted = fit_rows(Arguments.of(start), *_rows_of(estimator))
         estimator._take(
             fitted._replace(choice=fitted.choice or estimator.kernel_choice_), one_target=estimator._one_target
