@@ -86,6 +86,7 @@ def test_digits_odd_or_even_at_a_quarter_of_the_steps():
     assert gp.score(X[1200:], y[1200:]) > 0.96
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Squared errors")  # of Gaussian noise, few steps
 def test_laplace_noise_does_not_mind_outliers():
     rng = np.random.default_rng(0)

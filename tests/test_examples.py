@@ -24,6 +24,7 @@ from gigagp.commands.app import app
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "needs"), [("search", "numpy"), ("optuna_sampler", "optuna")])
 def test_a_search_ends_near_its_optimum(name, needs, tmp_path, monkeypatch, capsys):
@@ -41,7 +42,7 @@ def test_a_search_ends_near_its_optimum(name, needs, tmp_path, monkeypatch, caps
     [
         ("krige_points", "Bern POINT (7.45 46.95)", []),
         ("krige_covariates", "", ["temperature.tif", "temperature.png"]),
-        ("krige_blocks", "5 folds of 120 rows: RMSE", ["folds.png"]),
+        pytest.param("krige_blocks", "5 folds of 120 rows: RMSE", ["folds.png"], marks=pytest.mark.slow),
     ],
 )
 def test_maps(name, words, files, capsys, tmp_path, monkeypatch):
@@ -61,6 +62,7 @@ def test_a_forecast(capsys, tmp_path, monkeypatch):
     assert (tmp_path / "visits.png").is_file()
 
 
+@pytest.mark.slow
 def test_the_map_of_the_command_line(tmp_path, monkeypatch):
     for package in ("geopandas", "rioxarray", "matplotlib"):
         pytest.importorskip(package)

@@ -128,6 +128,7 @@ def test_a_direction_is_found_where_there_is_one():
     assert abs((along - 40 + 90) % 180 - 90) < 10
 
 
+@pytest.mark.slow
 def test_a_choice_takes_a_direction_only_where_there_is_one(monkeypatch):
     monkeypatch.setattr(kernel_rules, "CHOICE_ROWS", 100)
     monkeypatch.setattr(kernel_rules, "NEIGHBOUR_ROWS", 300)

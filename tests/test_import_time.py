@@ -57,10 +57,12 @@ def test_nothing_heavy_is_loaded(statement):
     assert loaded_by(statement) == set()
 
 
+@pytest.mark.slow
 def test_the_check_sees_what_is_loaded():
     assert "pyarrow" in loaded_by("import gigagp.tables.files")
 
 
+@pytest.mark.slow
 def test_what_needs_no_extra_imports_none():
     """Also where nothing calls `from_gpytorch`, and products of tiles run on a CPU."""
     found = modules_after(USES)

@@ -124,6 +124,7 @@ def grid_fit(name, **options):
     return gp, np.concatenate([within, X[:20], [X.min(0)], [X.max(0)]]), within + 2 * np.ptp(X, axis=0)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", GRIDS)
 def test_graphs_of_grids_answer_as_the_model_within_and_beyond_them(name, tmp_path):
     gp, within, beyond = grid_fit(name)
@@ -146,7 +147,7 @@ def test_graphs_of_grids_answer_as_the_model_within_and_beyond_them(name, tmp_pa
     np.testing.assert_allclose(std / spread, 1.0, atol=1e-2)
 
 
-@pytest.mark.parametrize("name", ["exact", "samples", "zero mean", "linear"])
+@pytest.mark.parametrize("name", ["exact", pytest.param("samples", marks=pytest.mark.slow), "zero mean", "linear"])
 def test_graphs_of_grids_answer_nan_to_nan_and_nothing_to_nothing(name, tmp_path):
     gp, within, _ = grid_fit(name)
     export(gp, tmp_path / "model.onnx")

@@ -98,6 +98,7 @@ def test_the_settings_of_evans_and_nair():
         evans2020("rbf")
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["fourier", "inducing", "relevance"])
 def test_every_model_of_evans_and_nair_runs_and_is_kept_in_a_file(model, tmp_path):

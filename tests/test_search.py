@@ -175,6 +175,7 @@ def test_failed_points_are_not_asked_for_again():
     assert len(search.y) == 15  # a failure is not a value
 
 
+@pytest.mark.slow
 def test_a_failure_by_chance_hides_no_optimum(monkeypatch):
     def error():
         search = Search([(0, 1)] * 3, n_initial=4)

@@ -166,6 +166,7 @@ def test_gradient_steps_and_neighbours_alternate():
 # The loop -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_optimum_of_a_mixed_space_is_found(seed):
@@ -211,6 +212,7 @@ def test_first_points_are_new_until_none_is():
     assert search.ask()[0] in points
 
 
+@pytest.mark.slow
 def test_noise_is_worth_a_second_look():
     """Five arms: once all are known they are told again, and noise that is seen makes the better ones come often."""
     rng = np.random.default_rng(0)
@@ -292,6 +294,7 @@ def test_feasible_is_checked():
 # The file -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_from_its_file(tmp_path):
     file = tmp_path / "search.json"
     whole = Search(BOUNDS, maximize=True, n_initial=14, random_state=3)

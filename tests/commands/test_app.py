@@ -41,6 +41,7 @@ def test_a_wrong_command_is_one_line(refused, arguments, message):
     assert message in refused(*arguments)
 
 
+@pytest.mark.slow
 def test_python_m_runs_the_same(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(gigagp.__file__).parents[1])}
     command = [sys.executable, "-m", "gigagp", "predict", "absent.gp", "absent.csv"]

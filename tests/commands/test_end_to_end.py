@@ -113,6 +113,7 @@ def test_a_checkpoint_is_used_and_removed(run, tmp_path):
     assert not file.exists()
 
 
+@pytest.mark.slow
 def test_every_command_that_may_take_long_shows_its_progress(run, tmp_path, monkeypatch):
     """In a log, lines begin after ten seconds, which are none here; --quiet writes nothing."""
     random = np.random.default_rng(0)

@@ -108,6 +108,7 @@ def test_a_reader_that_has_gone_ends_a_command_quietly():
     assert (command.communicate()[1], command.returncode) == ("", 141)
 
 
+@pytest.mark.slow
 def test_closed_standard_output_is_no_error(tmp_path):
     code = "import os, sys; os.close(1); os.execv(sys.argv[1], sys.argv[1:])"
     closed = subprocess.run(
@@ -120,6 +121,7 @@ def test_closed_standard_output_is_no_error(tmp_path):
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_behind_standard_output_is_one_line():
     with open("/dev/full", "w", encoding="utf-8") as full:
@@ -150,6 +152,7 @@ def test_an_interrupt_while_modules_are_imported_is_one_line():
     assert (command.communicate(timeout=30)[1], command.returncode) == ("gigagp: stopped.\n", 130)
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_arguments_are_parsed_is_not_lost():
     # Compiled code that parses can print and ignore a KeyboardInterrupt.
     code = (

@@ -121,7 +121,7 @@ def test_they_are_all_offered():
     ("target", "likelihood", "more"),
     [
         ("seen", "negative-binomial", ("--exposure", "hours")),
-        ("wins", "binomial", ("--exposure", "tries")),
+        pytest.param("wins", "binomial", ("--exposure", "tries"), marks=pytest.mark.slow),
         ("rain", "gamma", ()),
         ("from", "weibull", ("--upper", "to")),
     ],

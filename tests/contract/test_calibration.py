@@ -16,7 +16,7 @@ from gigagp import actions, inference
 LEVEL = 1e-4
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # truths are drawn from few functions
 @pytest.mark.parametrize("system", [one for one in SYSTEMS if one.name not in NO_PRIOR], ids=repr)
 def test_the_truth_ranks_evenly(system):
@@ -57,6 +57,7 @@ def test_uncertain_hyperparameters():
     assert (learned - uncertain).mean() > 3 * error(learned - uncertain)
 
 
+@pytest.mark.slow
 def test_narrow_samples_are_found():
     """The control: samples with 15 % less spread are rejected."""
     assert simulate(BY_NAME["exact"], 100).p_values()["all"] > LEVEL

@@ -132,6 +132,7 @@ def test_all_answers_agree(name, cell):
     assert not disagreements(gp, new)
 
 
+@pytest.mark.slow
 def test_the_comparison_finds_variances_from_few_samples():
     """The control: 32 samples know a standard deviation within some 12 %."""
     X, y, new = table(SMALL, 3)

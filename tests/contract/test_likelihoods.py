@@ -48,7 +48,7 @@ dense.EXPECTATIONS["probit"] = probit
 EXPECTATIONS = {one: dense.EXPECTATIONS[one] for one in ("logistic", "probit")}
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:threshold of RelevanceVectorMachine")  # with few signs no function may remain
 @pytest.mark.parametrize("likelihood", ["logistic", "probit"])
 @pytest.mark.parametrize("system", WITH, ids=repr)

@@ -51,7 +51,7 @@ def test_every_likelihood_has_a_case():
     assert set(CASES) == set(likelihoods.NAMES) - {"gaussian", "laplace", "student-t", "logistic", "probit"}
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", CASES)
 def test_each_through_all_doors(name, tmp_path):
     y, beside = CASES[name]
@@ -177,6 +177,7 @@ def test_measured_targets_are_those_of_gaussian_noise():
     assert limits.score(X, np.stack([y, y], 1)) == pytest.approx(exact.score(X, y))
 
 
+@pytest.mark.slow
 def test_limits_tell_more_than_what_is_put_in_their_place():
     gp = fitted("censored")
     truth = 50 + 8 * np.sin(NEW[:, 0])
@@ -256,6 +257,7 @@ def test_what_does_not_go_together_is_refused(name, options, beside, match):
         GPRegressor(likelihood=name, **options).fit(X, y, **(own | beside))
 
 
+@pytest.mark.slow
 def test_bad_limits_and_other_places():
     crossed = np.stack([VALUES, VALUES], 1)
     crossed[5, 0] += 1

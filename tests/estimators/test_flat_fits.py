@@ -93,6 +93,7 @@ def counts(f: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return random.poisson(np.exp(1 + f))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("estimator", "draw"),

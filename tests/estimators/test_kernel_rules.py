@@ -130,6 +130,7 @@ def rough_in_many_rows():
     return x[:, None], np.sin(6 * x) + rough + 0.02 * rng.normal(size=1200)
 
 
+@pytest.mark.slow
 def test_the_short_scale_of_many_rows_is_seen(monkeypatch):
     monkeypatch.setattr(kernel_rules, "CHOICE_ROWS", 100)
     monkeypatch.setattr(kernel_rules, "NEIGHBOUR_ROWS", 300)
@@ -350,6 +351,7 @@ def test_validation_rows_are_scored():
     assert gp.history_[-1].validation_rmse is not None
 
 
+@pytest.mark.slow
 def test_an_average_finds_the_year():
     t, y = monthly(0)
     gp = GPRegressor("average").fit(t[:360], y[:360])
@@ -496,7 +498,7 @@ TABLES = {
 }
 
 
-@pytest.mark.each
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_degenerate_tables(name, rule):
@@ -524,6 +526,7 @@ def test_beyond_the_rows_error_bars_only_widen():
             assert (np.diff(std) > -1e-9 * std[-1]).all(), (kernel, std)
 
 
+@pytest.mark.slow
 def test_rows_that_are_exact_do_not_decide_alone(monkeypatch):
     """Nine targets of ten are an input, to the digit; the others tell how a kernel fills gaps, by their CRPS."""
     rng = np.random.default_rng(1)
@@ -554,6 +557,7 @@ def test_what_predicts_left_out_rows_worse_has_no_weight(crps):
     assert weights == pytest.approx([0.0, 1.0] if crps < 1 else [1.0, 0.0], abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_repeats_do_not_take_the_noise_away(rule):
@@ -574,6 +578,7 @@ def test_repeats_do_not_take_the_noise_away(rule):
     assert losses[1] < losses[0] + 0.05, losses
 
 
+@pytest.mark.slow
 def test_repeats_among_many_rows_do_not_take_the_noise_away(monkeypatch):
     """As above, for a rough kernel that was learned on rows given their neighbours."""
     monkeypatch.setattr(kernel_rules, "CHOICE_ROWS", 100)

@@ -211,6 +211,7 @@ def test_learning_again_keeps_the_draws(alone):
     assert again._uncertain.n_rows == 46
 
 
+@pytest.mark.slow
 def test_learning_again_asks_for_no_more_draws_than_the_fit():
     """Values without noise, whose rational quadratic kernel is left far from its mode, would warn if asked for."""
     X = np.random.default_rng(0).uniform(size=(100, 2))

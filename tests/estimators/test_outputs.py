@@ -440,6 +440,7 @@ def test_plans():
     assert len(GPRegressor(kernels.Matern(nu=1.5), outputs="shared").plan(rows, table).options) > 0
 
 
+@pytest.mark.slow
 def test_pictures_and_reports_are_of_the_output_that_is_asked_for(tmp_path):
     gp = GPRegressor(kernels.Matern(nu=1.5)).fit(FRAME[["x"]], Y)
     own = GPRegressor(kernels.Matern(nu=1.5)).fit(FRAME[["x"]], Y[:, 1])

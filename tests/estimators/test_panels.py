@@ -139,6 +139,7 @@ def test_products_of_many_cells_are_kronecker_products_of_the_same_model():
     np.testing.assert_allclose(gapped, np.sqrt(np.diag(dense(gp, table, y, points)[1])), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_samples_have_the_moments_of_the_posterior(fitted):
     gp, table, _ = fitted
     points = questions(table)

@@ -128,6 +128,7 @@ def test_a_fit_warns_where_latent_variances_are_too_small(name):
     fitted(kernel, WEIGHTS[name](2000), X, Y, 0.1)  # the control: no warning, as warnings are errors
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Squared errors")
 @pytest.mark.parametrize("kind", ["even", "clumps"])
@@ -179,7 +180,9 @@ def test_rows_in_groups_are_compared_within_groups():
     assert dense_ratio(gp, kernel, X, Y, 1e-3, apart) < 2  # the control: points between people would not show it
 
 
-@pytest.mark.parametrize(("noise", "optimizer"), [(1e-2, None), (1e-4, None), (1e-2, "auto")])
+@pytest.mark.parametrize(
+    ("noise", "optimizer"), [(1e-2, None), (1e-4, None), pytest.param(1e-2, "auto", marks=pytest.mark.slow)]
+)
 def test_relevance_vectors_with_less_noise_than_they_leave_out_warn(noise, optimizer):
     """Between the rows errors were ten to sixty predicted deviations, without a word."""
     rng = np.random.default_rng(0)
@@ -191,6 +194,7 @@ def test_relevance_vectors_with_less_noise_than_they_leave_out_warn(noise, optim
         GPRegressor(kernel, inference.RelevanceVectorMachine(), optimizer, noise_variance=noise).fit(X, y)
 
 
+@pytest.mark.slow
 def test_relevance_vectors_with_noise_do_not_warn():
     """The control: learned noise has what they leave out."""
     rng = np.random.default_rng(0)

@@ -199,6 +199,7 @@ def test_what_auto_needs(settings, targets, words):
         GPRegressor(likelihood="auto", **settings).fit(X, np.stack([y] * targets, 1))
 
 
+@pytest.mark.slow
 def test_the_kernel_is_chosen_with_it():
     X, y, _ = measured(200)
     gp = GPRegressor(kernel="auto", likelihood="student-t").fit(X, y)
@@ -324,6 +325,7 @@ def test_the_comparison_stays_small_where_many_rows_are_far():
     assert int(re.search(r"on (\d+) rows", found.note)[1]) <= 500
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("height", [10.0, 5.0, 2.0])
 def test_auto_keeps_a_peak_that_its_sample_does_not_resolve(height, monkeypatch):

@@ -303,6 +303,7 @@ def test_pictures_show_counts():
     assert dependence.mean[1] == pytest.approx(gp.predict(at).mean())
 
 
+@pytest.mark.slow
 def test_ranks_of_counts_are_evenly_distributed_where_predictions_are_calibrated():
     from gigagp.plots.measured import predicted
 

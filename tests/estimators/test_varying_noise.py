@@ -36,6 +36,7 @@ def steps(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, scale * (np.sin(3 * X[:, 0]) + 0.1 * draw.normal(size=n))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "method", [inference.Exact(), inference.Vecchia(), inference.Iterative(), inference.Markov()], ids=lambda m: m.label
 )
@@ -52,6 +53,7 @@ def test_noise_is_learned_where_it_is(method):
     assert np.ptp(plain.predict([[2.0], [8.0]], return_std=True, include_noise=True)[1]) < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The error bars are too small")  # of the fits that are worse
 def test_a_scale_is_learned_where_function_and_noise_have_it():
     X, y = steps(300)
@@ -121,6 +123,7 @@ def test_all_answers_have_the_noise_of_their_place(tmp_path):
     assert moved[0] > moved[1]
 
 
+@pytest.mark.slow
 def test_each_of_several_outputs_and_a_transformed_target_have_it():
     X, y = uneven(200)
     both = np.stack([y, np.exp(y)], 1)

@@ -185,6 +185,7 @@ def test_what_cannot_be_foreseen_is_refused_before_the_work(monkeypatch):
     assert gp.plan_ is None
 
 
+@pytest.mark.slow
 @needs_extension
 def test_neighbours_can_end_a_fit(tmp_path, monkeypatch):
     """Where exact solves are not worth their time, the fit is the neighbours', and says so."""
@@ -273,6 +274,7 @@ def test_neighbours_end_a_fit_whose_last_solve_is_cut(monkeypatch):
         )  # the control: it has nothing else
 
 
+@pytest.mark.slow
 @needs_extension
 @pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")  # both of the control
 def test_neighbours_end_a_fit_with_too_little_noise_for_solves():
@@ -304,6 +306,7 @@ def test_neighbours_end_a_fit_whose_solves_fail(monkeypatch):
         GPRegressor(inference=Iterative()).fit(X[:3100], y[:3100])  # the control: it has nothing else
 
 
+@pytest.mark.slow
 @needs_extension
 def test_neighbours_guide_where_the_matrix_of_a_subset_has_no_factor(monkeypatch):
     """As of targets without noise."""
@@ -333,6 +336,7 @@ def test_hyperparameters_that_are_given_are_kept():
     assert (gp.plan_ is not None) == NativeTiles.available()
 
 
+@pytest.mark.slow
 def test_known_noise_leaves_no_row_out(monkeypatch):
     monkeypatch.setattr("gigagp.inference.automatic.inference._SEARCHES", 10**12)  # searches that take for ever
     monkeypatch.setattr("gigagp.inference.automatic.inference._FEWEST_ROWS", 1000)

@@ -62,6 +62,7 @@ def train(policy, loss, steps=150):
     return gp, metrics.gaussian_nll(y_test, mean, std)
 
 
+@pytest.mark.slow
 def test_the_projected_likelihood_overestimates_the_noise_and_the_elbo_does_not():
     """Figures S1 and S2. The truth is 0.05; the toy of the notes gave 4.96 and 0.087."""
     policy = actions.ConjugateGradients(1e-4)
@@ -81,6 +82,7 @@ def test_learned_actions_collapse_under_the_projected_likelihood():
     assert bad_nll > good_nll + 10
 
 
+@pytest.mark.slow
 def test_learning_the_actions_helps():
     learned, learned_nll = train(PAPER, "elbo")
     frozen, frozen_nll = train(actions.Random(structure="blocks"), "elbo")

@@ -79,6 +79,7 @@ def test_gains_of_twice_the_rows_are_a_geometric_series():
     assert extrapolated([0.5, 0.45, 0.30], 100) > 0.30 - 0.15 * 0.8 / 0.2 - 1e-9  # gains that grow do not go on growing
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("size", [12, 20, 60])
 def test_a_grid_foresees_about_the_most_that_it_loses(size):

@@ -314,6 +314,7 @@ def test_nothing_is_recorded_where_nobody_asks(name, monkeypatch):
 # Special points -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("nu", [0.5, 1.5])
 def test_gradients_at_training_rows_are_finite(nu):

@@ -195,6 +195,7 @@ def test_value_and_gradient_are_the_exact_ones(name, mean, rows):
         assert torch.allclose(value, expected.gradient[key], rtol=1e-7, atol=1e-8 * scale), key
 
 
+@pytest.mark.slow
 def test_the_information_is_that_of_differences_of_rows():
     """Its expectation over targets is Fisher's, whatever the order in which rows are predicted."""
     model, _, _ = both(kernels.Matern(1.5, 0.7) + kernels.White(0.1), ZeroMean())

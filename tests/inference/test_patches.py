@@ -57,6 +57,7 @@ def test_from_all_other_rows_they_are_the_exact_predictions(own_noise):
     assert float((near.variance / found.variance).log().mean()) > 1e-4
 
 
+@pytest.mark.slow
 def test_a_fit_says_what_kernels_gain_in_gaps(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_rules, "CHOICE_ROWS", 100)
     monkeypatch.setattr(kernel_rules, "NEIGHBOUR_ROWS", 300)
@@ -86,6 +87,7 @@ def test_points_to_predict_decide_which_gaps_count():
             GPRegressor("average").fit(X, y, predict_at=bad)
 
 
+@pytest.mark.slow
 def test_the_forecast_in_gaps_is_that_of_the_points_in_them():
     X, y, X_new, y_new = with_hole(2600, 0.17, seed=2)
     gp = GPRegressor(kernels.Matern(nu=1.5))

@@ -90,6 +90,7 @@ def test_the_posterior_has_the_honest_variances(exact_variance):
     torch.testing.assert_close(mean, dense_posterior(ROUGH, X, Y, X_NEW, LITTLE).mean, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_variances_of_several_samplings_average_to_the_exact_ones(exact_variance):
     """Through the whole posterior, with new features each time, a white part and several targets."""
     kernel = kernels.Matern(1.5, 1.0) + kernels.Linear(0.3) + kernels.White(0.1)

@@ -118,6 +118,7 @@ def test_the_optimum_for_fixed_hyperparameters_is_that_of_sgpr():
     assert next(values) == pytest.approx(next(values), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_minibatches_find_the_neighbourhood_of_the_optimum():
     """From a distant start, by Adam with a decreasing rate."""
     ours, collapsed = objective(20), objective(None)

@@ -124,6 +124,7 @@ def test_draws_come_to_the_sum_over_a_dense_grid(draws, monkeypatch):
     assert np.mean(levels["laplace"]) < 0.5 * np.mean(levels["learned"])
 
 
+@pytest.mark.slow
 def test_neighbours_and_solves_agree_with_it():
     X, y = rows(40, 0.3, 0)
     found = {}

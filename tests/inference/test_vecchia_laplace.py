@@ -159,6 +159,7 @@ def test_variances_from_draws(monkeypatch):
 # Against dense algebra; `tests/contract` has all cells with as many neighbours as rows --------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @tables
 @pytest.mark.parametrize("likelihood", [Logistic(), Poisson(), Laplace()], ids=lambda one: one.name)
@@ -257,6 +258,7 @@ def labelled(n=400, classes=2):
     return X, np.digitize(f, np.linspace(-1, 1, classes + 1)[1:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("classes", [2, 3])
 def test_classes_are_learned_and_saved(classes, tmp_path):
@@ -366,6 +368,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(kill_at, tmp_path):
     np.testing.assert_array_equal(whole.predict_proba(X), resumed.predict_proba(X))
 
 
+@pytest.mark.slow
 def test_the_same_numbers_on_one_and_two_threads(monkeypatch):
     """Up to the rounding of dense Cholesky factors."""
     monkeypatch.setattr(latent, "DENSE_ROWS", 0)

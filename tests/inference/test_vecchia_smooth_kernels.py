@@ -121,7 +121,7 @@ def test_the_nugget_is_no_part_of_the_answer_where_all_rows_are_neighbours(monke
     assert np.abs(answers[0][1] / answers[1][1] - 1).max() > 1e-5
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dense_rows", [10**6, 0], ids=["dense", "draws"])
 @pytest.mark.parametrize(
     ("name", "rows"), [("rbf", "even"), ("wide rbf", "gap"), ("rational quadratic", "even"), ("sum", "gap")]

@@ -164,6 +164,7 @@ def test_degrees_of_freedom_are_chosen_by_the_evidence():
     assert values[0] > values[1] + 5
 
 
+@pytest.mark.slow
 def test_constant_and_half_constant_targets():
     X = points(60, 2).numpy()
     for y in (np.full(60, 3.0), np.where(np.arange(60) < 40, 3.0, X[:, 0]), np.where(np.arange(60) == 7, 1e6, 3.0)):
@@ -203,6 +204,7 @@ def test_models_are_saved_and_resumed(likelihood, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_table_in_chunks_gives_the_same():
     X, y, _ = measured(120, 1e4)
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(y=y)

@@ -182,6 +182,7 @@ def test_one_table_of_features_holds_those_of_fewer_frequencies(name):
         draw.first(13)
 
 
+@pytest.mark.slow
 def test_importing_kernels_is_enough():
     """In a process of its own: other modules import what draws features too."""
     code = (

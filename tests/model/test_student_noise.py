@@ -93,6 +93,7 @@ def test_quantiles(df, variance):
     assert quantile(0.5, mean[:0], mean[:0], df, mean[:0]).shape == (0,)
 
 
+@pytest.mark.slow
 def test_many_points_at_once_are_the_same():
     draw = np.random.default_rng(0)
     mean, variance, squares = (torch.from_numpy(draw.uniform(0.1, 2.0, 20_000)) for _ in range(3))

@@ -142,6 +142,7 @@ def test_with_little_noise_a_fit_gives_the_answers_of_dense_algebra(layout, kern
     assert ("float32 inside of solvers" in gp.engine_) != coarse  # float64 for the rest of the fit
 
 
+@pytest.mark.slow
 def test_learning_down_to_little_noise_predicts_as_in_float64():
     X, y, new = hard_rows("spread")
     X, y, new, truth = X[:200], y[:200], X[200:], y[200:]

@@ -194,6 +194,7 @@ def test_a_second_start_finds_what_the_first_one_misses(monkeypatch):
     assert found > evidence() + 3  # the control
 
 
+@pytest.mark.slow
 def test_all_rows_choose_between_the_starts_that_a_subset_tried(monkeypatch):
     X, y = labels_of_a_wave(2, 600)
 
@@ -226,6 +227,7 @@ def test_many_waves_are_not_taken_for_noise():
     assert found.log_marginal_likelihood().value > alone.log_marginal_likelihood().value + 50
 
 
+@pytest.mark.slow
 def test_waves_that_only_neighbours_can_see_are_not_taken_for_noise():
     """A long series: random rows of it lie many lengthscales apart, and its nearest rows do not."""
     n = 18_000

@@ -83,6 +83,7 @@ def test_a_full_covariance_is_learned_a_few_columns_at_a_time():
     assert bound["exact"] - bound["mean-field"] > 3
 
 
+@pytest.mark.slow
 def test_sgd_on_everything_is_gradient_descent():
     """The error of the mean is multiplied by ``I - rate (Phi' Phi / noise + S)`` in every step, to rounding."""
     objective, model = objective_of(from_nothing(n_basis=20), sine(60), noise=0.3)
@@ -186,6 +187,7 @@ def test_a_divergent_learning_rate_ends_at_the_best_state(optimizer):
     assert np.isfinite(posterior.log_marginal_likelihood(generator(0)).value)
 
 
+@pytest.mark.slow
 def test_a_sensible_learning_rate_is_not_stopped():
     for rate in (0.01, 0.1, 1.0):
         objective, model = objective_of(from_nothing(n_basis=100, basis_batch=25, row_batch=60))
@@ -235,6 +237,7 @@ def test_other_optimizers_say_which_one_to_use():
             GPRegressor(kernels.RBF(), settings, other).fit(X.numpy(), Y[:, 0].numpy())
 
 
+@pytest.mark.slow
 def test_without_a_number_of_steps_a_small_table_has_its_optimum_at_once(monkeypatch):
     """Where all rows and functions can be used at once, steps on samples gain nothing."""
     rng = np.random.default_rng(0)

@@ -140,6 +140,7 @@ def test_a_map_of_two_classes_has_a_boundary_and_marks(two):
     assert counts == [(TWO == "no").sum(), (TWO == "yes").sum()]
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("columns", [["u"], ["u", "v"], ["u", "v", "w"], ["u", "v", "w", "x"]])
 @pytest.mark.parametrize("labels", [TWO, THREE])

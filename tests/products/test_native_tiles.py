@@ -148,6 +148,7 @@ for method in ("product", "gradient", "dense", "far"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the largest resident memory")
 def test_memory_grows_with_the_rows_and_not_with_their_square():
     n = 5000

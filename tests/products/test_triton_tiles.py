@@ -231,6 +231,7 @@ def test_few_rows_are_split_by_columns_and_many_in_parts():
     close(found, expected, dtype=torch.float32)
 
 
+@pytest.mark.slow
 @interprets
 def test_no_tensor_is_large():
     n, kernel, engine = 300, ALL["matern32"], Interpreted()

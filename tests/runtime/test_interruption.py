@@ -212,6 +212,7 @@ def test_a_fit_is_not_lost_when_it_has_ended(monkeypatch, way):
     assert not went_on
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["exact auto", "exact adam", "exact lbfgs, two targets", "sparse"])
 def test_the_best_value_is_kept(signals, name):
@@ -271,6 +272,7 @@ def test_an_error_for_the_warning_leaves_the_result(signals):
     assert np.isfinite(classifier.predict_proba(POINTS)).all()
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_held(signals, tmp_path):
     """A pass over the rows has not learned anything yet; later stages have."""
     table = np.column_stack([X, y])

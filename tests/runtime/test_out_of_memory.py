@@ -56,6 +56,7 @@ sys.exit(3)
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS is kept by Linux")
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["exact", "iterative", "vecchia", "features", "sparse", "grid", "quadruply"])
 def test_a_fit_without_memory(name):

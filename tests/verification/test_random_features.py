@@ -123,6 +123,7 @@ def test_8_single_samples_are_unbiased_and_spread_as_measured():
     assert within_standard_errors(series[:, 9], torch.tensor([5.66 + 15.9, -78.25 - 8.06]))
 
 
+@pytest.mark.slow
 def test_8_frequencies_drawn_anew_for_every_term_spread_twice_as_much():
     series, exact = small_series()
     shuffled = [series[torch.randperm(len(series), generator=generator(k))] for k in range(20)]

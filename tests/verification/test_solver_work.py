@@ -83,6 +83,7 @@ def test_20_a_budget_is_a_budget(solver, block):
     assert matrix.entries_computed / n**2 <= 10 + 3  # set-up: a true residual at the end, blocks, pivots
 
 
+@pytest.mark.slow
 def test_20_warm_starts_accumulate_progress_under_a_budget():
     X = points(300, 4)
     y = draw_targets(kernels.Matern(1.5, 1.5, 1.0), X, 0.1**2)

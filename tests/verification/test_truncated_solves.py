@@ -206,6 +206,7 @@ def test_every_law_is_unbiased_and_has_the_variance_of_the_formula(noise, rate, 
     assert deviation == pytest.approx(russian_roulette_variance(terms, law) ** 0.5, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_float32_has_the_same_mean():
     """Test 13: rounding makes late terms larger and noisier, and leaves the mean."""
     for noise in (0.01, 1.0):
@@ -340,6 +341,7 @@ def test_the_likelihood_is_unbiased(preconditioner):
 # Test 9: what is learned ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_stopped_solves_learn_long_lengthscales_and_random_ones_do_not():
     """Figure 2 of the paper: only the lengthscale is learned. The notes have +1.2, +0.4 and 0 for three laws."""
     n = 100

@@ -194,6 +194,7 @@ def test_14_the_same_seed_is_the_same_trajectory(estimator, warm):
 # 15 -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_15_the_bias_of_frozen_probes_is_small_and_falls(name):

@@ -81,6 +81,7 @@ def test_the_page_is_one_file_that_asks_for_nothing(page):
     assert "default-src 'none'" in policy
 
 
+@pytest.mark.slow
 def test_pictures_are_described_and_sound(page):
     import xml.etree.ElementTree as xml
 
@@ -179,6 +180,7 @@ def test_intervals_of_counts_are_checked_in_their_own_units():
     assert "student-t" not in wrong  # which is no remedy for counts
 
 
+@pytest.mark.slow
 def test_classes(tmp_path):
     X, y = table(300)
     labels = np.where(y > 0, "<up>", "down")

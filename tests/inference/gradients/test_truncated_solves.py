@@ -69,6 +69,7 @@ def test_the_mean_does_not_matter(mean):
     assert not within_standard_errors(found, exact("constant"))
 
 
+@pytest.mark.slow
 def test_a_single_sample_is_unbiased_too_and_varies_more():
     roulette = draws(80, truncation=LAW, estimator=Exact())
     single = draws(80, truncation=SingleSample(LAW), estimator=Exact())
@@ -87,6 +88,7 @@ def test_the_two_lengths_of_a_trace_are_averaged():
     assert right is second
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("estimator", [Hutchinson(8), Pathwise(8, prior="exact")], ids=repr)
 def test_warm_starts_stay_unbiased_over_the_lengths(estimator):
@@ -107,6 +109,7 @@ def test_warm_starts_stay_unbiased_over_the_lengths(estimator):
         assert not within_standard_errors(torch.stack(found), exact())  # fixed probes give a single estimate
 
 
+@pytest.mark.slow
 def test_values_are_unbiased_with_a_trend_and_stopped_ones_are_not():
     expected = ExactObjective(TrainingTable(X, Y, resolve_mean("linear"), 2**30)).evaluate(model_of("linear")).value
     for truncation, unbiased in ((LAW, True), (Fixed(3), False)):

@@ -366,6 +366,7 @@ def test_log_determinants_by_quadrature() -> None:
         factorised_log_determinant(kernel, bare, 0.04)
 
 
+@pytest.mark.slow
 def test_the_estimated_gradient_is_unbiased() -> None:
     """Over draws of the probes, within four standard errors; the gradient at a different noise is not."""
     plane = Plane(ConstantMean())

@@ -81,7 +81,7 @@ def test_low_rank_variances_never_understate() -> None:
     assert LowRankCovariance.build(kernel, problem.statistics, NOISE, 100).rank <= 14
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-2, 1e-4, 1e-6])
 @pytest.mark.parametrize(
     ("kind", "lengthscale"), [("repeated", 2.0), ("even", 0.2), ("even", 30.0), ("few", 0.3), ("with a gap", 3.0)]

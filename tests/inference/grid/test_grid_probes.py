@@ -34,6 +34,7 @@ def _statistics(X: np.ndarray) -> GridStatistics:
     return GridStatistics.from_rows(grid, X, np.zeros((len(X), 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", TABLES)
 def test_draws_have_the_gram_as_covariance_on_uneven_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,7 @@ def test_saved_and_loaded(model: GPRegressor, tmp_path: Path) -> None:
     assert again.describe() == model.describe()
 
 
+@pytest.mark.slow
 def test_iterative_solves_agree_with_dense_ones(model: GPRegressor) -> None:
     gp = fitted(
         kernel=model.kernel_,
@@ -87,6 +88,7 @@ def test_iterative_solves_agree_with_dense_ones(model: GPRegressor) -> None:
     assert gp.posterior_.final_solve.status == "CONVERGED"
 
 
+@pytest.mark.slow
 def test_learning_without_values(model: GPRegressor) -> None:
     """Estimated gradients lead to the optimum of exact ones, within the error of the probes."""
     gp = fitted(inference=inference.Grid(size=(24, 24), exact_nodes=0))

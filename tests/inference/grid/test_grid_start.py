@@ -48,6 +48,7 @@ def begun(objective: GridObjective, model: Model, seed: int) -> Model:
     return subset.start(model)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_no_start_is_shorter_than_a_grid_shows(seed: int) -> None:

@@ -255,6 +255,7 @@ def _moved(model: Model) -> Model:
     return model.replace(learned)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("sums", [True, False], ids=["sum of grids", "one grid"])
 def test_the_kernel_between_nodes(sums: bool) -> None:

@@ -300,6 +300,7 @@ def test_many_inducing_points_gain_on_their_start():
     assert errors["plain"] > errors["start"]
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("changes", [{}, {"n_support": 20, "linear_control": True}], ids=["plain", "controls"])
 def test_a_killed_fit_goes_on_with_its_anchor(tmp_path, monkeypatch, changes):

@@ -217,6 +217,7 @@ def test_other_likelihoods_see_some_columns_too(form):
     assert all(torch.tensor(values).isfinite().all() for values in found.values())
 
 
+@pytest.mark.slow
 def test_running_vectors_follow_steps_on_some_columns():
     x = points(60, 2)
     settings = QuadruplyStochastic(

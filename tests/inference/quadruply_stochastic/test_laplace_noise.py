@@ -266,6 +266,7 @@ def test_a_search_with_two_targets_does_not_creep_along_small_shares_of_newtons_
     torch.testing.assert_close(found.alpha, found.fit.slope, atol=0.05, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_for_the_weights_that_are_kept_and_says_what_is_missed():
     """After a hundred steps it was three nats below the best bound, without a word."""
     clumps = ((0.0, 4), (1.0, 4), (1.5, 4))

@@ -164,6 +164,7 @@ def enumerate_all(objective, model, replacement, sample_pairs):
     return sum(values) / len(values), torch.stack(gradients).mean(0)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ENUMERATED)
 def test_value_and_gradient_are_unbiased_over_all_samples(name):

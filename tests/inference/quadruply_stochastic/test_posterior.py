@@ -265,6 +265,7 @@ def test_a_sampled_fit_takes_its_hyperparameters_from_the_likelihood_and_not_fro
     assert together.noise_variance_ > 1.5 * likely.noise_variance_  # the control
 
 
+@pytest.mark.slow
 def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     x, y = table_of(100)
@@ -295,6 +296,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     assert resumed.history_.to_dict()["objective"] == straight.history_.to_dict()["objective"]
 
 
+@pytest.mark.slow
 def test_float32_and_several_targets():
     x, y = table_of(200)
     Y = np.stack([y, -2 * y], 1)

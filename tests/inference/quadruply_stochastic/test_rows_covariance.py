@@ -74,6 +74,7 @@ def test_it_is_never_below_that_of_all_rows(basis, count):
     assert float(mean_field.mean_and_variance(NEW)[1][30:].max()) < 1.3 / 3
 
 
+@pytest.mark.slow
 def test_who_asks_for_a_covariance_of_the_weights_gets_one():
     for settings in (
         QuadruplyStochastic(n_basis=60, row_batch=20, n_columns=0),

@@ -122,6 +122,7 @@ def test_a_table_no_larger_than_a_window_is_fitted_as_fit_does(tmp_path):
             torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # of few steps
 @pytest.mark.usefixtures("small_windows")
 def test_streamed_rows_are_learned_as_well_as_rows_in_memory(tmp_path):
@@ -365,6 +366,7 @@ def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, 
     assert len(steps) == (20 if first else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize(

@@ -124,6 +124,7 @@ def test_a_similar_matrix_gets_a_preconditioner_of_its_own():
     assert second.preconditioner is not first.preconditioner
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @compiled
 @pytest.mark.parametrize("lengthscale", [0.5, 20.0])

@@ -136,6 +136,7 @@ def test_marks_are_the_columns_of_missing_cells():
     assert TableEncoder.from_plain(encoder.to_plain(), encoder.n_encoded).marks == encoder.marks
 
 
+@pytest.mark.slow
 def test_what_is_given_stays():
     """A kernel or a noise variance of the user's own, an inference without such noise, and classes."""
     X, y = table(120, 2)
