@@ -15,6 +15,7 @@ from gigagp.kernels.chosen import Chosen
 from gigagp.kernels.composite import Product, Sum
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear, White
+from gigagp.kernels.group import Group
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.levels import Levels
 from gigagp.kernels.local_variance import LocalVariance
@@ -36,6 +37,7 @@ __all__ = [
     "Cosine",
     "DampedTrend",
     "FeatureDraw",
+    "Group",
     "IntegratedWiener",
     "Kernel",
     "Leaf",

@@ -18,6 +18,7 @@ from gigagp.kernels.base import Kernel
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.fused import Profile
 from gigagp.kernels.geometry import MetricName, geometry_of
+from gigagp.kernels.group import Group
 from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.outputs import Outputs
 from gigagp.kernels.spectral import tail_probabilities
@@ -331,10 +332,11 @@ def require_taken(kernel: Kernel, X: Tensor | np.ndarray, names: Sequence[str] |
 def require_own_units(kernel: Kernel) -> None:
     """Refuse a kernel whose numbers are those of the standardized problem, where there are no degrees."""
     for leaf in kernel.leaves():
-        if isinstance(leaf, Outputs):
+        if isinstance(leaf, Outputs | Group):
+            column = "column is the number of an output" if isinstance(leaf, Outputs) else "columns are levels"
             raise InvalidInputError(
-                'hyperparameter_units of GPRegressor must be "own" with kernels.Outputs, whose column is the number of '
-                'an output; got "standardized".'
+                f'hyperparameter_units of GPRegressor must be "own" with kernels.{type(leaf).__name__}, whose '
+                f'{column}; got "standardized".'
             )
         if isinstance(leaf, StationaryKernel) and leaf.metric == "haversine":
             raise InvalidInputError(

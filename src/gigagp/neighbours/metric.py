@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from gigagp.kernels import Kernel, Levels, Linear, Outputs, Periodic, StationaryKernel
+from gigagp.kernels import Group, Kernel, Levels, Linear, Outputs, Periodic, StationaryKernel
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.outputs import places_of
 from gigagp.neighbours.search import LARGEST
@@ -30,7 +30,8 @@ class Metric:
     rows decides, among parts with at least a hundredth of the variance: what varies slowly is known from any rows in
     the vicinity. A kernel without such parts, such as one of your own, uses the inputs themselves. Outputs are nearer
     to each other the more they correlate at one place, in all parts together, and so are levels with numbers next to
-    each other.
+    each other. Levels of `gigagp.kernels.Group` have no distances: rows of the same level are found beside the nearest
+    ones (``groups``).
     """
 
     def __init__(self, kernel: Kernel, X: Tensor) -> None:
@@ -48,6 +49,10 @@ class Metric:
         self._leaves = max(eligible, key=lambda one: one[1])[2] if eligible else ()
         self._outputs = _outputs(terms, sample)
         self._levels = _levels(terms, sample)
+        #: A kernel of each different column of levels, or of columns whose combinations are levels.
+        self.groups = tuple(
+            {leaf.label: leaf for leaves in terms for leaf in leaves if isinstance(leaf, Group)}.values()
+        )
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return the points of rows, shape (n, d) to (n, c), float64.
@@ -60,6 +65,8 @@ class Metric:
             coordinates += [distance * leaf.coordinates(points) for leaf, distance in self._levels]
             coordinates += [places.to(points).index_select(0, leaf.levels(points)) for leaf, places in self._outputs]
             points = torch.cat(coordinates, 1)
+        elif self.groups:
+            points = self.groups[0].levels(points).to(points)
         return points.clamp(-LARGEST, LARGEST)
 
 

@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gigagp.kernels import Kernel
+from gigagp.kernels import Group, Kernel
 from gigagp.neighbours.metric import Metric
 from gigagp.neighbours.order import coarse_to_fine
-from gigagp.neighbours.search import NeighbourTree
+from gigagp.neighbours.search import LARGEST, NeighbourTree
 
 #: Inputs up to which few neighbours suffice, and the neighbours there.
 FEW_INPUTS, FEW_NEIGHBOURS = 3, 30
@@ -46,6 +46,7 @@ class Neighbourhood:
     def __init__(self, kernel: Kernel, X: Tensor, generator: torch.Generator, metric: Metric | None = None) -> None:
         self.metric = Metric(kernel, X) if metric is None else metric
         self._points = self.metric(X)
+        self._grouped = [_Grouped(leaf, X, self._points) for leaf in self.metric.groups]
         self.order, self.by_place = coarse_to_fine(self._points, generator)
         self.rank = torch.empty_like(self.order)
         self.rank[self.order] = torch.arange(len(self.order), device=self.order.device)
@@ -59,9 +60,9 @@ class Neighbourhood:
 
         There is a -1 where there are fewer earlier rows.
         """
-        limits = self.rank if rows is None else self.rank[rows]
-        queries = self._points if rows is None else self._points[rows]
-        return self._numbered(self._tree.query(queries, n_neighbours, limits))
+        every = slice(None) if rows is None else rows
+        queries, limits = self._points[every], self.rank[every]
+        return self._numbered(self._found(queries, self._levels(every), n_neighbours, limits))
 
     def appended(self, added: Neighbourhood, n_neighbours: int, rows: Tensor) -> Tensor:
         """Return the nearest earlier rows of some rows that are appended to these, the nearest first.
@@ -69,24 +70,50 @@ class Neighbourhood:
         The appended rows are in the metric of these. Each comes after all of these, and after earlier ones of its own.
         They have numbers from the number of these on. There is a -1 where there are fewer earlier rows.
         """
-        points = added._points[rows]
-        old = self._numbered(self._tree.query(points, n_neighbours)).long()
-        new = added.earlier(n_neighbours, rows).long()
-        distances = [squared_distances(points, self._points, old), squared_distances(points, added._points, new)]
-        found = torch.cat([old, torch.where(new < 0, -1, new + len(self.order))], 1)
-        order = torch.cat(distances, 1).sort(dim=1, stable=True).indices[:, :n_neighbours]
-        return found.gather(1, order).to(torch.int32)
+        points, limits = added._points[rows], added.rank[rows]
+        levels = added._levels(rows)
+        old = self._lists(points, levels, n_neighbours)
+        new = added._lists(points, levels, n_neighbours, limits)
+        merged = []
+        for before, after in zip(old, new, strict=True):
+            before, after = self._numbered(before).long(), added._numbered(after).long()
+            distances = squared_distances(points, self._points, before), squared_distances(points, added._points, after)
+            found = torch.cat([before, torch.where(after < 0, -1, after + len(self.order))], 1)
+            order = torch.cat(distances, 1).sort(dim=1, stable=True).indices[:, : before.shape[1]]
+            merged.append(found.gather(1, order))
+        return _joined(merged, n_neighbours).to(torch.int32)
 
     def nearest(self, X: Tensor, n_neighbours: int) -> Tensor:
         """Return the nearest rows of new points, shape (q, n_neighbours) int32; -1 where there are fewer rows."""
-        return self._numbered(self._tree.query(self.metric(X), n_neighbours))
+        return self._numbered(self._found(self.metric(X), self._levels_of(X), n_neighbours))
+
+    def _levels(self, rows: Tensor | slice) -> list[Tensor]:
+        """Return the levels of some rows, for each group."""
+        return [group.levels[rows] for group in self._grouped]
+
+    def _levels_of(self, X: Tensor) -> list[Tensor]:
+        """Return the levels of new points, for each group."""
+        return [leaf.levels(X) for leaf in self.metric.groups]
+
+    def _found(self, points: Tensor, levels: list[Tensor], count: int, limits: Tensor | None = None) -> Tensor:
+        """Return places in the order of the rows for points: of the same levels and the nearest, (q, count)."""
+        return _joined(self._lists(points, levels, count, limits), count)
+
+    def _lists(self, points: Tensor, levels: list[Tensor], count: int, limits: Tensor | None = None) -> list[Tensor]:
+        """Return the rows of the same level for each group, of which each has an equal share, and the nearest rows."""
+        return [*self._same(points, levels, count, limits), self._tree.query(points, count, limits)]
+
+    def _same(self, points: Tensor, levels: list[Tensor], count: int, limits: Tensor | None = None) -> list[Tensor]:
+        share = max(1, count // (1 + len(levels)))
+        pairs = zip(self._grouped, levels, strict=True)
+        return [group.query(self.order, points, one, share, limits) for group, one in pairs]
 
     def others(self, rows: Tensor, n_neighbours: int) -> Tensor:
         """Return the nearest rows of rows except these themselves, shape (q, n_neighbours) int32.
 
         There have to be as many other rows.
         """
-        found = self._numbered(self._tree.query(self._points[rows], n_neighbours + 1)).long()
+        found = self._numbered(self._found(self._points[rows], self._levels(rows), n_neighbours + 1)).long()
         own = found == rows[:, None]
         # Among many equal rows the row itself may be missing; then the last one goes.
         own[:, -1] |= ~own.any(1)
@@ -116,11 +143,57 @@ class Neighbourhood:
             some = self._tree.query(points, more + int(known.max()) if len(known) else more, below).long()
             places = known[:, None] + torch.arange(more, device=points.device)
             found = torch.cat([found, some.gather(1, places)], 1)
+        if self._grouped:
+            found = _joined([*self._same(points, self._levels_of(X), n_neighbours), found], n_neighbours)
         return self._numbered(found)
 
     def _numbered(self, found: Tensor) -> Tensor:
         numbers = torch.where(found >= 0, self.order[found.clamp_min(0).long()], -1)
         return numbers.to(torch.int32)
+
+
+class _Grouped:
+    """Rows of one column of levels, among which rows of the same level are found, the nearest first.
+
+    Levels are further coordinates, in which two of them are farther apart than any two rows are in the metric.
+    ``levels``, shape (n, columns of levels), has those of the rows.
+    """
+
+    def __init__(self, leaf: Group, X: Tensor, points: Tensor) -> None:
+        self.levels, self._points = leaf.levels(X), points
+        self._low, self._high = (points.amin(0), points.amax(0)) if len(points) else (points, points)
+        extent = float(torch.linalg.vector_norm((self._high - self._low) / 2)) if len(points) else 0.0
+        self._apart = min(4 * extent + 1.0, LARGEST * 2.0**-44)
+        self._tree: NeighbourTree | None = None
+
+    def _placed(self, points: Tensor, levels: Tensor) -> Tensor:
+        return torch.cat([points, self._apart * levels.to(points)], 1)
+
+    def query(self, order: Tensor, points: Tensor, levels: Tensor, count: int, limits: Tensor | None) -> Tensor:
+        """Return places in the order of the rows whose level is that of points, (q, count); -1 where there are fewer.
+
+        A point beyond all rows is moved to the edge of their box, from where every row of its level is nearer than all
+        others.
+        """
+        if self._tree is None:
+            self._tree = NeighbourTree(self._placed(self._points, self.levels)[order])
+        inside = points.maximum(self._low).minimum(self._high)
+        found = self._tree.query(self._placed(inside, levels), count, limits)
+        own = self.levels[order[found.clamp_min(0).long()]]
+        return torch.where((found >= 0) & (own == levels[:, None]).all(-1), found, -1)
+
+
+def _joined(lists: list[Tensor], count: int) -> Tensor:
+    """Return the first ``count`` different numbers of lists (q, m) one after the other; -1 where there are fewer."""
+    if len(lists) == 1:
+        return lists[0]
+    found = torch.cat([one.long() for one in lists], 1)
+    values, order = found.sort(dim=1, stable=True)
+    again = torch.zeros_like(found, dtype=torch.bool)
+    again[:, 1:] = values[:, 1:] == values[:, :-1]
+    dropped = torch.zeros_like(again).scatter_(1, order, again) | (found < 0)
+    kept = dropped.to(torch.int8).sort(dim=1, stable=True).indices[:, :count]
+    return found.masked_fill(dropped, -1).gather(1, kept).to(lists[0].dtype)
 
 
 def neighbours_of_a_point(n_neighbours: int, least: int, n_rows: int) -> int:

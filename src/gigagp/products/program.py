@@ -19,6 +19,7 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import (
     Constant,
+    Group,
     Kernel,
     Linear,
     LocalVariance,
@@ -188,10 +189,14 @@ class Program:
             return {f"{prefix}{name}": torch.zeros_like(v) for name, v in kernel.parameters().items()}, share
         if isinstance(kernel, Constant):
             return {f"{prefix}variance": _by_variance(kernel, share)}, share
+        if isinstance(kernel, Group):
+            if not kernel.slope_columns:
+                return {f"{prefix}variance": _by_variance(kernel, share)}, share
+            step = next(position)  # that of the lines, after the levels
         t = self.steps[step].a
         own = _derivatives(kernel, self.terms[t], sums[t])
         own = {name: self.factor * value for name, value in own.items()}
-        if not isinstance(kernel, Linear | LocalVariance | Outputs):
+        if not isinstance(kernel, Group | Linear | LocalVariance | Outputs):
             own["variance"] = _by_variance(kernel, share)
         return {f"{prefix}{name}": value.to(torch.float64) for name, value in own.items()}, share
 
@@ -208,7 +213,7 @@ def supports(kernel: Kernel) -> bool:
         return kernel.fused_profile() is not None
     if type(kernel) is Outputs:
         return kernel.n_outputs <= _MOST_OUTPUTS
-    return type(kernel) in (Periodic, Linear, LocalVariance, Constant, White)
+    return type(kernel) in (Group, Periodic, Linear, LocalVariance, Constant, White)
 
 
 def compile_kernel(kernel: Kernel, X: Tensor, Z: Tensor, *, derivatives: bool = False) -> Program:
@@ -252,10 +257,30 @@ def _emit(kernel: Kernel, X: Tensor, Z: Tensor, program: Program) -> tuple[int, 
         program.steps.append(ProgramStep(Operation.ONE))
         return len(program.steps) - 1, 0.0 if isinstance(kernel, White) else float(kernel.value("variance"))
     assert isinstance(kernel, Leaf)
+    if isinstance(kernel, Group):
+        return _emit_group(kernel, X, Z, program)
     term, factor = _term(kernel, X, Z, program.derivatives)
     program.terms.append(term)
     program.steps.append(ProgramStep(Operation.TERM, len(program.terms) - 1))
     return len(program.steps) - 1, factor
+
+
+def _emit_group(kernel: Group, X: Tensor, Z: Tensor, program: Program) -> tuple[int, float]:
+    """Append what is one for rows of the same level and else zero, times the inner products of the lines of a level."""
+    left, right = (points.detach().to(torch.float64) for points in (X, Z))
+    e, f = kernel.embed(left), kernel.embed(right)
+    centre = common_offset(f)
+    e, f = e - centre, f - centre
+    program.terms.append(Term(Profile.RBF, e, e if Z is X else f, e.shape[1]))
+    program.steps.append(ProgramStep(Operation.TERM, len(program.terms) - 1))
+    if not kernel.slope_columns:
+        return len(program.steps) - 1, float(kernel.value("variance"))
+    e, f = kernel.scale(left), kernel.scale(right)
+    program.terms.append(Term(Profile.DOT, e, e if Z is X else f, e.shape[1]))
+    last = len(program.steps)
+    program.steps.append(ProgramStep(Operation.TERM, len(program.terms) - 1))
+    program.steps.append(ProgramStep(Operation.MULTIPLY, last - 1, last))
+    return len(program.steps) - 1, 1.0
 
 
 def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, float]:
@@ -340,6 +365,8 @@ def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: b
 
 def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
     """Return the derivatives in all hyperparameters but the variance of a leaf that is a factor."""
+    if isinstance(kernel, Group):
+        return {"variance": sums.cross[: term.inputs] / kernel.value("variance").detach()}
     if isinstance(kernel, Linear):
         variance = kernel.value("variance").detach()
         return {"variance": kernel.by_value(sums.cross[: term.inputs]) / variance}
