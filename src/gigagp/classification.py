@@ -18,6 +18,7 @@ from gigagp.estimators.planning import InferenceChoice
 from gigagp.estimators.saving.fitted_state import fitted_to_state
 from gigagp.estimators.saving.restored_state import restored_classes
 from gigagp.kernels import RBF, Kernel
+from gigagp.kernels.group import GroupsLike, numbered, with_groups
 from gigagp.kernels.stationary import rows_check
 from gigagp.model.likelihoods import Logistic, Probit
 from gigagp.model.means import Mean
@@ -103,6 +104,7 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         hyperparameter_units: HyperparameterUnits = "own",
         time_budget: Positive | str | None = None,
         encode: Encode = "strict",
+        groups: GroupsLike = (),
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -117,6 +119,7 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         self.hyperparameter_units = hyperparameter_units
         self.time_budget = time_budget
         self.encode = encode
+        self.groups = groups
 
     @checks_arguments
     def fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None = None) -> Self:
@@ -219,7 +222,10 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
     def _latent(self) -> GPRegressor:
         """Return the unfitted estimator of the latent functions, which has all arguments of this one."""
         arguments = {name: getattr(self, name) for name in GPClassifier._get_param_names()}
-        arguments["kernel"] = RBF() if self.kernel is None else self.kernel
+        names = getattr(self, "feature_names_in_", None)
+        kernel = with_groups(RBF() if self.kernel is None else self.kernel, self.groups)
+        assert kernel is not None
+        arguments |= {"kernel": numbered(kernel, names), "groups": ()}
         return GPRegressor(**arguments, mean="zero", outputs="shared")
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.estimators.answers.correlated import CorrelatedPredictor, Stacking, observed_cells, require_apart
+from gigagp.estimators.answers.group_effects import GroupEffects, effects_of_groups
 from gigagp.estimators.answers.joint_posterior import JointPosterior
 from gigagp.estimators.answers.outputs import by_output, each_output
 from gigagp.estimators.answers.predictor import LeaveOneOut, Predictor, UncertaintyParts
@@ -38,8 +39,10 @@ from gigagp.estimators.saving.restored_state import state_to_fitted, states_of
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.rows_posterior import RowsPosterior
+from gigagp.inference.contract.without_groups import WithoutGroups
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.kernels import Chosen, Kernel
+from gigagp.kernels.group import GroupsLike
 from gigagp.kernels.stationary import rows_check
 from gigagp.model.estimate import Estimate
 from gigagp.model.likelihoods import Likelihood, StudentT, resolve_likelihood
@@ -191,6 +194,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         rule averages kernels by exact inference, as by default, in at most twice the time of the fit; and otherwise
         ``"learned"`` (`gigagp.estimators.choices.open_hyperparameters`). ``kernel_`` and ``posterior_`` are at the
         learned values in any case, and so are the graphs of `gigagp.onnx` and the models of `gigagp.botorch`.
+    groups : sequence of int, str, sequence or Group, default ()
+        Columns of levels, by number or name, such as ``["shop", "item"]``: each adds a `kernels.Group`, an effect of
+        each level, to the kernel. ``("shop", "department")`` stands for the combinations of two columns. The other
+        parts of the kernel do not depend on these columns, nor does a linear mean.
 
     Attributes
     ----------
@@ -276,6 +283,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         noise: NoiseRule = "constant",
         panel: Panel | None = None,
         hyperparameters: Hyperparameters = "auto",
+        groups: GroupsLike = (),
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -298,6 +306,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         self.noise = noise
         self.panel = panel
         self.hyperparameters = hyperparameters
+        self.groups = groups
 
     # ------------------------------------------------------------------ fitting
 
@@ -679,6 +688,23 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             return prior_predictor(copy.copy(self), X)
         return self._predictor(hyperparameters), model_inputs(self, X, reset=False, opens=True)
 
+    @each_output
+    def group_effects_(self) -> dict[str, GroupEffects]:
+        """Effects of the levels of each group with their standard deviations, by the columns of levels.
+
+        They are in the target's units, or in those of the latent function, and shrunk towards zero as the rows of each
+        level ask for. With slopes, an effect is that at the centre of their inputs. It needs `inference.Vecchia` and
+        Gaussian noise.
+        """
+        check_is_fitted(self, "posterior_")
+        return effects_of_groups(self.posterior_, self.scaling_, getattr(self, "feature_names_in_", None))
+
+    @staticmethod
+    def _without_groups(predictor: Predictor | CorrelatedPredictor) -> Predictor:
+        if not isinstance(predictor, Predictor):
+            raise InvalidInputError('groups of GPRegressor.predict must be True with outputs="correlated".')
+        return replace(predictor, posterior=WithoutGroups(predictor.posterior))
+
     @guarded()
     @checks_arguments
     @by_output(axis=-1)
@@ -693,6 +719,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         return_parts: bool = False,
         hyperparameters: Hyperparameters = "auto",
         exposure: Any = None,
+        groups: bool = True,
     ) -> Any:
         """Predict the target: its mean, and how far this mean, or a measurement, may be off.
 
@@ -732,6 +759,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         exposure : array-like of shape (m,), float or None, default None
             What the target is counted over at each point (see `fit`): the mean and the deviation are those of the rate
             times the exposure, or of the successes in so many trials. None: 1.
+        groups : bool, default True
+            Whether the effects of groups (`kernels.Group`) are part of the function. False: the prediction is of the
+            other parts alone. A level that no row of the fit has is predicted by its prior where they are a part.
 
         Returns
         -------
@@ -753,6 +783,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         """
         _require_one_of(return_std, return_cov, "predict")
         predictor, inputs = self._answering(X, hyperparameters)
+        if not groups:
+            predictor = self._without_groups(predictor)
         return predictor.predict(
             inputs,
             return_std,

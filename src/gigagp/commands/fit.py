@@ -47,6 +47,15 @@ def fit(
     ] = None,
     exposure: options.Exposure = None,
     panel: options.Panel = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN[,COLUMN...]",
+            help="Columns of levels, such as shop,item: each level has an effect, whose variance is learned. "
+            "shop:department stands for the combinations of two columns.",
+            show_default=False,
+        ),
+    ] = None,
     upper: Annotated[
         str | None,
         typer.Option(
@@ -221,6 +230,11 @@ def fit(
         points = None if predict_at is None else read_inputs(predict_at, problem.inputs, header, style, strict)
         if not method.of_classes:
             settings |= {"mean": mean, "noise_variance": problem.noise()}
+        if groups is not None:
+            settings["groups"] = [
+                [problem.inputs.index(resolve_column(one, problem.inputs, table.name)) for one in group.split(":")]
+                for group in groups.split(",")
+            ]
         if problem.found is not None and not strict:
             settings["encode"] = "auto"
         if panel is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, cast
@@ -20,10 +20,11 @@ from gigagp.inference.automatic import Automatic
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Constant, Kernel, Outputs, White
 from gigagp.kernels.chosen import is_open, plain_kernel
+from gigagp.kernels.group import Group, level_columns, numbered, with_groups
 from gigagp.kernels.stationary import require_taken
 from gigagp.kernels.units import Units
 from gigagp.model.likelihoods import AUTO, Gaussian, Likelihood, resolve_likelihood
-from gigagp.model.means import LinearMean, Mean, resolve_mean
+from gigagp.model.means import ConstantMean, LinearMean, Mean, resolve_mean
 from gigagp.model.model import NOISE, Model, StartModel
 from gigagp.model.scaling import Scaling
 from gigagp.optimization import Auto
@@ -32,7 +33,7 @@ from gigagp.runtime import processes
 from gigagp.runtime.duration import resolve_duration
 from gigagp.runtime.memory import resolve_budget
 from gigagp.runtime.run import current_run
-from gigagp.settings.fields import check_parameters
+from gigagp.settings.fields import check_parameters, shown
 from gigagp.tables.beside import Beside
 from gigagp.tables.encoding import fitted_encoder, scaled_inputs
 from gigagp.tables.intake import numbers
@@ -143,6 +144,8 @@ class Arguments:
             return cast("KernelRule", kernel) if isinstance(kernel, str) else None
         learns = isinstance(self.optimizer, Auto) and isinstance(self.likelihood, Gaussian)
         takes = isinstance(inference, Exact | Iterative | Vecchia | Automatic | Markov)
+        if len(self.estimator.groups):  # of which random rows of a large table tell nothing
+            takes = isinstance(inference, Exact)
         return "auto" if learns and takes and current_run().processes is None else None
 
     def check_rule(self, inference: Inference, *, streams: bool = False) -> None:
@@ -265,7 +268,11 @@ class Problem:
         if not likelihood.has_noise:  # counts and signs have no scale
             scaling = scaling.of_inputs_only()
         noise_differs = isinstance(likelihood, Gaussian)
-        start = start_model(estimator, mean, len(X), targets.shape[1], noise_differs=noise_differs)
+        start = start_model(
+            estimator, mean, len(X), targets.shape[1], noise_differs=noise_differs, n_columns=X.shape[1]
+        )
+        if start.mean is not mean:
+            arguments = replace(arguments, mean=start.mean)
         require_taken(start.kernel, X, getattr(estimator, "feature_names_in_", None))
         return cls(arguments, X, targets, scaling, start.standardized(scaling.units()), beside or Beside())
 
@@ -310,7 +317,13 @@ def _without_offset(mean: Mean, X: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def start_model(
-    estimator: Estimator, mean: Mean, n_rows: int, n_targets: int, *, noise_differs: bool = False
+    estimator: Estimator,
+    mean: Mean,
+    n_rows: int,
+    n_targets: int,
+    *,
+    noise_differs: bool = False,
+    n_columns: int | None = None,
 ) -> StartModel:
     """Return the initial kernel, mean and noise, in the estimator's hyperparameter units.
 
@@ -318,8 +331,8 @@ def start_model(
     ``noise_differs``, as under a Gaussian likelihood, rows with missing cells get more noise than others where kernel
     and noise are left to the fit, and the inference supports it.
     """
-    kernel = estimator.kernel if isinstance(estimator.kernel, Kernel) else plain_kernel(estimator.kernel)
     encoder = fitted_encoder(estimator)
+    kernel = _start_kernel(estimator, n_columns if encoder is None else len(encoder.columns))
     kernel = kernel if encoder is None else encoder.kernel(kernel)
     noise = start_noise(estimator.noise_variance, kernel, n_rows)
     if noise is not None and noise.ndim == 1 and n_targets > 1 and estimator.standardize:
@@ -327,6 +340,7 @@ def start_model(
             'noise_variance of GPRegressor as an array needs outputs="independent", one target, or standardize=False: '
             f"several targets that share a kernel are scaled differently; got {n_targets} targets."
         )
+    mean = _apart_from_levels(mean, kernel, n_columns)
     start = StartModel(kernel, mean, noise, estimator.hyperparameter_units)
     is_given = isinstance(estimator.kernel, Kernel) or estimator.noise_variance is not None
     if encoder is None or is_given or not noise_differs:
@@ -336,6 +350,41 @@ def start_model(
         return start
     noisier = replace(start, kernel=kernel + of_missing)
     return noisier if _takes(estimator.inference, noisier.bound(encoder.n_encoded)) else start
+
+
+def _start_kernel(estimator: Estimator, n_columns: int | None) -> Kernel:
+    """Return the kernel with the groups, of the table's columns by number; a rule's is the default one.
+
+    A kernel that was left to the fit is of groups alone where all columns hold levels.
+    """
+    names = getattr(estimator, "feature_names_in_", None)
+    given = estimator.kernel if isinstance(estimator.kernel, Kernel) else None
+    groups = with_groups(None, _listed(estimator.groups))
+    groups = None if groups is None else numbered(groups, names)
+    if groups is None:
+        return plain_kernel(estimator.kernel) if given is None else numbered(given, names)
+    if given is not None:
+        return numbered(given, names) + groups
+    only_levels = n_columns is not None and len(level_columns(groups)) >= n_columns
+    return groups if only_levels else plain_kernel(estimator.kernel) + groups
+
+
+def _listed(groups: Any) -> list[Any]:
+    if isinstance(groups, str | int | Group) or not isinstance(groups, Sequence):
+        raise InvalidInputError(
+            'groups of GPRegressor must be a list of columns by number or name, such as ["shop", "item"]; got '
+            f"{shown(groups)}."
+        )
+    return list(groups)
+
+
+def _apart_from_levels(mean: Mean, kernel: Kernel, n_columns: int | None) -> Mean:
+    """Return a mean whose slopes, where it names no columns, leave out the columns of levels."""
+    levels = level_columns(kernel)
+    if not levels or not isinstance(mean, LinearMean) or mean.columns is not None or n_columns is None:
+        return mean
+    others = tuple(column for column in range(n_columns) if column not in levels)
+    return LinearMean(others) if others else ConstantMean()
 
 
 def _takes(inference: Any, model: Model) -> bool:

@@ -41,6 +41,7 @@ class Estimator(Protocol):
     noise: Any
     panel: Any
     hyperparameters: Any
+    groups: Any
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name."""

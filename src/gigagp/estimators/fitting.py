@@ -59,6 +59,7 @@ from gigagp.inference.contract.streaming import StreamJob
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.kernels.chosen import is_open
+from gigagp.kernels.group import groups_of
 from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.model.means import Mean
 from gigagp.model.model import Model, StartModel
@@ -131,6 +132,7 @@ def fit_rows(
         all_rows=problem.model.noise_is_known or likelihood.is_scale_mixture,
         model=problem.model if arguments.suits_states else None,
         has_offset=problem.beside.offset is not None,
+        has_groups=bool(groups_of(problem.model.kernel)),
     )
     arguments.check_for(inference)
     arguments.check_noise(inference, has_checkpoint=checkpoint is not None)
@@ -333,7 +335,8 @@ class _Held(_Job):
         if arguments.weights_rows(inference):
             objective, model = student_fit.begin(arguments, inference, table, problem.model, generator)
         else:
-            objective, model = inference.objective(table, spawn(generator), arguments.likelihood), problem.model
+            model = problem.model
+            objective = inference.objective_of(model, table, spawn(generator), arguments.likelihood)
         if arguments.deadline < math.inf:
             require_time(objective, inference, arguments.deadline)
         if estimator.hyperparameters == "laplace":

@@ -41,6 +41,7 @@ def resolve_inference(
     all_rows: bool = False,
     model: Model | None = None,
     has_offset: bool = False,
+    has_groups: bool = False,
 ) -> Inference:
     """Return the inference method for rows that are held in memory.
 
@@ -66,6 +67,8 @@ def resolve_inference(
         ``"auto"`` is then `gigagp.inference.Markov` beyond 1,000 rows.
     has_offset : bool, default False
         Whether latent values have an offset, which Laplace approximations alone take.
+    has_groups : bool, default False
+        Whether the kernel has groups, for which ``"auto"`` is `gigagp.inference.Vecchia` where it is not exact.
 
     Raises
     ------
@@ -84,7 +87,7 @@ def resolve_inference(
         return Markov()
     if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget:
         return Exact()
-    return Automatic(deadline, all_rows)
+    return Vecchia() if has_groups else Automatic(deadline, all_rows)
 
 
 def resolve_outputs(

@@ -17,6 +17,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds
 from gigagp.kernels.elementary import Constant
+from gigagp.kernels.group import apart_from_levels
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.state_space import Component, product_of
 from gigagp.kernels.units import Units
@@ -63,7 +64,13 @@ class Composite(Kernel):
     def bind(self, n_inputs: int) -> Self:
         if self.n_inputs == n_inputs:
             return self
-        return self.with_parts(tuple(part.bind(n_inputs) for part in self._parts))
+        return self.with_parts(tuple(part.bind(n_inputs) for part in self._apart(n_inputs).parts))
+
+    def _apart(self, n_inputs: int) -> Self:
+        """Return this kernel whose parts without columns leave out the levels of groups beside them."""
+        found = apart_from_levels(self, n_inputs)
+        assert isinstance(found, type(self))
+        return found
 
     def parameters(self) -> dict[str, Tensor]:
         return _numbered(part.parameters() for part in self._parts)
@@ -85,7 +92,8 @@ class Composite(Kernel):
         return _numbered(part.unit_factors(own) for part, own in self._units_of_parts(units))
 
     def standardized(self, units: Units) -> Self:
-        return self.with_parts(tuple(part.standardized(own) for part, own in self._units_of_parts(units)))
+        apart = self._apart(len(units.scale))
+        return apart.with_parts(tuple(part.standardized(own) for part, own in apart._units_of_parts(units)))
 
     def in_own_units(self, units: Units) -> Self:
         return self.with_parts(tuple(part.in_own_units(own) for part, own in self._units_of_parts(units)))

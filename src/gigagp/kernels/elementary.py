@@ -74,7 +74,7 @@ class Centred(Leaf):
         self, values: Mapping[str, ParameterLike], *, centre: ParameterLike = None, **options: Unpack[LeafOptions]
     ) -> None:
         super().__init__(values, **options)
-        self._centre = _checked_centre(centre, type(self).__name__)
+        self._centre = checked_centre(centre, type(self).__name__)
 
     @property
     def centre(self) -> Tensor | None:
@@ -177,7 +177,8 @@ class Linear(Centred):
         return self.scale(X) @ draw["normal"].to(dtype=X.dtype, device=X.device).T, None
 
 
-def _checked_centre(centre: ParameterLike, owner: str) -> Tensor | None:
+def checked_centre(centre: ParameterLike, owner: str) -> Tensor | None:
+    """Return where the functions of a kernel are zero, one number or one for each input; None for zero."""
     if centre is None:
         return None
     try:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
-from gigagp.kernels.elementary import _checked_centre
+from gigagp.kernels.base import Kernel
+from gigagp.kernels.elementary import Constant, White, checked_centre
 from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.units import Unit, Units
-from gigagp.settings.fields import shown
+from gigagp.settings.fields import Words, shown
 from gigagp.settings.indexed_random import IndexedDraws, random_bits
 
 #: A column by its number or its name, and what the constructor takes for some of them.
 Column = int | str
 ColumnsLike = Column | Sequence[Column]
+#: What estimators take for groups.
+GroupsLike = Annotated[Any, Words("a list of columns of levels, by number or name")]
 
 #: How far a number may be from a whole one: levels of standardized rows are rounded, also to float32.
 _ROUNDING = 1e-2
@@ -79,7 +82,7 @@ class Group(Leaf):
         both = self._level_columns + self._slope_columns
         if len(set(both)) < len(both):
             raise InvalidInputError(f"levels and slopes of Group must be different columns; got {list(both)}.")
-        self._centre = _checked_centre(centre, "Group")
+        self._centre = checked_centre(centre, "Group")
         if self._centre is not None and (self._centre.numel() not in (1, len(self._slope_columns))):
             msg = f"centre of Group must be one number or one for each of {len(self._slope_columns)} slopes; got "
             raise InvalidInputError(msg + f"{self._centre.numel()}.")
@@ -103,6 +106,11 @@ class Group(Leaf):
     def slope_columns(self) -> tuple[Column, ...]:
         """The inputs along which levels have slopes."""
         return self._slope_columns
+
+    @property
+    def centre(self) -> Tensor | None:
+        """Where the lines of a level have its effect, one number for each slope or for all; None for zero."""
+        return self._centre
 
     @property
     def label(self) -> str:
@@ -196,6 +204,15 @@ class Group(Leaf):
             named = (named - self._input_origin[:count].to(X)) / self._input_weights[:count].to(X)
         return X.index_copy(1, torch.tensor(columns, device=X.device), named)
 
+    def at_new_levels(self, X: Tensor) -> Tensor:
+        """Return rows (n, d) of a bound kernel at the level that no row is expected to have: the smallest there is."""
+        count = len(self._level_columns)
+        columns = torch.tensor(self.active_columns[:count], device=X.device)
+        new = X.new_full((len(X), count), -_LARGEST.get(X.dtype, 2.0**42) / 2)
+        if self._input_weights is not None and self._input_origin is not None:
+            new = (new - self._input_origin[:count].to(X)) / self._input_weights[:count].to(X)
+        return X.index_copy(1, columns, new)
+
     # Random features: a random sign for each level and frequency ------------------------------------------------------
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
@@ -278,3 +295,76 @@ def _checked(columns: ColumnsLike, name: str, *, empty: bool = False) -> tuple[C
         many = "different columns by number or name" + ", at least one" * (not empty)
         raise InvalidInputError(f"{name} of Group must be {many}; got {shown(columns)}.")
     return tuple(found)
+
+
+# Groups in a kernel ---------------------------------------------------------------------------------------------------
+
+
+def groups_of(kernel: Kernel) -> list[Group]:
+    """Return the groups in a kernel."""
+    return [leaf for leaf in kernel.leaves() if isinstance(leaf, Group)]
+
+
+def numbered(kernel: Kernel, names: Sequence[Any] | None) -> Kernel:
+    """Return a kernel whose groups have the numbers of their columns in place of names; unknown names are refused."""
+    if names is None or not groups_of(kernel):
+        return kernel
+    places = {str(name): place for place, name in enumerate(names)}
+
+    def found(column: Column) -> int:
+        if isinstance(column, str) and column not in places:
+            shown_names = ", ".join(map(repr, list(places)[:20]))
+            raise InvalidInputError(f"Group names the column {column!r}, which is none of the inputs: {shown_names}.")
+        return places[column] if isinstance(column, str) else column
+
+    return mapped(
+        kernel, lambda one: one.on(*([found(c) for c in cs] for cs in (one.level_columns, one.slope_columns)))
+    )
+
+
+def mapped(kernel: Kernel, change: Callable[[Group], Kernel]) -> Kernel:
+    """Return a kernel with each group changed."""
+    parts: tuple[Kernel, ...] = getattr(kernel, "parts", ())
+    if parts:
+        return kernel.with_parts(tuple(mapped(part, change) for part in parts))  # type: ignore[attr-defined, no-any-return]
+    return change(kernel) if isinstance(kernel, Group) else kernel
+
+
+def level_columns(kernel: Kernel) -> set[int]:
+    """Return the numbers of the columns of levels."""
+    return {column for group in groups_of(kernel) for column in group.level_columns if isinstance(column, int)}
+
+
+def apart_from_levels(kernel: Kernel, n_inputs: int) -> Kernel:
+    """Return a kernel beside groups whose other parts, where they name no columns, leave out the columns of levels."""
+    levels = level_columns(kernel)
+    others = tuple(column for column in range(n_inputs) if column not in levels)
+    if not levels:
+        return kernel
+
+    def apart(part: Kernel) -> Kernel:
+        parts: tuple[Kernel, ...] = getattr(part, "parts", ())
+        if parts:
+            return part.with_parts(tuple(apart(one) for one in parts))  # type: ignore[attr-defined, no-any-return]
+        if not isinstance(part, Leaf) or isinstance(part, Group | Constant | White):
+            return part
+        if part.columns is not None or part.n_inputs is not None:
+            return part
+        if not others:
+            raise InvalidInputError(
+                f"{type(part).__name__} has no inputs, because all columns hold the levels of groups. Leave it out, or "
+                "name its columns."
+            )
+        made = copy.copy(part)
+        made._columns = others
+        return made
+
+    return apart(kernel)
+
+
+def with_groups(kernel: Kernel | None, groups: Sequence[Any]) -> Kernel | None:
+    """Return a kernel, or none, plus a group for each of an estimator's ``groups``."""
+    for one in groups:
+        part = one if isinstance(one, Group) else Group(one)
+        kernel = part if kernel is None else kernel + part
+    return kernel

@@ -125,6 +125,12 @@ class Inference(Settings, ABC):
             None: Gaussian. Others are accepted only if `abilities` lists them.
         """
 
+    def objective_of(
+        self, model: Model, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
+    ) -> TableObjective:
+        """Return the objective for models of one structure, of which this is one; by default that of all models."""
+        return self.objective(table, generator, likelihood)
+
     @abstractmethod
     def describe(self) -> str:
         """Return a one-line description for users."""

@@ -14,6 +14,9 @@ from gigagp.inference.contract.forecast import Forecast, Subject
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.streaming import BegunFit, HeldRows, StreamJob, hold_rows
 from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.vecchia.effects import has_groups
+from gigagp.inference.vecchia.grouped import GroupedObjective
+from gigagp.inference.vecchia.grouped_posterior import GroupedPosterior
 from gigagp.inference.vecchia.laplace import DRAWN_NUMBERS, LaplaceObjective
 from gigagp.inference.vecchia.laplace_posterior import LaplacePosterior
 from gigagp.inference.vecchia.minibatch import Minibatch
@@ -22,7 +25,7 @@ from gigagp.inference.vecchia.posterior import VecchiaPosterior
 from gigagp.model.likelihoods import Gaussian, Likelihood
 from gigagp.model.model import Model
 from gigagp.neighbours.metric import Metric
-from gigagp.neighbours.neighbourhood import NeighbourGraph, squared_distances
+from gigagp.neighbours.neighbourhood import FEW_INPUTS, NeighbourGraph, neighbours_of_a_point, squared_distances
 from gigagp.neighbours.search import NeighbourTree
 from gigagp.runtime.memory import require
 from gigagp.runtime.progress import Meter
@@ -93,7 +96,7 @@ class Vecchia(Inference):
         adds_rows=True,
         options={"--neighbors": "n_neighbors"},
     )
-    posteriors = (VecchiaPosterior, LaplacePosterior)
+    posteriors = (VecchiaPosterior, LaplacePosterior, GroupedPosterior)
 
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
@@ -104,6 +107,16 @@ class Vecchia(Inference):
         found = LaplaceObjective(table, likelihood, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
         found.require_limits()
         return found
+
+    def objective_of(
+        self, model: Model, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
+    ) -> TableObjective:
+        """Return the objective for models of one structure: with groups, their effects are beside the neighbours."""
+        if has_groups(model.kernel) and isinstance(likelihood, Gaussian | None):
+            least = 90 if table.n_inputs <= FEW_INPUTS else 200
+            most = self.prediction_neighbors or neighbours_of_a_point(self.n_neighbors, least, table.n_rows)
+            return GroupedObjective(table, self.n_neighbors, most)
+        return self.objective(table, generator, likelihood)
 
     def forecast(self, subject: Subject) -> Forecast:
         """Return the scores of the left-out rows, and the time of regressing every row on its neighbours."""

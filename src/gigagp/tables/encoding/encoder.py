@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gigagp.errors import EncodingWarning, InvalidInputError, ModelFileError, warn
-from gigagp.kernels import Constant, Kernel, Linear, White
+from gigagp.kernels import Constant, Group, Kernel, Linear, White
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.leaf import Leaf
 from gigagp.runtime.memory import require, resolve_budget
@@ -217,6 +217,8 @@ class TableEncoder:
             return kernel
         if isinstance(kernel, Composite):
             return kernel.with_parts(tuple(self.kernel(part) for part in kernel.parts))
+        if isinstance(kernel, Group):
+            return self._group(kernel)
         if not isinstance(kernel, Leaf) or isinstance(kernel, Constant | White) or kernel.groups is not None:
             return kernel
         name = type(kernel).__name__
@@ -232,6 +234,19 @@ class TableEncoder:
         members = [place for part in parts for place in part]
         groups = [number for number, part in enumerate(parts) for _ in part]
         return kernel.with_groups(groups, None if kernel.columns is None else members)
+
+    def _group(self, group: Group) -> Group:
+        """Return a group of the encoded columns: rows that agree in all columns of a category are of one level."""
+        levels = [column for column in group.level_columns if isinstance(column, int)]
+        slopes = [column for column in group.slope_columns if isinstance(column, int)]
+        if any(column >= len(self.columns) for column in levels + slopes):
+            msg = f"columns of Group must be below {len(self.columns)}, the number of columns; got {levels + slopes}."
+            raise InvalidInputError(msg)
+        unusable = [self.columns[column].describe() for column in levels + slopes if not self.inputs[column]]
+        if unusable:
+            raise InvalidInputError(f"columns of Group must tell rows apart; a column of it is {unusable[0]}.")
+        places = [place for column in levels for part in self.inputs[column] for place in part]
+        return group.on(places, [self.inputs[column][0][0] for column in slopes])
 
     @property
     def marks(self) -> list[tuple[str, int]]:

@@ -1,0 +1,202 @@
+"""The kernel of groups of rows, and what estimators make of it, against dense algebra."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+import gigagp
+from gigagp import GPClassifier, GPRegressor, inference, kernels
+from gigagp.errors import InvalidInputError
+from gigagp.inference.contract.objective import ExactObjective
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.vecchia import grouped
+from gigagp.kernels import Group, Matern
+from gigagp.model.means import ConstantMean
+from gigagp.model.model import Model
+from gigagp.operators import KernelMatrix
+
+
+def rows(n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows with an input, a group of unbalanced levels of which some have one row, and a small second group."""
+    rng = np.random.default_rng(seed)
+    first = np.floor(30 * rng.uniform(size=n) ** 2)
+    X = np.column_stack([rng.uniform(0, 5, n), first, rng.integers(0, 4, n)])
+    effect = rng.normal(size=30)
+    y = np.sin(X[:, 0]) + effect[first.astype(int)] + X[:, 2] * (1 + 0.2 * X[:, 0]) + 0.3 * rng.normal(size=n)
+    return X, y
+
+
+def dense(kernel: kernels.Group, X: torch.Tensor) -> torch.Tensor:
+    """Return the covariance of a group by loops over pairs."""
+    variance, centre = kernel.value("variance"), 0.0 if kernel.centre is None else kernel.centre
+    found = torch.zeros(len(X), len(X), dtype=torch.float64)
+    for i, k in itertools.product(range(len(X)), repeat=2):
+        if all(X[i, c] == X[k, c] for c in kernel.level_columns):
+            slopes = [((X[i, c] - centre) * (X[k, c] - centre)) for c in kernel.slope_columns]
+            found[i, k] = variance[0] + sum(v * s for v, s in zip(variance[1:], slopes, strict=True))
+    return found
+
+
+@pytest.mark.parametrize(
+    "kernel", [Group(1), Group([1, 2]), Group(1, [0], [0.5, 0.2]), Group(2, [0], [0.5, 0.2], centre=1.5)], ids=repr
+)
+def test_group_is_the_covariance_of_effects_and_slopes(kernel: Group) -> None:
+    X = torch.from_numpy(rows(40)[0])
+    bound = kernel.bind(3)
+    wanted = dense(bound, X)
+    torch.testing.assert_close(bound.block(X, X), wanted)
+    torch.testing.assert_close(bound.diagonal(X), wanted.diagonal())
+    V = torch.from_numpy(np.random.default_rng(1).normal(size=(40, 2)))
+    torch.testing.assert_close(KernelMatrix(bound, X, noise_variance=0.1) @ V, wanted @ V + 0.1 * V)
+    assert kernels.from_dict(bound.to_dict()) == bound
+    assert not torch.allclose(bound.block(X, X), dense(Group(0).bind(3), X))  # a control
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_gradients_of_grouped_vecchia_are_those_of_dense_algebra(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = (torch.from_numpy(one) for one in rows(60))
+    kernel = (Matern(columns=[0]) + Group(1) + Group(2, [0], [0.5, 0.2])).bind(3)
+    model = Model(kernel, ConstantMean(), torch.tensor(0.3, dtype=torch.float64))
+    table = TrainingTable(X, torch.stack([y, y**2], 1), ConstantMean(), 2**30)
+    if not few:  # by draws, of which there are so many here that errors of two percent are four standard errors
+        monkeypatch.setattr(grouped, "_FEW_EFFECTS", 0)
+        monkeypatch.setattr(grouped, "_MOST_DRAWS", 4000)
+    exact = ExactObjective(table).evaluate(model)
+    found = grouped.GroupedObjective(table, 59, 60).evaluate(model)
+    for name, wanted in exact.gradient.items():
+        torch.testing.assert_close(found.gradient[name], wanted, rtol=1e-9 if few else 0.03, atol=1e-9 if few else 0.3)
+    assert (found.value is None) != few
+    if few:
+        assert found.value == pytest.approx(exact.value, rel=1e-10)
+
+
+def fitted(method: object, **arguments: object) -> GPRegressor:
+    X, y = rows()
+    kernel = Matern(lengthscale=2.0, variance=0.5) + Group(1) + Group(2, [0], [1.0, 0.1])
+    arguments = {"noise_variance": 0.1, "optimizer": None, **arguments}
+    return GPRegressor(kernel, method, **arguments).fit(X, y)
+
+
+def points() -> np.ndarray:
+    """Return points of known levels, and of two that no row has."""
+    X = rows(12, seed=5)[0]
+    X[:3, 1], X[3, 2] = 1000, 77
+    return X
+
+
+@pytest.mark.parametrize("mean", ["constant", "linear"])
+def test_vecchia_with_groups_and_all_neighbours_is_exact(mean: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact, X = fitted(inference.Exact(), mean=mean), points()
+    for most_dense in (6000, 0):
+        monkeypatch.setattr("gigagp.inference.vecchia.effects.MOST_DENSE", most_dense)
+        gp = fitted(inference.Vecchia(119), mean=mean)
+        wanted, found = (one.predict(X, return_cov=True) for one in (exact, gp))
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(found[1], wanted[1], rtol=1e-6, atol=1e-6)
+        std = gp.predict(X, return_std=True, variance="solve")[1]
+        np.testing.assert_allclose(std**2, np.diag(found[1]), rtol=1e-6)
+    few = fitted(inference.Vecchia(10, 20), mean=mean)
+    np.testing.assert_allclose(few.predict(X), wanted[0], atol=0.1)
+
+
+def test_log_likelihood_with_all_neighbours_is_exact() -> None:
+    exact, gp = (fitted(one).log_marginal_likelihood().value for one in (inference.Exact(), inference.Vecchia(119)))
+    assert gp == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", [inference.Exact(), inference.Vecchia(119)], ids=repr)
+def test_prediction_without_groups_is_that_of_the_other_parts(method: object) -> None:
+    gp, (X, y), new = fitted(method, standardize=False, mean="zero"), rows(), points()
+    rest, whole = gp.kernel_.parts[0], gp.kernel_
+    X, y, new = (torch.from_numpy(one) for one in (X, y, new))
+    H = whole.block(X, X) + 0.1 * torch.eye(len(X), dtype=torch.float64)
+    cross = rest.block(new, X)
+    mean, cov = gp.predict(new.numpy(), return_cov=True, groups=False)
+    np.testing.assert_allclose(mean, cross @ torch.linalg.solve(H, y), atol=1e-8)
+    wanted = rest.block(new, new) - cross @ torch.linalg.solve(H, cross.T)
+    np.testing.assert_allclose(cov, wanted, atol=1e-8)
+    assert np.abs(gp.predict(new.numpy()) - mean).max() > 0.1  # a control
+
+
+def test_effects_of_levels_are_those_of_dense_algebra() -> None:
+    gp, (X, y) = fitted(inference.Vecchia(119), standardize=False, mean="zero"), rows()
+    X, y = torch.from_numpy(X), torch.from_numpy(y)
+    H = gp.kernel_.block(X, X) + 0.1 * torch.eye(len(X), dtype=torch.float64)
+    found = gp.group_effects_["1"]
+    Z = (X[:, 1][:, None] == torch.from_numpy(found.level)).double()
+    np.testing.assert_allclose(found.effect, Z.T @ torch.linalg.solve(H, y), atol=1e-8)
+    variance = 1 - (Z * torch.linalg.solve(H, Z)).sum(0)
+    np.testing.assert_allclose(found.std**2, variance, atol=1e-8)
+    assert gp.group_effects_["2"].effect.shape == (4, 2)
+
+
+def test_samples_have_the_moments_of_predictions() -> None:
+    gp, X = fitted(inference.Vecchia(30)), points()
+    mean, cov = gp.predict(X, return_cov=True)
+    samples = gp.sample_y(X, n_samples=4000, random_state=0)
+    error = 5 * np.sqrt(np.diag(cov) / 4000)
+    assert (np.abs(samples.mean(1) - mean) < error).all()
+    functions = gp.posterior_.sample_functions(4000, torch.Generator().manual_seed(0))
+    drawn = functions(torch.from_numpy(gp.scaling_.inputs(X)))[:, 0].numpy() * gp.scaling_.y_scale
+    np.testing.assert_allclose(np.cov(drawn), cov, atol=0.1 * cov.max())
+
+
+@pytest.mark.parametrize("method", [inference.Iterative(), inference.ComputationAware(n_actions=100)], ids=repr)
+def test_other_inferences_take_groups_as_any_leaf(method: object) -> None:
+    exact, gp, X = fitted(inference.Exact()), fitted(method), points()
+    np.testing.assert_allclose(gp.predict(X), exact.predict(X), atol=0.1)
+
+
+def test_a_saved_model_predicts_the_same(tmp_path: object) -> None:
+    gp, X = fitted(inference.Vecchia(20)), points()
+    gp.save(tmp_path / "model.gp")  # type: ignore[operator]
+    loaded = gigagp.load(tmp_path / "model.gp")  # type: ignore[operator]
+    for one in (False, True):
+        wanted, found = (model.predict(X, return_std=True, groups=one) for model in (gp, loaded))
+        np.testing.assert_allclose(found, wanted, rtol=1e-9)
+    assert gp.condition_on(*rows(20, seed=9)).predict(X).shape == (12,)
+
+
+def test_groups_argument_learns_variances() -> None:
+    X, y = rows(300)
+    gp = GPRegressor(groups=[1, 2], inference=inference.Vecchia(20), mean="linear").fit(X, y)
+    assert gp.kernel_.parts[0].columns == (0,)  # without the columns of levels
+    assert 0.3 < float(gp.kernel_.parameters()["1.variance"]) < 3
+    assert "30 levels" in gp.describe() or "levels" in gp.describe()
+
+
+def test_texts_are_levels_with_encode() -> None:
+    pandas = pytest.importorskip("pandas")
+    X, y = rows()
+    table = pandas.DataFrame({"x": X[:, 0], "shop": [f"shop {int(one)}" for one in X[:, 1]]})
+    by_text = GPRegressor(groups=["shop"], encode="auto", kernel=Matern(), optimizer=None, noise_variance=0.1)
+    by_number = GPRegressor(groups=[1], kernel=Matern(), optimizer=None, noise_variance=0.1)
+    found = by_text.fit(table, y).predict(table)
+    np.testing.assert_allclose(found, by_number.fit(X[:, :2], y).predict(X[:, :2]), atol=1e-8)
+
+
+def test_classifier_takes_groups() -> None:
+    X, y = rows()
+    gp = GPClassifier(groups=[1], inference=inference.Vecchia(10), optimizer=None).fit(X[:, :2], y > 1)
+    assert gp.predict_proba(X[:, :2]).shape == (120, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Group([]), "at least one"),
+        (lambda: Group(1, slopes=[1]), "different columns"),
+        (lambda: Group("shop").bind(3), "have no names"),
+        (lambda: GPRegressor(groups="shop").fit(*rows()), "must be a list"),
+        (lambda: GPRegressor(groups=[0]).fit(*rows()), "whole numbers"),
+        (lambda: GPRegressor(Matern()).fit(*rows(20)).predict(rows()[0], groups=False), "no kernels.Group"),
+        (lambda: fitted(inference.Exact()).group_effects_, "inference.Vecchia"),
+    ],
+)
+def test_bad_arguments_are_refused(make: object, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        make()  # type: ignore[operator]
