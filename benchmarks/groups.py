@@ -18,11 +18,16 @@ from checkout import commit
 
 from gigagp import GPRegressor, inference, kernels
 
+RESULTS = Path(__file__).parent / "results"
 DATA = Path(__file__).parents[2] / "shared" / "data" / "groups"
 
 
-def wages(folder: Path, neighbours: int) -> list[dict[str, float]]:
-    """Return error and time of each fold: persons are levels, and all other columns are inputs."""
+def wages(folder: Path, neighbours: int, out: Path) -> list[dict[str, float]]:
+    """Return error and time of each fold; results are written after each.
+
+    Persons are levels with a slope in time, five columns are inputs of a smooth function, and all but the persons have
+    a slope.
+    """
     import pandas
 
     table = pandas.read_csv(folder / "wages.csv.gz")
@@ -53,6 +58,7 @@ def wages(folder: Path, neighbours: int) -> list[dict[str, float]]:
             }
         )
         print(name, found[-1], flush=True)
+        keep(out, neighbours, {"folds": found})
     return found
 
 
@@ -93,12 +99,18 @@ def crossed(n_rows: int, levels: tuple[int, int], neighbours: int, seed: int) ->
     }
 
 
+def keep(out: Path, neighbours: int, found: dict[str, object]) -> None:
+    """Write results with the commit of this checkout."""
+    kept = {"commit": commit(), "neighbours": neighbours, **found}
+    out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Run one of the two benchmarks and write its results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["wages", "crossed"])
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--neighbours", type=int, default=30)
+    parser.add_argument("--neighbours", type=int, default=20)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--levels", type=int, nargs=2, default=[100_000, 10_000])
     parser.add_argument("--seed", type=int, default=0)
@@ -107,14 +119,11 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if options.what == "wages":
-            found: dict[str, object] = {"folds": wages(options.data, options.neighbours)}
+            wages(options.data, options.neighbours, options.out or RESULTS / "groups_wages.json")
         else:
             found = crossed(options.rows, tuple(options.levels), options.neighbours, options.seed)
-    print(found)
-    name = "groups_wages" if options.what == "wages" else "groups_crossed"
-    out = options.out or Path(__file__).parent / "results" / f"{name}.json"
-    kept = {"commit": commit(), "neighbours": options.neighbours, **found}
-    out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+            print(found)
+            keep(options.out or RESULTS / "groups_crossed.json", options.neighbours, found)
 
 
 if __name__ == "__main__":
