@@ -20,7 +20,7 @@ from gigagp.inference.automatic import Automatic
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Constant, Kernel, Outputs, White
 from gigagp.kernels.chosen import is_open, plain_kernel
-from gigagp.kernels.group import Group, level_columns, numbered, with_groups
+from gigagp.kernels.group import Group, apart_from_levels, groups_of, level_columns, numbered, with_groups
 from gigagp.kernels.stationary import require_taken
 from gigagp.kernels.units import Units
 from gigagp.model.likelihoods import AUTO, Gaussian, Likelihood, resolve_likelihood
@@ -273,6 +273,8 @@ class Problem:
         )
         if start.mean is not mean:
             arguments = replace(arguments, mean=start.mean)
+        for group in groups_of(start.kernel):
+            group.bind(X.shape[1]).levels(torch.from_numpy(np.ascontiguousarray(X)))
         require_taken(start.kernel, X, getattr(estimator, "feature_names_in_", None))
         return cls(arguments, X, targets, scaling, start.standardized(scaling.units()), beside or Beside())
 
@@ -333,7 +335,7 @@ def start_model(
     """
     encoder = fitted_encoder(estimator)
     kernel = _start_kernel(estimator, n_columns if encoder is None else len(encoder.columns))
-    kernel = kernel if encoder is None else encoder.kernel(kernel)
+    kernel = kernel if encoder is None else encoder.kernel(apart_from_levels(kernel, len(encoder.columns)))
     noise = start_noise(estimator.noise_variance, kernel, n_rows)
     if noise is not None and noise.ndim == 1 and n_targets > 1 and estimator.standardize:
         raise InvalidInputError(

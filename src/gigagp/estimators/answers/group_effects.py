@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.inference.contract.posterior import Posterior
@@ -45,7 +44,7 @@ def effects_of_groups(posterior: Posterior, scaling: Scaling, names: Sequence[An
 
 
 def _scales(group: Group, scaling: Scaling) -> np.ndarray:
-    return scaling.x_scale[torch.tensor([one for one in group.slope_columns if isinstance(one, int)], dtype=torch.long)]
+    return scaling.x_scale[np.array([one for one in group.slope_columns if isinstance(one, int)], dtype=int)]
 
 
 def _label(group: Group, names: Sequence[Any] | None, n_inputs: int) -> str:

@@ -239,7 +239,7 @@ class LaplaceObjective(TableObjective):
 
         The nugget is the least at which predictions keep to the prior variance.
         """
-        around = points_around(self.table.X)
+        around = model.kernel.admitted(points_around(self.table.X))
         for share in NUGGETS:
             nugget = self._nugget(model, share)
             space = self._space(model, graph, nugget, _LAST_BLOCK)
