@@ -181,7 +181,7 @@ def test_texts_are_levels_with_encode() -> None:
 
 def test_classifier_takes_groups() -> None:
     X, y = rows()
-    gp = GPClassifier(groups=[1], inference=inference.Vecchia(10), optimizer=None).fit(X[:, :2], y > 1)
+    gp = GPClassifier(groups=[1], inference=inference.Vecchia(119), optimizer=None).fit(X[:, :2], y > 1)
     assert gp.predict_proba(X[:, :2]).shape == (120, 2)
 
 

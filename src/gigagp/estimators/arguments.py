@@ -96,6 +96,11 @@ class Arguments:
             if not is_met:
                 msg = f'plan of GPRegressor needs {name}="{needed}"; got {getattr(estimator, name)!r}.'
                 raise InvalidInputError(msg)
+        if len(estimator.groups) or (isinstance(estimator.kernel, Kernel) and groups_of(estimator.kernel)):
+            raise InvalidInputError(
+                "plan of GPRegressor needs a kernel without groups, for which inference is exact up to 3,000 rows and "
+                "inference.Vecchia beyond."
+            )
 
     @property
     def suits_states(self) -> bool:

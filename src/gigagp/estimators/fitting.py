@@ -197,6 +197,11 @@ def fit_source(
             raise InvalidInputError(msg)
         check_folder(checkpoint)
     start = start_model(estimator, arguments.mean, 1, rows.n_targets)
+    if groups_of(start.kernel):
+        raise InvalidInputError(
+            "kernel of GPRegressor for fit_table must have no kernels.Group, whose effects need all rows. Load the "
+            "table and use fit."
+        )
     model = start.bound(rows.n_inputs)
     inference.check_model(model)
     warn_of_shares(estimator, model, rows.n_targets)

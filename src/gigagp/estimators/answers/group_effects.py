@@ -9,7 +9,6 @@ import numpy as np
 
 from gigagp.errors import InvalidInputError
 from gigagp.inference.contract.posterior import Posterior
-from gigagp.inference.vecchia.grouped_posterior import GroupedPosterior
 from gigagp.kernels import Group
 from gigagp.model.scaling import Scaling
 
@@ -28,14 +27,15 @@ class GroupEffects(NamedTuple):
 
 def effects_of_groups(posterior: Posterior, scaling: Scaling, names: Sequence[Any] | None) -> dict[str, GroupEffects]:
     """Return the effects of each group by its columns of levels; refuse a posterior that does not hold them."""
-    if not isinstance(posterior, GroupedPosterior) or posterior.n_targets > 1:
+    effects = posterior.group_effects()
+    if effects is None or posterior.n_targets > 1:
         raise InvalidInputError(
             "group_effects_ of GPRegressor needs inference.Vecchia, a kernel with kernels.Group as a term, and one "
             f"target; this is a {posterior.kind} posterior of {posterior.n_targets} target(s). Predictions with and "
             "without groups differ by the effects."
         )
     found = {}
-    for group, levels, effect, std in posterior.group_effects():
+    for group, levels, effect, std in effects:
         units = scaling.y_scale[0] / np.concatenate([[1.0], _scales(group, scaling)])
         numbers = effect[:, :, 0].double().cpu().numpy() * units, std.double().cpu().numpy() * units
         shown = [one[:, 0] if one.shape[1] == 1 else one for one in (levels.cpu().numpy(), *numbers)]

@@ -126,7 +126,9 @@ def _mixture(
         own = spawn(generator), spawn(generator)
         found = None
         if may_take(one, share):
-            found = laplace_mixture(inference.objective(one.table, own[0], likelihood), one, own[1], share)
+            found = laplace_mixture(
+                inference.objective_of(one.model, one.table, own[0], likelihood), one, own[1], share
+            )
             if found is None:
                 return None
         has_draws |= found is not None

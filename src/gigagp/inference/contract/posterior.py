@@ -13,6 +13,7 @@ from gigagp.inference.contract.input_gradients import refuse_gradient
 from gigagp.inference.contract.left_out import LeftOut
 from gigagp.inference.contract.marginals import Marginals
 from gigagp.inference.contract.saved import Saved
+from gigagp.kernels import Group
 from gigagp.model.estimate import Estimate
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
@@ -301,6 +302,14 @@ class Posterior(ABC):
         """Return the mean (n, t) and the variance (n,) of the latent function at each row given all others.
 
         It is for targets that are not Gaussian, of which ``likelihood`` has the learned parameters; by default None.
+        """
+        return None
+
+    def group_effects(self) -> list[tuple[Group, torch.Tensor, torch.Tensor, torch.Tensor]] | None:
+        """Return each group of the kernel with the effects of its levels; by default None, because none are kept.
+
+        They are levels (q, columns), and means (q, 1 + slopes, t) and standard deviations (q, 1 + slopes) of effects
+        and slopes.
         """
         return None
 
