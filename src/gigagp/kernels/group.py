@@ -326,7 +326,7 @@ def mapped(kernel: Kernel, change: Callable[[Group], Kernel]) -> Kernel:
     """Return a kernel with each group changed."""
     parts: tuple[Kernel, ...] = getattr(kernel, "parts", ())
     if parts:
-        return kernel.with_parts(tuple(mapped(part, change) for part in parts))  # type: ignore[attr-defined, no-any-return]
+        return kernel.with_parts(tuple(mapped(part, change) for part in parts))  # type: ignore[attr-defined]
     return change(kernel) if isinstance(kernel, Group) else kernel
 
 
@@ -345,7 +345,7 @@ def apart_from_levels(kernel: Kernel, n_inputs: int) -> Kernel:
     def apart(part: Kernel) -> Kernel:
         parts: tuple[Kernel, ...] = getattr(part, "parts", ())
         if parts:
-            return part.with_parts(tuple(apart(one) for one in parts))  # type: ignore[attr-defined, no-any-return]
+            return part.with_parts(tuple(apart(one) for one in parts))  # type: ignore[attr-defined]
         if not isinstance(part, Leaf) or isinstance(part, Group | Constant | White):
             return part
         if part.columns is not None or part.n_inputs is not None:
