@@ -193,6 +193,7 @@ def test_classifier_takes_groups() -> None:
         (lambda: Group("shop").bind(3), "have no names"),
         (lambda: GPRegressor(groups="shop").fit(*rows()), "must be a list"),
         (lambda: GPRegressor(groups=[0]).fit(*rows()), "whole numbers"),
+        (lambda: GPRegressor(groups=[1], panel=(2, 0)).fit(*rows()), "with a panel must be empty"),
         (lambda: GPRegressor(Matern()).fit(*rows(20)).predict(rows()[0], groups=False), "no kernels.Group"),
         (lambda: fitted(inference.Exact()).group_effects_, "inference.Vecchia"),
     ],

@@ -110,6 +110,11 @@ def _check(estimator: Any, encoder: TableEncoder, roles: Roles) -> None:
             f"panel of GPRegressor must name a column of times, numbers or dates that differ, and none missing; column "
             f"{time.label!r} has {time.describe()}."
         )
+    if len(estimator.groups):
+        raise InvalidInputError(
+            "groups of GPRegressor with a panel must be empty, because the kernel of a panel has effects of entities; "
+            f"got {estimator.groups!r}. Use one of both."
+        )
     if estimator.kernel is not None and not isinstance(estimator.kernel, Kernel):
         raise InvalidInputError(
             f"kernel of GPRegressor with a panel must be a kernel of the table's columns, or None, which makes one of "
