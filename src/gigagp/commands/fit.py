@@ -222,7 +222,7 @@ def fit(
         settings["distributed"] = True
     with all_processes(distributed) as saves:
         beside, style = {"noise_column": noise_column, "exposure": exposure, "upper": upper}, CsvStyle(decimal, comment)
-        takes_some = any(one is not None for one in (rows, predict_at, panel, *beside.values()))
+        takes_some = any(one is not None for one in (rows, predict_at, panel, groups, *beside.values()))
         streams = _may_stream(method, takes_some=takes_some)
         streams = streams and (not distributed or method.inference.abilities.name == "grid")
         problem = _read(table, target, columns, beside, header, style, strict, streams)
@@ -364,7 +364,7 @@ def _may_stream(method: _Method, *, takes_some: bool) -> bool:
         return False
     if takes_some and not abilities.holds_rows:
         raise InvalidInputError(
-            "--rows, --noise-column, --panel and --predict-at do not apply to --inference "
+            "--rows, --noise-column, --panel, --groups and --predict-at do not apply to --inference "
             f"{abilities.name}, which takes all rows of a table and learns one noise variance."
         )
     # a transform, noise that varies and the choice of a likelihood are learned from rows that are held
