@@ -39,8 +39,8 @@ from gigagp.estimators.saving.restored_state import state_to_fitted, states_of
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.rows_posterior import RowsPosterior
-from gigagp.inference.contract.without_groups import WithoutGroups
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
+from gigagp.inference.exact.without_groups import WithoutGroups
 from gigagp.kernels import Chosen, Kernel
 from gigagp.kernels.group import GroupsLike
 from gigagp.kernels.stationary import rows_check

@@ -96,8 +96,11 @@ def test_a_checkpoint_goes_on_after_a_damaged_file(run, refused, tmp_path, monke
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--rows", 100), "--rows, --noise-column, --panel, --groups and --predict-at do not apply to --inference grid"),
-        (("--noise-column", "v"), "--rows, --noise-column, --panel, --groups and --predict-at do not apply"),
+        (
+            ("--rows", 100),
+            "--panel, --groups and --predict-at do not apply to --inference grid",
+        ),
+        (("--noise-column", "v"), "--panel, --groups and --predict-at do not apply"),
         (("--grid-size", "4"), "each at least 6; got 4"),
         (("--grid-size", "9,9,9"), "must have 2 numbers"),
         (("--grid-size", "many"), "--grid-size must be whole numbers"),

@@ -47,4 +47,4 @@ def test_a_panel_that_cannot_be_is_refused(refused, sensors, tmp_path):
     assert "minute" in refused(*given, "--panel", "sensor,minute")
     assert "name the columns" in refused(*given, "--panel", "sensor,hour", "--kernel", "matern32")
     assert "--panel does not apply" in refused(*given, "--panel", "sensor,hour", "--likelihood", "logistic")
-    assert "--panel, --groups and --predict-at do not apply" in refused(*given, "--panel", "sensor,hour", "--inference", "grid")
+    assert "--groups and --predict-at do not apply" in refused(*given, "--panel", "sensor,hour", "--inference", "grid")

@@ -84,7 +84,10 @@ def test_classes(run, refused, folder, tmp_path, kind):
         (("--likelihood", "student"), "--likelihood must be one of gaussian, student-t"),
         (("--likelihood", "logistic", "--mean", "linear"), "--mean linear does not apply"),
         (("--likelihood", "logistic"), "is not a class label"),
-        (("--likelihood", "laplace", "--rows", 50), "--rows, --noise-column, --panel, --groups and --predict-at do not apply"),
+        (
+            ("--likelihood", "laplace", "--rows", 50),
+            "--panel, --groups and --predict-at do not apply",
+        ),
         (("--likelihood", "laplace", "--inference", "exact"), 'inference for the laplace likelihood must be "auto"'),
         (("--functions", 9), "--functions does not apply to --inference auto"),
         (("--inference", "quadruply-stochastic", "--functions", 1), "n_basis of QuadruplyStochastic must be an int"),

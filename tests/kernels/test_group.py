@@ -13,6 +13,7 @@ from gigagp import GPClassifier, GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
 from gigagp.inference.contract.objective import ExactObjective
 from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.without_groups import WithoutGroups
 from gigagp.inference.vecchia import grouped
 from gigagp.kernels import Group, Matern
 from gigagp.model.means import ConstantMean
@@ -120,6 +121,28 @@ def test_prediction_without_groups_is_that_of_the_other_parts(method: object) ->
     wanted = rest.block(new, new) - cross @ torch.linalg.solve(H, cross.T)
     np.testing.assert_allclose(cov, wanted, atol=1e-8)
     assert np.abs(gp.predict(new.numpy()) - mean).max() > 0.1  # a control
+
+
+def test_a_mixture_without_groups_is_that_of_its_components() -> None:
+    """Mixed by hand; that of the learned hyperparameters is the control."""
+    X, y = rows(40)
+    gp, new = GPRegressor(Matern(), groups=[1], hyperparameters="laplace").fit(X[:, :2], y), points()[:, :2]
+    mixture = gp._predictor().posterior
+    scaled = torch.from_numpy(gp.scaling_.inputs(new))
+    each = [WithoutGroups(one) for one in mixture.components]
+    means = torch.stack([one.mean(scaled) for one in each])
+    weights = mixture.weights[:, None, None]
+    centre = (weights * means).sum(0)
+    apart = means - centre
+    wanted = (weights * torch.stack([one.covariance(scaled) for one in each]) + weights * apart @ apart.mT).sum(0)
+    unit = float(gp.scaling_.y_scale[0])
+    mean, cov = gp.predict(new, return_cov=True, groups=False)
+    np.testing.assert_allclose(mean, unit * centre[:, 0].numpy() + gp.scaling_.y_centre[0], rtol=1e-9)
+    np.testing.assert_allclose(cov, unit**2 * wanted.numpy(), atol=1e-9 * float(np.var(y)))
+    std = gp.predict(new, return_std=True, groups=False)[1]
+    np.testing.assert_allclose(std**2, np.diag(cov), rtol=1e-6)
+    learned = gp.predict(new, return_std=True, groups=False, hyperparameters="learned")[1]
+    assert np.abs(learned / std - 1).max() > 1e-3
 
 
 def test_effects_of_levels_are_those_of_dense_algebra() -> None:

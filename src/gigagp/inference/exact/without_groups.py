@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.inference.contract.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.contract.saved import Saved
-from gigagp.kernels import Group
+from gigagp.inference.exact.mixture_posterior import MixturePosterior
+from gigagp.kernels import Group, Kernel
 from gigagp.kernels.leaf import Leaf
 from gigagp.model.estimate import Estimate
 
@@ -21,7 +23,8 @@ class WithoutGroups(Posterior):
 
     At a level that no row has, the mean of an effect is zero, and the effect is independent of everything else. So the
     posterior there, minus the prior covariance of the groups, is that of the other parts, for every inference method
-    that takes the kernel itself.
+    that takes the kernel itself. Of a mixture it is the components' prior covariances, times their weights, that are
+    subtracted, because the means of all effects there are equal.
 
     Raises `InvalidInputError` for a kernel without groups, or a posterior in which other functions stand for the
     kernel.
@@ -30,13 +33,16 @@ class WithoutGroups(Posterior):
     kind = "without groups"
 
     def __init__(self, inner: Posterior) -> None:
-        self._terms = [term for term in inner.model.kernel.correlated_terms() if _groups(term)]
-        if not self._terms:
+        mixed: list[tuple[float, Posterior]] = [(1.0, inner)]
+        if isinstance(inner, MixturePosterior):
+            mixed = list(zip(inner.weights.tolist(), inner.components, strict=True))
+        self._parts = [(weight, _terms_with_groups(one.model.kernel)) for weight, one in mixed]
+        if not self._parts[0][1]:
             raise InvalidInputError("groups of GPRegressor.predict must be True: the kernel has no kernels.Group.")
-        if inner.replaces_kernel or inner.is_mixture:
+        if any(one.replaces_kernel for _, one in mixed):
             raise InvalidInputError(
                 f"groups of GPRegressor.predict must be True for a {inner.kind} posterior, whose functions stand for "
-                'the kernel, or which mixes several. Use inference.Exact or Vecchia, and hyperparameters="learned".'
+                "the kernel. Use inference.Exact or Vecchia."
             )
         self._inner, self.model, self.budget = inner, inner.model, inner.budget
         self.coefficients, self.coefficient_root = inner.coefficients, inner.coefficient_root
@@ -44,10 +50,15 @@ class WithoutGroups(Posterior):
 
     def _at_new_levels(self, X: Tensor) -> Tensor:
         """Return points at levels that no row has."""
-        for term in self._terms:
+        for term in self._parts[0][1]:
             for group in _groups(term):
                 X = group.at_new_levels(X)
         return X
+
+    def _prior(self, of: Callable[[Leaf], Tensor]) -> Tensor:
+        """Return what the groups add, from the value of each leaf: products within terms, times the weights."""
+        each = [weight * math.prod(map(of, term)) for weight, terms in self._parts for term in terms]
+        return torch.stack(each).sum(0)
 
     @property
     def n_rows(self) -> int:
@@ -66,18 +77,13 @@ class WithoutGroups(Posterior):
         """Return mean and variance; by default without samples, whose errors would be those of the groups too."""
         moved = self._at_new_levels(X)
         mean, variance = self._inner.mean_and_variance_given_trend(moved, "solve")
-        one = moved.new_ones(())
-        prior = sum(math.prod((leaf.diagonal(moved) for leaf in term), start=one) for term in self._terms)
-        return mean, variance - prior
+        return mean, variance - self._prior(lambda leaf: leaf.diagonal(moved))
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         if X.ndim == 3:
             return torch.stack([self.covariance_given_trend(one) for one in X])
         moved = self._at_new_levels(X)
-        prior = sum(
-            math.prod((leaf.block(moved, moved) for leaf in term), start=moved.new_ones(())) for term in self._terms
-        )
-        return self._inner.covariance_given_trend(moved) - prior
+        return self._inner.covariance_given_trend(moved) - self._prior(lambda leaf: leaf.block(moved, moved))
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         self._refuse()
@@ -94,6 +100,10 @@ class WithoutGroups(Posterior):
 
     def _refuse(self) -> NoReturn:
         raise InvalidInputError("Without groups there are means, deviations and covariances alone.")
+
+
+def _terms_with_groups(kernel: Kernel) -> list[tuple[Leaf, ...]]:
+    return [term for term in kernel.correlated_terms() if _groups(term)]
 
 
 def _groups(term: tuple[Leaf, ...]) -> list[Group]:
