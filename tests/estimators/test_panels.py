@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from sklearn.base import clone
 
 import gigagp
@@ -13,7 +12,6 @@ from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
 from gigagp.estimators import checkpoint
 from gigagp.inference.exact.exact import ExactObjective
-from gigagp.kernels import Levels
 from gigagp.optimization import LBFGS
 
 N_ENTITIES, N_TIMES = 9, 12
@@ -272,7 +270,7 @@ def test_a_kernel_of_the_tables_columns():
         ({"panel": "sensor"}, {}, "panel of GPRegressor must be"),
         ({"panel": ("hour", "sensor")}, {}, "must name a column of times.*'sensor'"),
         ({"kernel": kernels.Matern()}, {}, "column 1 of the table.*name the columns"),
-        ({"kernel": kernels.Matern(columns=[0, 1]) + kernels.Levels(columns=[1])}, {}, "column 1 of the table"),
+        ({"kernel": kernels.Matern(columns=[0, 1]) + kernels.RBF(columns=[1])}, {}, "column 1 of the table"),
         ({"kernel": "auto"}, {}, "kernel of GPRegressor with a panel"),
         ({"outputs": "correlated"}, {}, "outputs of GPRegressor with a panel"),
         ({}, {"sensor": None}, "name the entity of every row.*'sensor', row 0"),
@@ -304,22 +302,3 @@ def test_other_doors_refuse_panels(fitted):
     one = table.assign(sensor="s0")
     with pytest.raises(InvalidInputError, match="two groups"):
         GPRegressor(panel=("sensor", "hour"), optimizer=None).fit(one, y).leave_one_out("entity")
-
-
-def test_levels_are_apart_in_any_units():
-    kernel = Levels(2.0, columns=[1])
-    X = torch.tensor([[0.0, 3.0], [5.0, 3.0], [0.0, 4.0], [0.0, 1e5]], dtype=torch.float64)
-    found = kernel.block(X, X)
-    np.testing.assert_array_equal(found > 1e-80, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
-    assert kernel.fixed_parameters() == {"lengthscale"}
-    assert Levels(columns=[0], fixed=True).fixed_parameters() == {"lengthscale", "variance"}
-    again = kernels.from_dict(kernel.to_dict())
-    assert again.to_dict() == kernel.to_dict()
-    # standardized columns are undone
-    y = np.array([1.0, 1.2, -1.0, -1.1])
-    given = Levels(columns=[0])
-    plain, shifted = (
-        GPRegressor(given, noise_variance=0.1, optimizer=None).fit(codes[:, None], y)
-        for codes in (np.array([0.0, 0, 1, 1]), np.array([70.0, 70, 3, 3]))
-    )
-    np.testing.assert_allclose(plain.predict([[0.0], [1.0]]), shifted.predict([[70.0], [3.0]]), atol=1e-12)

@@ -57,6 +57,15 @@ def test_group_is_the_covariance_of_effects_and_slopes(kernel: Group) -> None:
     assert not torch.allclose(bound.block(X, X), dense(Group(0).bind(3), X))  # a control
 
 
+def test_levels_are_apart_in_any_units() -> None:
+    y, given = np.array([1.0, 1.2, -1.0, -1.1]), Group(0)
+    plain, shifted = (
+        GPRegressor(given, noise_variance=0.1, optimizer=None).fit(codes[:, None], y)
+        for codes in (np.array([0.0, 0, 1, 1]), np.array([70.0, 70, 3, 3]))
+    )
+    np.testing.assert_allclose(plain.predict([[0.0], [1.0]]), shifted.predict([[70.0], [3.0]]), atol=1e-12)
+
+
 @pytest.mark.parametrize("few", [True, False])
 def test_gradients_of_grouped_vecchia_are_those_of_dense_algebra(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = (torch.from_numpy(one) for one in rows(60))

@@ -59,6 +59,7 @@ from gigagp.inference.contract.streaming import StreamJob
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.kernels.chosen import is_open
+from gigagp.kernels.composite import own_groups
 from gigagp.kernels.group import groups_of
 from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.model.means import Mean
@@ -132,7 +133,7 @@ def fit_rows(
         all_rows=problem.model.noise_is_known or likelihood.is_scale_mixture,
         model=problem.model if arguments.suits_states else None,
         has_offset=problem.beside.offset is not None,
-        has_groups=bool(groups_of(problem.model.kernel)),
+        has_groups=bool(own_groups(problem.model.kernel)),
     )
     arguments.check_for(inference)
     arguments.check_noise(inference, has_checkpoint=checkpoint is not None)

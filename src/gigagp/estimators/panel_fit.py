@@ -10,7 +10,7 @@ import numpy as np
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.arguments import Arguments
-from gigagp.kernels import Constant, Kernel, Levels, Linear, Matern, Periodic, StationaryKernel, Sum, White
+from gigagp.kernels import Constant, Group, Kernel, Linear, Matern, Periodic, StationaryKernel, Sum, White
 from gigagp.model.means import LinearMean
 from gigagp.tables.encoding import Panel, TableEncoder, panel_places
 from gigagp.tables.encoding.columns import Dates, Entities, LeftOut, Numbers
@@ -55,7 +55,7 @@ class Roles:
         return Sum(*parts)
 
     def _of_entities(self) -> Kernel:
-        own = Levels(columns=[self.entity])
+        own = Group(self.entity)
         return own + Matern(columns=self.of_entities) if self.of_entities else own
 
 
@@ -125,7 +125,7 @@ def _check(estimator: Any, encoder: TableEncoder, roles: Roles) -> None:
         if of_all or (roles.entity in (leaf.columns or ()) and _is_of_numbers(leaf)):
             raise InvalidInputError(
                 f"kernel of GPRegressor with a panel must take the entity, column {roles.entity} of the table, by "
-                f"kernels.Levels or kernels.Outputs, and name the columns of its other parts; got {leaf!r}."
+                f"kernels.Group or kernels.Outputs, and name the columns of its other parts; got {leaf!r}."
             )
     if estimator.outputs == "correlated":
         raise InvalidInputError(
@@ -136,7 +136,7 @@ def _check(estimator: Any, encoder: TableEncoder, roles: Roles) -> None:
 
 def _is_of_numbers(leaf: Kernel) -> bool:
     """Whether a kernel takes a column for a number that may be near another one."""
-    return isinstance(leaf, StationaryKernel | Linear | Periodic) and not isinstance(leaf, Levels)
+    return isinstance(leaf, StationaryKernel | Linear | Periodic)
 
 
 def _numbers(X: np.ndarray, encoder: TableEncoder, place: int) -> np.ndarray:

@@ -17,7 +17,6 @@ from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear, White
 from gigagp.kernels.group import Group
 from gigagp.kernels.leaf import Leaf
-from gigagp.kernels.levels import Levels
 from gigagp.kernels.local_variance import LocalVariance
 from gigagp.kernels.outputs import Outputs
 from gigagp.kernels.periodic import Cosine, Periodic
@@ -41,7 +40,6 @@ __all__ = [
     "IntegratedWiener",
     "Kernel",
     "Leaf",
-    "Levels",
     "Linear",
     "LocalVariance",
     "Matern",

@@ -17,7 +17,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds
 from gigagp.kernels.elementary import Constant
-from gigagp.kernels.group import apart_from_levels
+from gigagp.kernels.group import Group, apart_from_levels, groups_of
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.state_space import Component, product_of
 from gigagp.kernels.units import Units
@@ -164,6 +164,23 @@ class Sum(Composite):
 def summands(kernel: Kernel) -> tuple[Kernel, ...]:
     """Return the parts of a sum, or the kernel alone."""
     return kernel.parts if isinstance(kernel, Sum) else (kernel,)
+
+
+def own_groups(kernel: Kernel) -> dict[int, Group]:
+    """Return the groups that are terms of a sum, by their places, unless a product has the same columns of levels.
+
+    The effects of these are independent of all other parts. In a panel, where each level has a function of its own as
+    well, rows of the same level tell of both.
+    """
+    parts = dict(enumerate(summands(kernel)))
+    in_products = {
+        group.level_columns for part in parts.values() if not isinstance(part, Group) for group in groups_of(part)
+    }
+    return {
+        place: part
+        for place, part in parts.items()
+        if isinstance(part, Group) and part.level_columns not in in_products
+    }
 
 
 class Product(Composite):

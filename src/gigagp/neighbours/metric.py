@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from gigagp.kernels import Group, Kernel, Levels, Linear, Outputs, Periodic, StationaryKernel
+from gigagp.kernels import Group, Kernel, Linear, Outputs, Periodic, StationaryKernel
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.outputs import places_of
 from gigagp.neighbours.search import LARGEST
@@ -16,8 +16,6 @@ from gigagp.neighbours.search import LARGEST
 _NEGLIGIBLE = 0.01
 #: Rows on which parts of a kernel are compared.
 _SAMPLE = 2000
-#: Least correlation that two levels count as having, which says how far apart they are at most.
-_LEAST_CORRELATION = 1e-2
 #: Kernels with a distance between points.
 _PLACED = (StationaryKernel, Periodic, Linear)
 
@@ -29,8 +27,7 @@ class Metric:
     circles, for a product the coordinates of all factors. In a sum the part with the shortest scale on a sample of the
     rows decides, among parts with at least a hundredth of the variance: what varies slowly is known from any rows in
     the vicinity. A kernel without such parts, such as one of your own, uses the inputs themselves. Outputs are nearer
-    to each other the more they correlate at one place, in all parts together, and so are levels with numbers next to
-    each other. Levels of `gigagp.kernels.Group` have no distances: rows of the same level are found beside the nearest
+    to each other the more they correlate at one place, in all parts together. Levels of `gigagp.kernels.Group` have no distances: rows of the same level are found beside the nearest
     ones (``groups``).
     """
 
@@ -39,7 +36,7 @@ class Metric:
         found: list[tuple[float, float, tuple[Leaf, ...]]] = []
         terms = kernel.correlated_terms()
         for leaves in terms:
-            placed = tuple(leaf for leaf in leaves if isinstance(leaf, _PLACED) and not isinstance(leaf, Levels))
+            placed = tuple(leaf for leaf in leaves if isinstance(leaf, _PLACED))
             if placed:
                 variance = _variance(leaves, sample)
                 extent = sum(float(_points(leaf, sample).var(0, correction=0).sum()) for leaf in placed)
@@ -48,7 +45,6 @@ class Metric:
         eligible = [one for one in found if one[0] >= _NEGLIGIBLE * total]
         self._leaves = max(eligible, key=lambda one: one[1])[2] if eligible else ()
         self._outputs = _outputs(terms, sample)
-        self._levels = _levels(terms, sample)
         #: A kernel of each different column of levels, or of columns whose combinations are levels.
         self.groups = tuple(
             {leaf.label: leaf for leaves in terms for leaf in leaves if isinstance(leaf, Group)}.values()
@@ -60,9 +56,8 @@ class Metric:
         Coordinates are at most `gigagp.neighbours.search.LARGEST` in size, beyond which all rows are equally far.
         """
         points = X.detach().to(torch.float64)
-        if self._leaves or self._outputs or self._levels:
+        if self._leaves or self._outputs:
             coordinates = [_points(leaf, points) for leaf in self._leaves]
-            coordinates += [distance * leaf.coordinates(points) for leaf, distance in self._levels]
             coordinates += [places.to(points).index_select(0, leaf.levels(points)) for leaf, places in self._outputs]
             points = torch.cat(coordinates, 1)
         elif self.groups:
@@ -99,24 +94,4 @@ def _outputs(terms: list[tuple[Leaf, ...]], sample: Tensor) -> list[tuple[Output
             covariance = math.prod((leaf.covariance() for leaf in own), start=torch.ones_like(total))
             total += _variance(others, sample) * covariance
         found.append((outputs, places_of(total)))
-    return found
-
-
-@torch.no_grad()
-def _levels(terms: list[tuple[Leaf, ...]], sample: Tensor) -> list[tuple[Levels, float]]:
-    """Return for each column of levels a kernel of them, and how far apart the numbers of two levels are.
-
-    Their correlation is the share of the variance that all levels have in common: squared distances are ``-2 log`` of
-    it, as those of a squared exponential kernel.
-    """
-    first: dict[tuple[int, ...], Levels] = {}
-    for leaf in (leaf for leaves in terms for leaf in leaves if isinstance(leaf, Levels)):
-        first.setdefault(tuple(leaf.active_columns), leaf)
-    variances = [_variance(leaves, sample) for leaves in terms]
-    found = []
-    for columns, level in first.items():
-        own = [any(isinstance(leaf, Levels) and tuple(leaf.active_columns) == columns for leaf in one) for one in terms]
-        shared = sum(variance for variance, is_own in zip(variances, own, strict=True) if not is_own)
-        share = max(shared / sum(variances), _LEAST_CORRELATION)
-        found.append((level, math.sqrt(-2 * math.log(min(share, 1.0)))))
     return found

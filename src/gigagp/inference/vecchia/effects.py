@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gigagp.kernels import Group, Kernel, Sum
-from gigagp.kernels.composite import summands
+from gigagp.kernels.composite import own_groups, summands
 from gigagp.model.estimate import Estimate
 from gigagp.neighbours.factor import Factor
 from gigagp.operators.base import LinearOperator
@@ -47,8 +47,7 @@ class Parts(NamedTuple):
     @classmethod
     def of(cls, kernel: Kernel) -> Parts:
         """Return the parts of a bound kernel."""
-        parts = summands(kernel)
-        groups = {place: part for place, part in enumerate(parts) if isinstance(part, Group)}
+        parts, groups = summands(kernel), own_groups(kernel)
         rest = {place: part for place, part in enumerate(parts) if place not in groups}
         names = [f"{place}.variance" if isinstance(kernel, Sum) else "variance" for place in groups]
         return cls(Sum(*rest.values()) if rest else None, tuple(rest), tuple(groups.values()), tuple(names))
@@ -60,11 +59,6 @@ class Parts(NamedTuple):
             place, dot, own = name.partition(".")
             found[f"{self.rest_places[int(place)]}.{own}" if dot and place.isdecimal() else name] = value
         return found
-
-
-def has_groups(kernel: Kernel) -> bool:
-    """Whether some terms of a kernel are groups."""
-    return any(isinstance(part, Group) for part in summands(kernel))
 
 
 class Effects:

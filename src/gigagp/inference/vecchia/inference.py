@@ -14,7 +14,6 @@ from gigagp.inference.contract.forecast import Forecast, Subject
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.streaming import BegunFit, HeldRows, StreamJob, hold_rows
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.vecchia.effects import has_groups
 from gigagp.inference.vecchia.grouped import GroupedObjective
 from gigagp.inference.vecchia.grouped_posterior import GroupedPosterior
 from gigagp.inference.vecchia.laplace import DRAWN_NUMBERS, LaplaceObjective
@@ -22,6 +21,7 @@ from gigagp.inference.vecchia.laplace_posterior import LaplacePosterior
 from gigagp.inference.vecchia.minibatch import Minibatch
 from gigagp.inference.vecchia.objective import AFFORDABLE, VecchiaObjective
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
+from gigagp.kernels.composite import own_groups
 from gigagp.model.likelihoods import Gaussian, Likelihood
 from gigagp.model.model import Model
 from gigagp.neighbours.metric import Metric
@@ -112,7 +112,7 @@ class Vecchia(Inference):
         self, model: Model, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> TableObjective:
         """Return the objective for models of one structure: with groups, their effects are beside the neighbours."""
-        if has_groups(model.kernel) and isinstance(likelihood, Gaussian | None):
+        if own_groups(model.kernel) and isinstance(likelihood, Gaussian | None):
             least = 90 if table.n_inputs <= FEW_INPUTS else 200
             most = self.prediction_neighbors or neighbours_of_a_point(self.n_neighbors, least, table.n_rows)
             return GroupedObjective(table, self.n_neighbors, most)
