@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import operator
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NoReturn
 
 import torch
@@ -57,7 +58,7 @@ class WithoutGroups(Posterior):
 
     def _prior(self, of: Callable[[Leaf], Tensor]) -> Tensor:
         """Return what the groups add, from the value of each leaf: products within terms, times the weights."""
-        each = [weight * math.prod(map(of, term)) for weight, terms in self._parts for term in terms]
+        each = [weight * reduce(operator.mul, map(of, term)) for weight, terms in self._parts for term in terms]
         return torch.stack(each).sum(0)
 
     @property
