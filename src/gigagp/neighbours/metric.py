@@ -27,8 +27,8 @@ class Metric:
     circles, for a product the coordinates of all factors. In a sum the part with the shortest scale on a sample of the
     rows decides, among parts with at least a hundredth of the variance: what varies slowly is known from any rows in
     the vicinity. A kernel without such parts, such as one of your own, uses the inputs themselves. Outputs are nearer
-    to each other the more they correlate at one place, in all parts together. Levels of `gigagp.kernels.Group` have no distances: rows of
-    the same level are found beside the nearest ones (``groups``).
+    to each other the more they correlate at one place, in all parts together. Levels of `gigagp.kernels.Group` have no
+    distances: rows of the same level are found beside the nearest ones (``groups``).
     """
 
     def __init__(self, kernel: Kernel, X: Tensor) -> None:
