@@ -15,6 +15,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.estimators.answers.averages import averages
 from gigagp.estimators.answers.correlated import CorrelatedPredictor, Stacking, observed_cells, require_apart
 from gigagp.estimators.answers.group_effects import GroupEffects, effects_of_groups
 from gigagp.estimators.answers.joint_posterior import JointPosterior
@@ -794,6 +795,83 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             return_parts=return_parts,
             exposure=exposure,
         )
+
+    @guarded()
+    @checks_arguments
+    @by_output(axis=-1)
+    def predict_average(
+        self,
+        X: Any,
+        blocks: Any = None,
+        weights: Any = None,
+        *,
+        return_std: bool = False,
+        return_cov: bool = False,
+        hyperparameters: Hyperparameters = "auto",
+        exposure: Any = None,
+        groups: bool = True,
+    ) -> Any:
+        """Predict averages of the target over blocks of points, such as districts, cells of a raster or days.
+
+        When to use: where the average over an area or a period is asked for. Its standard deviation is smaller than
+        that at a point, because errors at points partly cancel, and larger than if they were independent: it is that of
+        the joint distribution of the points, ``W C W'``. `geo.Kriging.block_means` makes the points of polygons.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Points, as for `predict`. Give enough of each block to show how the function varies within it.
+        blocks : array-like of shape (m,), default None
+            Label of the block of each point, a number or a text. None: all points are one block.
+        weights : array-like of shape (m,), default None
+            Weight of each point within its block, at least 0, such as its area or its population. They are divided by
+            their sum over the block. None: all points count alike.
+        return_std : bool, default False
+            Whether to return the standard deviation of each average as well.
+        return_cov : bool, default False
+            Whether to return the covariance of the averages as well. It takes the covariance of all m points at once;
+            standard deviations alone take some whole blocks at a time.
+        hyperparameters, exposure, groups
+            As for `predict`. An ``exposure`` belongs to each point.
+
+        Returns
+        -------
+        mean : ndarray of shape (b,) or (b, n_targets)
+            Average of each block, in the ascending order of their labels (that of ``numpy.unique``).
+        std : ndarray of the same shape
+            Standard deviation, if ``return_std``.
+        cov : ndarray of shape (b, b), (b, b, n_targets) or, of correlated targets, (b, n_targets, b, n_targets)
+            Covariance, if ``return_cov``.
+
+        Raises
+        ------
+        InvalidInputError
+            If a point has no block, a weight is negative, or all weights of a block are 0.
+        NonFiniteError, MemoryBudgetError
+            As for `predict`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gigagp import GPRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> gp = GPRegressor().fit(X, np.sin(X[:, 0]))
+        >>> hours = np.linspace(0, 6, 60)[:, None]
+        >>> mean, std = gp.predict_average(hours, blocks=hours[:, 0] > 3, return_std=True)
+        >>> mean.shape
+        (2,)
+        """
+        _require_one_of(return_std, return_cov, "predict_average")
+        predictor, inputs = self._answering(X, hyperparameters)
+        if not groups:
+            predictor = self._without_groups(predictor)
+        over = None if exposure is None else np.broadcast_to(intake.numbers(exposure, "exposure"), len(inputs))
+
+        def predict(points: np.ndarray, with_covariance: bool) -> Any:
+            given = None if over is None else over[points]
+            return predictor.predict(inputs[points], False, with_covariance, exposure=given)
+
+        return averages(predict, blocks, weights, len(inputs), return_std=return_std, return_cov=return_cov)
 
     @guarded()
     @checks_arguments

@@ -1,0 +1,109 @@
+"""Averages of the target over blocks of points, with the covariances that points within and across blocks have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gigagp.errors import InvalidInputError
+from gigagp.tables import intake
+
+#: Points whose joint covariance is computed at once, where covariances across blocks are not asked for.
+_BATCH_POINTS = 1000
+#: Negative variances above this times the largest entry of the covariance of the points are rounding.
+_ROUNDING = 1e-8
+
+#: What gives the mean of the target at some of the points, (m, ...), or with True also the covariance: (m, m, ...), or
+#: (m, ..., m, ...) across correlated targets.
+Predict = Callable[[np.ndarray, bool], Any]
+
+
+def averages(
+    predict: Predict, blocks: Any, weights: Any, n_points: int, *, return_std: bool, return_cov: bool
+) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+    """Return the averages of each block in ascending order, and their standard deviations or their covariance.
+
+    Averages are linear, so they are ``W m`` and ``W C W'`` for the mean m and the covariance C of the points, and the
+    matrix W with the share of each point in each block. Without covariances across blocks some whole blocks at a time
+    are enough.
+    """
+    shares = _shares(blocks, weights, n_points)
+    every = np.arange(n_points)
+    if return_cov:
+        return _of_some(predict, shares, every)
+    if not return_std:
+        return np.tensordot(shares, predict(every, False), 1)
+    found = [_of_some(predict, shares[some], points) for some, points in _batches(shares)]
+    mean = np.concatenate([one for one, _ in found])
+    return mean, np.concatenate([_deviations(covariance, one.shape) for one, covariance in found])
+
+
+def _shares(blocks: Any, weights: Any, n_points: int) -> np.ndarray:
+    """Return the share of each point in each block, (b, m); refuse labels and weights that are none."""
+    labels = np.zeros(n_points, dtype=int) if blocks is None else np.asarray(blocks)
+    if labels.shape != (n_points,):
+        raise InvalidInputError(
+            f"blocks of GPRegressor.predict_average must have shape ({n_points},), one label for each point; got "
+            f"{labels.shape}."
+        )
+    missing = np.array([one is None or one != one for one in labels.tolist()], dtype=bool)
+    if missing.any():
+        raise InvalidInputError(
+            f"blocks of GPRegressor.predict_average must name the block of every point; row {missing.argmax()} has "
+            "none. Leave out points that are in no block."
+        )
+    try:
+        names, places = np.unique(labels, return_inverse=True)
+    except TypeError:
+        raise InvalidInputError(
+            "blocks of GPRegressor.predict_average must be labels of one kind, such as numbers or texts."
+        ) from None
+    given = np.ones(n_points) if weights is None else intake.numbers(weights, "weights")
+    if given.shape != (n_points,) or (given < 0).any():
+        raise InvalidInputError(
+            f"weights of GPRegressor.predict_average must be {n_points} numbers of at least 0, one for each point; got "
+            + (f"shape {given.shape}." if given.shape != (n_points,) else f"{given.min():g} in row {given.argmin()}.")
+        )
+    totals = np.bincount(places.reshape(-1), given, len(names))
+    if (totals == 0).any():
+        empty = names.tolist()[totals.argmin()]
+        raise InvalidInputError(
+            f"weights of GPRegressor.predict_average must not all be 0 within a block; those of {empty!r} are."
+        )
+    found = np.zeros((len(names), n_points))
+    found[places.reshape(-1), np.arange(n_points)] = given / totals[places.reshape(-1)]
+    return found
+
+
+def _batches(shares: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield blocks next to each other that have few points together, and these points."""
+    counts = np.cumsum((shares > 0).sum(1))
+    first = 0
+    while first < len(shares):
+        before = counts[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(counts, before + _BATCH_POINTS, side="right")))
+        yield slice(first, last), np.flatnonzero(shares[first:last].any(0))
+        first = last
+
+
+def _of_some(predict: Predict, shares: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return averages (b, ...) and their covariance, with axes as that of the points has."""
+    weights = shares[:, points]
+    mean, covariance = predict(points, True)
+    across = np.tensordot(weights, covariance, 1)
+    other = mean.ndim if covariance.ndim == 2 * mean.ndim else 1
+    return np.tensordot(weights, mean, 1), np.moveaxis(np.tensordot(across, weights, (other, 1)), -1, other)
+
+
+def _deviations(covariance: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the standard deviations of averages of a shape from their covariance."""
+    if covariance.ndim == 2 * len(shape):  # of one target, or across correlated ones
+        size = int(np.prod(shape))
+        variances = covariance.reshape(size, size).diagonal().reshape(shape)
+    else:
+        variances = np.moveaxis(covariance.diagonal(axis1=0, axis2=1), -1, 0)
+    if (variances < -_ROUNDING * np.abs(covariance).max(initial=0.0)).any():
+        raise InvalidInputError(f"The variance of an average must not be negative; got {variances.min():.3g}.")
+    return np.sqrt(variances.clip(min=0.0))
