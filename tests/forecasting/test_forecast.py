@@ -155,6 +155,16 @@ def test_periods_show_in_values_or_differences():
     assert found_periods(t, noise, Periods((), sure=False))[1] is None
 
 
+def test_a_season_of_guessed_length_is_better_than_all_trends_without_one():
+    """A walk whose spectrum shows one of the usual periods by chance has no season; a season that is there stays."""
+    t, random = np.arange(62.0)[:, None], np.random.default_rng(2)
+    walk, usual = np.cumsum(random.normal(size=60)), Periods((4.0, 7.0, 12.0, 24.0), sure=False)
+    assert found_periods(t[:60, 0], walk, usual)[0]
+    assert choice.choose(t, walk, usual, 0).periods == ()
+    year = 3 * np.sin(2 * np.pi * t[:60, 0] / 12)
+    assert choice.choose(t, walk + year, Periods((12.0,), sure=False), 0).periods == (12.0,)
+
+
 def test_sure_periods_are_tried_in_any_case():
     t = np.arange(9.0)
     assert found_periods(t, np.sin(t), Periods((4.0,), sure=True))[0] == [4.0]

@@ -2,8 +2,8 @@
 
 The evidence is the log marginal likelihood in the units of the values, so that transforms can be compared, less one nat
 for each hyperparameter. A reference trend with the strongest season is learned with every transform. With the best one
-all trends are learned, and then the best trends without the season, and with further ones. Where a second transform is
-near, it has the best trends too. The best few models of each transform forecast left-out last stretches from several
+all trends are learned, and then the best trend without the season (all of them, where its length is a guess), and with
+further ones. Where a second transform is near, it has the best trends too. The best few models of each transform forecast left-out last stretches from several
 origins, as long as the forecast is. The weight of a model follows its evidence and its score in the stretches, and the
 forecast is the mixture of those with the transform of the heaviest. A trend that goes on along an exponential explains
 many rows better than one that levels off, and forecasts worse: the airline miles of 1937 to 1956 gain 10 nats by
@@ -170,10 +170,14 @@ class _Learner:
         tried = sorted([best, *each(kinds[1:], transform, seasons)], key=_worth, reverse=True)
         for other in ([], *([*seasons, one] for one in periods[1:])) if periods else ():
             top = [kinds[names.index(one.candidate.name)] for one in tried[:_TRIED]]
-            again = each(top[:1], transform, other)
-            if again and again[0].evidence > tried[0].evidence + _MARGIN * (len(other) > len(seasons)):
+            # A trend that wanders looks like a season, and that of a guessed length is the best of many: it has to be
+            # better than any trend alone.
+            now, later = (top[:1], top[1:]) if other or known.sure else (kinds, [])
+            gain = _MARGIN if len(other) > len(seasons) else 0.0 if known.sure else -math.log(len(known.steps))
+            again = each(now, transform, other)
+            if again and again[0].evidence > tried[0].evidence + gain:
                 seasons = list(other)
-                tried = sorted([*again, *each(top[1:], transform, seasons)], key=_worth, reverse=True)
+                tried = sorted([*again, *each(later, transform, seasons)], key=_worth, reverse=True)
         rivals = [one for one in first if one.candidate.transform != transform and best.evidence - one.evidence < _NEAR]
         if rivals:
             rival = max(rivals, key=_worth).candidate.transform
