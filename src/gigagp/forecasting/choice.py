@@ -3,12 +3,12 @@
 The evidence is the log marginal likelihood in the units of the values, so that transforms can be compared, less one nat
 for each hyperparameter. A reference trend with the strongest season is learned with every transform. With the best one
 all trends are learned, and then the best trend without the season (all of them, where its length is a guess), and with
-further ones. Where a second transform is near, it has the best trends too. The best few models of each transform forecast left-out last stretches from several
-origins, as long as the forecast is. The weight of a model follows its evidence and its score in the stretches, and the
-forecast is the mixture of those with the transform of the heaviest. A trend that goes on along an exponential explains
-many rows better than one that levels off, and forecasts worse: the airline miles of 1937 to 1956 gain 10 nats by
-logarithms, and have twice the score of left-out stretches. Where the stretches lie farther from their forecasts than
-these say, all covariances are multiplied by a factor.
+further ones. Where a second transform is near, it has the best trends too. The best few models of each transform
+forecast left-out last stretches from several origins, as long as the forecast is. The weight of a model follows its
+evidence and its score in the stretches, and the forecast is the mixture of those with the transform of the heaviest. A
+trend that goes on along an exponential explains many rows better than one that levels off, and forecasts worse: the
+airline miles of 1937 to 1956 gain 10 nats by logarithms, and have twice the score of left-out stretches. Where the
+stretches lie farther from their forecasts than these say, all covariances are multiplied by a factor.
 """
 
 from __future__ import annotations
