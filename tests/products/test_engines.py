@@ -12,8 +12,9 @@ from torch import Tensor
 
 from engines import BUDGET, MAKERS, MatrixWeights, Same, parameters
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.kernels import RBF, Matern, RationalQuadratic
+from gigagp.kernels import RBF, Matern, Periodic, RationalQuadratic
 from gigagp.products import LowRankWeights
+from gigagp.products.program import compile_kernel
 from helpers import DTYPES, all_kernels, autograd_gradient, points, reference_block, relative_error, tolerance
 
 ALL = all_kernels()
@@ -300,6 +301,20 @@ def test_gradients_of_two_groups_far_apart(engine, name, far):
         found = engine.gradient(kernel, X, X, weights, symmetric=False)
         for key, value in expected.items():
             assert relative_error(found[key], value) < 1e-7, key
+
+
+def test_gradients_of_thousands_of_turns_are_fused(engine):
+    """Angles are multiplied with each other's waves and never squared, so that they keep their digits for long."""
+    kernel, X = Periodic(0.6, 1.3, 7.0).bind(1), torch.linspace(0, 30_000, 60, dtype=torch.float64)[:, None]
+    L, R = torch.randn(2, 60, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = autograd_gradient(kernel, lambda k: (reference_block(k, X, X) * (L @ R.T)).sum())
+    found = engine.gradient(kernel, X, X, LowRankWeights(L, R), symmetric=False)
+    for key, value in expected.items():
+        assert relative_error(found[key], value) < 1e-9, key
+    assert [compile_kernel(kernel, f * X, f * X, derivatives=True).terms[0].is_apart for f in (1.0, 1e4)] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.pairs

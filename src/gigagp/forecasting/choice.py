@@ -39,7 +39,7 @@ from gigagp.runtime.progress import current
 #: Rows that candidates are learned from: the latest half, and as many of the others, drawn at random.
 CHOICE_ROWS = 400
 #: Latest rows that left-out stretches are taken from, with the rows before them.
-_RECENT = 2000
+_RECENT = 1000
 #: Rows up to which factors cost less than passes over the rows.
 _FACTORISED = 300
 #: Rows up to which several candidates are mixed.

@@ -329,9 +329,9 @@ def damped_level(x: Tensor) -> Tensor:
 def remainder(x: Tensor, order: int) -> Tensor:
     """Return ``exp(-x)`` minus the first ``order`` terms of its series, without cancellation where x is small."""
     small = x.clamp_max(1.0)
-    total = torch.ones_like(small)
+    total = one = torch.ones_like(small)
     for k in range(order + 18, order, -1):
-        total = 1 - total * small / k
+        total = torch.addcmul(one, total, small, value=-1 / k)
     head = (-1) ** order * small**order / math.factorial(order) * total
     whole = torch.exp(-x.clamp_max(_FARTHEST)) - sum((-x) ** k / math.factorial(k) for k in range(order))
     return torch.where(x < 1, head, whole)

@@ -70,10 +70,16 @@ class Term:
 
     @cached_property
     def largest(self) -> float:
-        """Bound on a pair's squared norms times the profile's steepest slope. Rounding errors are epsilon times it."""
+        """Bound on a pair's squared norms times the profile's steepest slope. Rounding errors are epsilon times it.
+
+        The coordinates that only derivatives use are never squared: a pair has their products.
+        """
         if self.profile == Profile.DOT or not (len(self.left) and len(self.right)):
             return 0.0
-        return max(self.alpha, 1.0) * float(self.left.square().sum(1).amax() + self.right.square().sum(1).amax())
+        e, f = self.left.abs(), self.right.abs()
+        squares = sum(one[:, : self.inputs].square().sum(1).amax() for one in (e, f))
+        products = (e[:, self.inputs :].amax(0) * f[:, self.inputs :].amax(0)).sum()
+        return max(self.alpha, 1.0) * float(squares + products)
 
     def is_wide(self, dtype: torch.dtype) -> bool:
         """Whether distances from norms would show rounding errors: points far apart, or a profile with a kink."""

@@ -13,7 +13,7 @@ from gigagp.kernels.state_space import Component
 from gigagp.products.filtering import Blocks, places
 
 #: Most rows of a stretch, and the numbers that its matrices may have.
-_MOST_ROWS, _NUMBERS = 2**14, 2**22
+_MOST_ROWS, _NUMBERS = 2**14, 2**23
 
 
 class Stretch(NamedTuple):
