@@ -15,6 +15,7 @@ from gigagp.errors import FitWarning, InvalidInputError
 from gigagp.estimators.metrics import gaussian_crps
 from gigagp.forecasting import choice
 from gigagp.forecasting.candidates import found_periods, season, transforms, trends
+from gigagp.forecasting.door import _Columns
 from gigagp.forecasting.times import Periods
 
 N, STEPS = 48, 6
@@ -235,12 +236,53 @@ def test_covariates_carry_their_future():
         ([1.0, 2.0, 3.0, 4.0], {"time": ["a", "b", "c", "d"]}, "must hold dates, such as 2024-03-31, or numbers"),
         ([1.0, 2.0, 3.0, 4.0], {"target": "y"}, "target of forecast needs a data frame"),
         ([1.0, 2.0, 3.0, 4.0], {"steps": 0}, "steps"),
+        ([1.0, 2.0, 3.0, 4.0], {"periods": [1]}, "periods of forecast must be at least 2 steps; got 1"),
+        ([1e200, 2e200, 3e200, 5e200], {}, "squares leave the range of float64: up to 5e\\+200"),
+        ([1e-200, 2e-200, 3e-200, 5e-200], {}, "squares leave the range"),
+        (["a", "b", "c", "d"], {}, "y must be a column of numbers; got one of texts, such as 'a'"),
+        (np.arange("2024", "2028", dtype="datetime64[Y]"), {}, "y must be a column of numbers; got one of dates"),
         (np.ones((4, 2)), {}, "one column"),
     ],
 )
 def test_what_cannot_be_forecast_is_said_before_any_work(y, options, message):
     with pytest.raises(InvalidInputError, match=message):
         gigagp.forecast(y, **{"steps": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "t"}, "must be different columns; got 't' twice"),
+        ({"target": "y", "covariates": ["y"]}, "must be different columns; got 'y' twice"),
+        ({"target": "y", "covariates": "shop"}, "the column 'shop' must be a column of numbers"),
+        ({"target": "y", "series": "shop"}, "the column 'shop' names no series in row 3"),
+        ({"target": "z"}, "target of forecast must name a column, one of t, shop, y; got 'z'"),
+        ({"target": "y", "time": None}, "time of forecast must name a column"),
+    ],
+)
+def test_tables_that_cannot_be_forecast_are_refused(options, message):
+    table = pa.table({"t": range(5), "shop": ["a", "b", None, "a", "b"], "y": [1.0, 2.0, 3.0, 5.0, 4.0]})
+    with pytest.raises(InvalidInputError, match=message):
+        gigagp.forecast(table, 2, **{"time": "t", **options})
+
+
+def test_an_index_has_the_times():
+    """Dates of pandas' index, also of a frame, and numbers in equal steps, such as years; not the places of rows."""
+    pandas = pytest.importorskip("pandas")
+    y, days = np.array([1.0, 3.0, 2.0, 4.0, 3.0]), np.arange("2024-01-01", "2024-01-06", dtype="datetime64[D]")
+
+    def following(values, **options):
+        columns = _Columns.of(values, options.get("time"), options.get("target"), None, [])
+        return columns.rows(np.arange(5), "y", 2).future
+
+    index = pandas.DatetimeIndex(days, name="day")
+    expected = np.array(["2024-01-06", "2024-01-07"], dtype="datetime64[s]").astype(float)
+    assert np.array_equal(following(pandas.Series(y, index=index)), expected)
+    for time in (None, "day"):
+        assert np.array_equal(following(pandas.DataFrame({"y": y}, index=index), target="y", time=time), expected)
+    assert following(pandas.Series(y, index=range(2000, 2005))).tolist() == [2005, 2006]
+    assert following(pandas.Series(y, index=2000 + np.arange(5) / 4)).tolist() == [2001.25, 2001.5]
+    assert following(pandas.Series(y, index=[3, 17, 21, 40, 41])).tolist() == [5, 6]
 
 
 @pytest.mark.parametrize(

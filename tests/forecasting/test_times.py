@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gigagp.errors import InvalidInputError
 from gigagp.forecasting.times import Clock, Periods, read_times
 
 
@@ -73,3 +74,35 @@ def test_times_are_read_from_texts_and_frames_alike():
         assert np.array_equal(read_times(column, "time")[0], found)
     assert np.array_equal(read_times(pandas.PeriodIndex(["2024-01"], freq="M"), "time")[0], seconds("2024-01-01"))
     assert read_times([1, 2.5], "time")[1] is False
+
+
+def test_clocks_of_the_place_count():
+    """A day of 23 hours is a step like the others, as it is where a table has the dates in a column."""
+    pandas = pytest.importorskip("pandas")
+    index = pandas.date_range("2020-03-28", periods=3, tz="Europe/Berlin")
+    expected = seconds("2020-03-28", "2020-03-29", "2020-03-30")
+    for column in (index, index.to_series(), pandas.DataFrame({"t": index})["t"]):
+        assert np.array_equal(read_times(column, "time")[0], expected)
+
+
+def test_months_and_quarters_are_dates():
+    for texts in (["1990-01", "1990-04", "", "1991-10"], ["1990-Q1", "1990-Q2", "", "1991-Q4"]):
+        with pytest.raises(InvalidInputError, match="no time in row 3"):
+            read_times(texts, "time")
+        found, is_date = read_times([text for text in texts if text], "time")
+        assert is_date
+        assert np.array_equal(found, seconds("1990-01-01", "1990-04-01", "1991-10-01"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["1990-12", "1990-13"], "got '1990-13'"),
+        (["01/02/2020", "01/03/2020", "01/04/2020"], "all others fit day/month/year and month/day/year"),
+        (["2020-01-31", "soon"], "got '2020-01-31'"),
+        (["", ""], "it has none"),
+    ],
+)
+def test_texts_that_are_no_times_are_refused(texts, message):
+    with pytest.raises(InvalidInputError, match=f"must hold dates.*{message}"):
+        read_times(texts, "time")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,12 @@ FEWEST = 4
 _MOST_WITH_COVARIATES = 5000
 #: Series from which several processes share them.
 _SHARED = 4
+#: Spread and size of values whose squares, and those of their roundings, are numbers of float64.
+_SMALLEST, _LARGEST = 1e-140, 1e140
+#: What a column holds that has no numbers, in words.
+_KINDS = {"date": "dates", "category": "texts"}
+#: Shortest season in steps: what changes faster does not show.
+_SHORTEST = 2.0
 
 
 @checks_arguments
@@ -51,15 +58,16 @@ def forecast(
     Parameters
     ----------
     y : series, array or data frame
-        Measured values, at equal steps or at the dates of the index of a pandas series. NaN are gaps. Or a data frame
-        (pandas, polars, pyarrow) with columns of times, values, names of series and covariates. Rows may be in any
-        order, and times may repeat.
+        Measured values, at equal steps, or at the dates of the index of a pandas series. NaN are gaps. Or a data frame
+        (pandas, polars, pyarrow) with columns of times, values, names of series and covariates; an index of dates may
+        have the times. Rows may be in any order, and times may repeat.
     steps : int, optional
         Number of steps to forecast after the last measured value. The step is the usual distance of times: months of
         unequal length, working days and years are known. Default: 24, or the rows that follow the last measured value
         where there are covariates.
     time : str or array-like of shape (n,), optional
-        Column with the times, or the times of ``y``: dates or numbers.
+        Column with the times, or the times of ``y``: dates, months (2024-03), quarters (2024-Q1) or numbers. Of a time
+        zone, the clocks of the place count.
     target : str, optional
         Column with the values of a data frame.
     series : str, optional
@@ -104,6 +112,9 @@ def forecast(
     True
     """
     known = None if isinstance(periods, str) else tuple(periods)
+    if known and min(known) < _SHORTEST:
+        raise InvalidInputError(f"periods of forecast must be at least {_SHORTEST:g} steps; got {min(known):g}.")
+    covariates = [covariates] if isinstance(covariates, str) else list(covariates)
     columns = _Columns.of(y, time, target, series, covariates)
     if series is None:
         rows = columns.rows(np.arange(len(columns.y)), columns.name, steps)
@@ -157,39 +168,47 @@ def _forecast(rows: Rows, known: tuple[float, ...] | None, seed: Any) -> Forecas
     return Forecast(rows, choose(rows.X, rows.y, periods, seed), periods)
 
 
+@dataclass(frozen=True, eq=False)
 class _Columns:
     """The columns of a table as numbers, with NaN where nothing was measured."""
 
-    def __init__(self, name: str, y: np.ndarray, times: np.ndarray, is_date: bool) -> None:
-        self.name, self.y, self.times, self.is_date = name, y, times, is_date
-        self.series: np.ndarray = np.zeros(0)
-        self.covariates = np.zeros((len(y), 0))
-        self.labels: tuple[str, ...] = ()
+    name: str
+    y: np.ndarray
+    times: np.ndarray
+    is_date: bool
+    series: np.ndarray  # names
+    covariates: np.ndarray
+    labels: Sequence[str] = ()
 
     @classmethod
     def of(cls, y: Any, time: Any, target: str | None, series: str | None, covariates: Sequence[str]) -> _Columns:
-        names = None if hasattr(y, "name") and not hasattr(y, "columns") else intake.frame_names(y)
-        if names is None:
+        if (hasattr(y, "name") and not hasattr(y, "columns")) or intake.frame_names(y) is None:
             for given, argument in ((target, "target"), (series, "series"), (covariates, "covariates")):
                 if given:
                     raise InvalidInputError(f"{argument} of forecast needs a data frame as y; got {type(y).__name__}.")
-            values = _numbers(y, "y")
-            label = getattr(y, "name", None)
-            index = getattr(y, "index", None)
-            if isinstance(time, str):
+            return cls._of_series(y, time)
+        named = [one for one in (target, series, *covariates, time if isinstance(time, str) else None) if one]
+        for name in named:
+            if named.count(name) > 1:
                 raise InvalidInputError(
-                    f"time of forecast is a column only of a data frame; got {time!r} and a series."
+                    f"time, target, series and covariates of forecast must be different columns; got {name!r} twice."
                 )
-            if (
-                time is None
-                and hasattr(index, "dtype")
-                and (hasattr(index, "tz_localize") or hasattr(index, "to_timestamp"))
-            ):
-                time = index
-            times, is_date = (np.arange(len(values), dtype=float), False) if time is None else read_times(time, "time")
-            _require_length("time", times, values)
-            return cls("y" if label is None else str(label), values, times, is_date)
-        _, columns = intake.table_columns(y, "y")
+        return cls._of_frame(y, time, target, series, covariates)
+
+    @classmethod
+    def _of_series(cls, y: Any, time: Any) -> _Columns:
+        if isinstance(time, str):
+            raise InvalidInputError(f"time of forecast is a column only of a data frame; got {time!r} and a series.")
+        values, label = _numbers(y, "y"), getattr(y, "name", None)
+        time = _index(y, also_numbers=True) if time is None else time
+        times, is_date = (np.arange(len(values), dtype=float), False) if time is None else read_times(time, "time")
+        _require_length(times, values)
+        return cls("y" if label is None else str(label), values, times, is_date, values[:0], np.zeros((len(values), 0)))
+
+    @classmethod
+    def _of_frame(cls, y: Any, time: Any, target: str | None, series: str | None, labels: Sequence[str]) -> _Columns:
+        names, (_, columns) = intake.frame_names(y), intake.table_columns(y, "y")
+        assert names is not None, "it is a data frame"
         by_name = dict(zip(names, columns, strict=True))
 
         def column(name: str | None, argument: str) -> Any:
@@ -200,24 +219,26 @@ class _Columns:
             return by_name[name]
 
         values = _numbers(column(target, "target"), f"the column {target!r}")
+        index = _index(y)
+        if index is not None and time in (None, index.name) and time not in by_name:
+            time = index
         is_column = time is None or isinstance(time, str)
         times, is_date = read_times(column(time, "time") if is_column else time, "the column of times")
-        _require_length("time", times, values)
-        found = cls(str(target), values, times, is_date)
+        _require_length(times, values)
         if series is None:
-            used = (target, *covariates, *([time] if is_column else []))
+            used = (target, *labels, time if is_column else None)
             _warn_of_several_series(times, {name: by_name[name] for name in names if name not in used})
+            which = values[:0]
         else:
-            found.series = np.array(
-                intake.table_columns(y)[1][names.index(series)] if series in names else column(series, "series"),
-                dtype=object,
-            )
-        if covariates:
-            found.labels = tuple(covariates)
-            found.covariates = np.stack(
-                [_numbers(column(one, "covariates"), f"the column {one!r}") for one in covariates], 1
-            )
-        return found
+            which = np.array(column(series, "series"), dtype=object)
+            nameless = [one is None or one != one for one in which.tolist()]
+            if any(nameless):
+                raise InvalidInputError(
+                    f"the column {series!r} names no series in row {nameless.index(True) + 1}. Leave such rows out."
+                )
+        known = [_numbers(column(one, "covariates"), f"the column {one!r}") for one in labels]
+        covariates = np.stack(known, 1) if known else np.zeros((len(values), 0))
+        return cls(str(target), values, times, is_date, which, covariates, labels)
 
     def rows(self, which: np.ndarray, name: str, steps: int | None) -> Rows:
         """Return a series of some rows, or raise `InvalidInputError` where it has no forecast."""
@@ -229,9 +250,14 @@ class _Columns:
             raise InvalidInputError(f"{name} has {count} measured values; a forecast needs at least {FEWEST}.")
         if len(np.unique(times[measured])) < FEWEST:
             raise InvalidInputError(f"{name} has fewer than {FEWEST} different times; a forecast needs that many.")
-        if float(np.ptp(y[measured])) <= 1e-12 * float(np.abs(y[measured]).max()):
+        largest, spread = float(np.abs(y[measured]).max()), float(np.ptp(y[measured]))
+        if spread <= 1e-12 * largest:
             raise InvalidInputError(
                 f"{name} is {y[measured][0]:g} at all times, which does not tell by how much it may change."
+            )
+        if spread < _SMALLEST or largest > _LARGEST:
+            raise InvalidInputError(
+                f"{name} has values whose squares leave the range of float64: up to {largest:g}. Change its unit."
             )
         past, last = measured, times[measured][-1]
         clock = Clock.of(times[past], dates=self.is_date)
@@ -265,7 +291,22 @@ def _numbers(column: Any, name: str) -> np.ndarray:
     values = column if hasattr(column, "to_numpy") else np.asarray(column)
     if getattr(values, "ndim", 1) != 1:
         raise InvalidInputError(f"{name} must be one column of numbers; got shape {values.shape}.")
+    found = read_cells(values, Place(name))
+    if found.kind == "date" or (found.kind == "category" and not set(found.texts) <= {"true", "false"}):
+        got = f", such as {found.texts[0]!r}" if found.texts else ""
+        raise InvalidInputError(f"{name} must be a column of numbers; got one of {_KINDS[found.kind]}{got}.")
     return read_cells(values, Place(name), "number").values.copy()
+
+
+def _index(values: Any, *, also_numbers: bool = False) -> Any:
+    """Return the index of a pandas object if it has dates, or where asked for numbers in equal steps; else None."""
+    index: Any = getattr(values, "index", None)
+    if hasattr(index, "tz_localize") or hasattr(index, "to_timestamp"):
+        return index
+    if also_numbers and hasattr(index, "dtype") and getattr(index.dtype, "kind", "") in "iuf":
+        steps = np.diff(index.to_numpy())
+        return index if len(steps) and steps[0] > 0 and np.allclose(steps, steps[0], rtol=1e-6, atol=0) else None
+    return None
 
 
 def _warn_of_several_series(times: np.ndarray, others: dict[str, Any]) -> None:
@@ -284,8 +325,8 @@ def _warn_of_several_series(times: np.ndarray, others: dict[str, Any]) -> None:
             return
 
 
-def _require_length(name: str, times: np.ndarray, values: np.ndarray) -> None:
+def _require_length(times: np.ndarray, values: np.ndarray) -> None:
     if len(times) != len(values):
         raise InvalidInputError(
-            f"{name} of forecast must have a time for each of {len(values):,} values; got {len(times):,}."
+            f"time of forecast must have a time for each of {len(values):,} values; got {len(times):,}."
         )

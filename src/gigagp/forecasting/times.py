@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,9 +10,11 @@ import numpy as np
 
 from gigagp.errors import InvalidInputError
 from gigagp.tables.cells import Place
-from gigagp.tables.encoding.reading import read_cells
+from gigagp.tables.encoding.reading import Cells, read_cells
 
 _DAY = 86400.0
+#: Texts that name a month or a quarter.
+_MONTH_TEXT = re.compile(r"(\d{4})(?:-(0[1-9]|1[0-2])|-?Q([1-4]))", re.ASCII)
 #: Seconds of a step from which dates are counted in months, because months and years are of unequal length.
 _MONTH = 27.5 * _DAY
 #: Lengths of calendar cycles in seconds: hour, day, week, and year.
@@ -96,15 +99,30 @@ def read_times(column: Any, name: str) -> tuple[np.ndarray, bool]:
         column = column.array if "period" in str(column.dtype) else column.to_numpy()
     if "period" in str(getattr(column, "dtype", "")):  # of pandas
         column = column.to_timestamp()
-    if hasattr(column, "tz_localize") and getattr(column, "tz", None) is not None:
-        column = column.tz_convert(None)
-    cells = read_cells(column.to_numpy() if hasattr(column, "tz_localize") else column, Place(name))
+    if hasattr(column, "tz_localize"):
+        column = column.tz_localize(None).to_numpy()
+    cells = read_cells(column, Place(name))
     if cells.kind == "category":
-        raise InvalidInputError(f"{name} must hold dates, such as 2024-03-31, or numbers; got {str(cells.texts[0])!r}.")
+        days = [_first_day(text) for text in cells.texts]
+        if not days or None in days:
+            got = f"got {cells.texts[days.index(None)]!r}" if days else "it has none"
+            why = f" It {cells.note}." if cells.note else ""
+            raise InvalidInputError(f"{name} must hold dates, such as 2024-03-31, or numbers; {got}.{why}")
+        known = np.append(read_cells(days, Place(name)).values, np.nan)
+        cells = Cells("date", known[np.where(cells.missing, -1, cells.values).astype(np.int64)])
     if cells.missing.any():
         row = int(np.argmax(cells.missing))
         raise InvalidInputError(f"{name} has no time in row {row + 1}. Leave such rows out.")
     return cells.values, cells.kind == "date"
+
+
+def _first_day(text: str) -> str | None:
+    """Return the first day of a month such as 2024-03 or a quarter such as 2024-Q1; None for other texts."""
+    found = _MONTH_TEXT.fullmatch(text)
+    if found is None:
+        return None
+    year, month, quarter = found.groups()
+    return f"{year}-{int(month or 3 * int(quarter) - 2):02d}-01"
 
 
 def _usual_step(times: np.ndarray) -> float:
