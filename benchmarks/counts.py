@@ -7,6 +7,9 @@ each. Counts are Poisson, or negative binomial with a dispersion of 0.5. Each is
 binomial with ``exposure=``, and as Poisson without it. "rate" is the share of 500 new places whose true rate lies in
 its 95 % interval; "counts" that of new counts with efforts of their own in theirs; "nll" is the mean of minus the log
 probability of these counts. Intervals of counts are of whole numbers and hold a little more than 95 %.
+
+"series" are 180 monthly counts of four rates, of which 30 months and the last 30 are left out: their NLL with the plain
+kernel, and with the one that is chosen by default.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import numpy as np
 import torch
 from checkout import commit
 
-from gigagp import GPRegressor
+from gigagp import GPRegressor, kernels
 
 FIELDS = {
     "waves": lambda X: 0.5 + np.sin(3 * X[:, 0]) + np.cos(2 * X[:, 1]),
@@ -31,6 +34,13 @@ FIELDS = {
     "ridge": lambda X: 2 - 4 * np.abs(X[:, 0] - X[:, 1]),
     "rare": lambda X: -2 + np.sin(4 * X[:, 0]) * X[:, 1],
 }
+SERIES = {
+    "season": lambda t: 1 + np.sin(2 * np.pi * t / 12) + 0.01 * t,
+    "weak season": lambda t: 2 + 0.5 * np.sin(2 * np.pi * t / 12) + 0.3 * np.sin(t / 30),
+    "trend": lambda t: 0.02 * t,
+    "two waves": lambda t: 1 + np.sin(t / 8) + 0.5 * np.sin(t / 3),
+}
+MONTHS, LEFT_OUT = 180, 30
 DISPERSION, ROWS, NEW = 0.5, 400, 500
 FITS = {
     "poisson": {"likelihood": "poisson", "exposure": True},
@@ -74,6 +84,26 @@ def case(field: str, kind: str, seed: int) -> dict[str, dict[str, float]]:
     return found
 
 
+def series(name: str, seed: int) -> dict[str, Any]:
+    """Return the NLL of left-out months with the plain kernel and by default, and CPU seconds of the fits."""
+    draw = np.random.default_rng([seed, list(SERIES).index(name)])
+    t = np.arange(float(MONTHS))
+    y = draw.poisson(np.exp(SERIES[name](t))).astype(float)
+    last = np.arange(MONTHS - LEFT_OUT, MONTHS)
+    among = draw.permutation(MONTHS - LEFT_OUT)[:LEFT_OUT]
+    kept = np.setdiff1d(np.arange(MONTHS), np.concatenate([among, last]))
+    found: dict[str, Any] = {}
+    for model, kernel in {"plain": kernels.Matern(nu=1.5), "default": None}.items():
+        began = time.process_time()
+        gp = GPRegressor(kernel, likelihood="poisson", verbose=0).fit(t[kept, None], y[kept])
+        found[f"{model} cpu_seconds"] = time.process_time() - began
+        for part, rows in {"among": among, "last": last}.items():
+            found[f"{model} {part}"] = float(-gp.predictive_log_density(t[rows, None], y[rows]).mean())
+        if gp.kernel_choice_ is not None:
+            found["kernel"] = next(one.name for one in gp.kernel_choice_.tried if one.weight)
+    return found
+
+
 def main() -> None:
     """Run all fields."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -82,6 +112,11 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, Any] = {"commit": commit(), "rows": ROWS, "draws": arguments.draws, "dispersion": DISPERSION}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found["series"] = {name: [series(name, seed) for seed in range(arguments.draws)] for name in SERIES}
+    for name, each in found["series"].items():
+        print(name, each, flush=True)
     for kind in ("poisson", "negative binomial"):
         cases = {field: [case(field, kind, seed) for seed in range(arguments.draws)] for field in FIELDS}
         of_kind: dict[str, Any] = {}

@@ -96,7 +96,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         kernels, ``"choose"`` takes one by the evidence of some rows, and ``"auto"`` averages up to 2,000 rows, in about
         three times the time of one kernel, and chooses beyond (`gigagp.estimators.choices.kernel_rules`). None is
         ``"auto"`` where `optimization.Auto` maximises the likelihood of Gaussian noise, and a choice costs little
-        beside the fit; elsewhere it is ``kernels.Matern(nu=1.5)`` with one lengthscale per input.
+        beside the fit; elsewhere it is ``kernels.Matern(nu=1.5)`` with one lengthscale per input. For counts of one
+        input a period that their spectrum shows is compared with that kernel, and taken where it gains.
     inference : one of `gigagp.inference` or "auto", default "auto"
         Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows, and `inference.Markov`
         for more than 1,000 rows of one input, unless the kernel has no states or is left to a rule. Otherwise nearest

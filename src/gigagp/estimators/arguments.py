@@ -15,7 +15,7 @@ import torch
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.estimators.choices.kernel_choice import KernelRule
 from gigagp.estimators.estimator import Estimator
-from gigagp.inference import Exact, Inference, Iterative, Markov, Vecchia
+from gigagp.inference import Exact, Inference, Iterative, Markov, QuadruplyStochastic, Vecchia
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Constant, Kernel, Outputs, White
@@ -142,16 +142,23 @@ class Arguments:
         """Return the rule that chooses the kernel of rows that are held; None if it is given, or the plain one.
 
         Without a kernel, or with `kernels.Chosen`, it is ``"auto"`` where the gain and the time of that are known:
-        where `optimization.Auto` maximises the likelihood of Gaussian noise in this process.
+        where `optimization.Auto` maximises the likelihood of Gaussian noise, of labels or of counts in this process.
         """
         kernel = self.estimator.kernel
         if not is_open(kernel):
             return cast("KernelRule", kernel) if isinstance(kernel, str) else None
-        learns = isinstance(self.optimizer, Auto) and isinstance(self.likelihood, Gaussian)
-        takes = isinstance(inference, Exact | Iterative | Vecchia | Automatic | Markov)
+        if not isinstance(self.optimizer, Auto) or current_run().processes is not None:
+            return None
         if len(self.estimator.groups):  # of which random rows of a large table tell nothing
-            takes = isinstance(inference, Exact)
-        return "auto" if learns and takes and current_run().processes is None else None
+            takes = isinstance(self.likelihood, Gaussian) and isinstance(inference, Exact)
+        elif isinstance(self.likelihood, Gaussian):
+            takes = isinstance(inference, Exact | Iterative | Vecchia | Automatic | Markov)
+        else:
+            takes = not self.likelihood.has_noise and (
+                isinstance(inference, Vecchia)
+                or (isinstance(inference, QuadruplyStochastic) and not inference.learns_precision)
+            )
+        return "auto" if takes else None
 
     def check_rule(self, inference: Inference, *, streams: bool = False) -> None:
         """Refuse a rule for the kernel where it does not apply; a kernel of the user's own is always accepted."""

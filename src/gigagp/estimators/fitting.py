@@ -459,8 +459,8 @@ class _Held(_Job):
 
 
 def _rule_to_pick(arguments: Arguments, inference: Inference, n_rows: int) -> KernelRule | None:
-    """Return the rule that picks one kernel where none are averaged: none by default for few rows."""
-    few = n_rows <= kernel_rules.AVERAGED_ROWS
+    """Return the rule that picks one kernel where none are averaged: none by default for few rows with noise."""
+    few = n_rows <= kernel_rules.AVERAGED_ROWS and arguments.likelihood.has_noise
     return None if is_open(arguments.estimator.kernel) and few else arguments.rule_for(inference)
 
 

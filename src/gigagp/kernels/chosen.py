@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from gigagp.kernels.geometry import MetricName
-from gigagp.kernels.radial import Matern
+from gigagp.kernels.radial import RBF, Matern
 from gigagp.settings.fields import CountOrZero, Settings
 
 
@@ -15,7 +16,7 @@ class Chosen(Settings):
 
     When to use: where ``kernel=None`` would choose among the wrong ones. ``GPRegressor(kernels.Chosen(ard=False))`` is
     for inputs in one unit, such as eastings and northings, and ``kernels.Chosen(metric="haversine")`` for longitudes
-    and latitudes. Where nothing is chosen, as for very few rows, the kernel is ``kernels.Matern(nu=1.5)`` of this form.
+    and latitudes. Where nothing is chosen, as for very few rows, the kernel is the ``default`` of this form.
     With two inputs and ``ard=False``, kernels with a direction (``metric="rotated"``) are tried too.
 
     Parameters
@@ -26,22 +27,28 @@ class Chosen(Settings):
         The inputs that the kernel depends on; None for all.
     metric : {"euclidean", "haversine", "rotated"}
         As for `Matern`.
+    default : {"matern32", "rbf"}, default "matern32"
+        The kernel that is kept unless another is surely better: ``kernels.Matern(nu=1.5)``, or ``kernels.RBF()``,
+        which `GPClassifier` has.
     """
 
     ard: bool = True
     columns: tuple[CountOrZero, ...] | None = None
     metric: MetricName = "euclidean"
+    default: Literal["matern32", "rbf"] = "matern32"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.plain()  # which refuses what does not go together
 
-    def plain(self) -> Matern:
+    def plain(self) -> Matern | RBF:
         """Return the kernel that the others are compared with."""
+        if self.default == "rbf":
+            return RBF(ard=self.ard, columns=self.columns, metric=self.metric)
         return Matern(nu=1.5, ard=self.ard, columns=self.columns, metric=self.metric)
 
 
-def plain_kernel(chosen: object) -> Matern:
+def plain_kernel(chosen: object) -> Matern | RBF:
     """Return the kernel that others are compared with where a kernel is left to the data, by a rule or by `Chosen`."""
     return chosen.plain() if isinstance(chosen, Chosen) else Matern(nu=1.5)
 

@@ -26,7 +26,9 @@ Dropped = tuple[tuple[str, str], ...]
 DEFAULT = "matern32"
 #: Largest number of candidates.
 MOST_CANDIDATES = 6
-PERIODIC = "matern32+rbf*periodic"
+#: How the name of a kernel with a period ends, and that of the default one.
+CYCLE = "rbf*periodic"
+PERIODIC = f"{DEFAULT}+{CYCLE}"
 #: What the name of a kernel with a direction begins with.
 TURNED = "rotated "
 #: Sums of which an average has one.
@@ -96,8 +98,10 @@ def candidate_kernels(
     def alike(kernel: Leaf) -> Kernel:
         return in_form_of(kernel, base)
 
+    plain: Leaf = RBF() if isinstance(base, RBF) else Matern(nu=1.5)
+    name = "rbf" if isinstance(base, RBF) else DEFAULT
     found = {
-        DEFAULT: alike(Matern(nu=1.5)),
+        name: alike(plain),
         "rq": alike(RationalQuadratic()),
         "matern32+matern12": alike(Matern(1.5, long, most)) + alike(Matern(0.5, short, least)),
         "rbf+matern32": alike(RBF(long, most)) + alike(Matern(1.5, short, least)),
@@ -106,12 +110,12 @@ def candidate_kernels(
         found["matern12"], found["matern52"] = alike(Matern(nu=0.5)), alike(Matern(nu=2.5))
     if d > 1:
         return {name: reduce(add, noise, kernel) for name, kernel in found.items()}
-    found["matern32+linear"] = (Matern(nu=1.5) + Linear(_SHARES[1])).bind(1)
+    found[f"{name}+linear"] = (plain + Linear(_SHARES[1])).bind(1)
     period = strongest_period(X[:, 0], y)
     if period is not None:
         # The shape of the cycle changes slowly. One variance of the product is enough.
         cycle = RBF(1.0, 1.0, fixed=("variance",)) * Periodic(1.0, _SHARES[1], period)
-        found[PERIODIC] = (Matern(nu=1.5) + cycle).bind(1)
+        found[f"{name}+{CYCLE}"] = (plain + cycle).bind(1)
     return found
 
 

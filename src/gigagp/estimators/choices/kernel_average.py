@@ -14,7 +14,7 @@ import torch
 
 from gigagp.errors import unshown
 from gigagp.estimators.choices.allowance import Allowance, ending_seconds, step_seconds
-from gigagp.estimators.choices.candidates import DEFAULT, PERIODIC, RIVALS, Dropped, start_from, supported, turned
+from gigagp.estimators.choices.candidates import PERIODIC, RIVALS, Dropped, start_from, supported, turned
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.estimators.choices.kernel_trials import (
     KernelTrial,
@@ -101,7 +101,7 @@ def average_on_all_rows(
                     if history.interrupted == "last solve" and turns.waiting:
                         history.interrupted = "learning"  # of the other kernels
                     break
-            if name == DEFAULT and turns.waiting and isinstance(optimizer, Auto):
+            if len(found) == 1 and turns.waiting and isinstance(optimizer, Auto):
                 known = found[0].posterior.model
                 if is_limited:
                     allowance = Allowance.beside(found[0].history, known, n)

@@ -48,6 +48,7 @@ from gigagp.estimators.choices.kernel_trials import (
     tempered_weights,
     with_direction,
 )
+from gigagp.estimators.choices.other_likelihoods import OtherObjective, compared
 from gigagp.estimators.choices.trials import FAILURES, PatchScores, decide, learned, normal_crps
 from gigagp.inference import Exact, Inference
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
@@ -122,11 +123,15 @@ def pick(
     """
     if kernel not in ("auto", "choose"):
         return Picked(model, optimizer)
-    trials, dropped, optimizer = _tried(objective, model, inference, optimizer, generator, deadline)
+    trials, dropped, going_on = _tried(objective, model, inference, optimizer, generator, deadline)
+    if not trials:
+        return Picked(model, optimizer)
     default, best = trials[0], _best(trials)
     choice = choice_of("choose", trials, [float(one is best) for one in trials], dropped)
+    if best is default and isinstance(objective, OtherObjective):
+        return Picked(model, optimizer, choice)  # to be learned as if nothing had been compared
     keeps_noise = best is default or default.model.noise_is_known
-    return Picked(best.model, optimizer, choice, 0.0 if keeps_noise else float(default.model.noise_variance))
+    return Picked(best.model, going_on, choice, 0.0 if keeps_noise else float(default.model.noise_variance))
 
 
 def _best(trials: Sequence[KernelTrial]) -> KernelTrial:
@@ -150,6 +155,8 @@ def _tried(
     deadline: float,
 ) -> tuple[list[KernelTrial], Dropped, object]:
     """Return the candidates as learned on some rows, what was left out, and the optimizer that goes on from there."""
+    if isinstance(objective, OtherObjective):
+        return compared(objective, model, inference, optimizer, deadline)
     sees_all = _sees_all_rows(objective, model)
     rows = objective.draw_rows(min(CHOICE_ROWS, objective.n_rows), spawn(generator))
     subset = objective.subset(rows)

@@ -15,6 +15,8 @@ from gigagp.neighbours.folds import Fold
 
 #: Least precision, so that a row that nothing is known about has a finite variance.
 _LEAST = 1e-300
+#: Least precision of a latent value that is left out, over that of the prior: a mean may be open.
+_LEAST_SHARE = 1e-8
 
 
 class LeftOut(NamedTuple):
@@ -75,6 +77,18 @@ class LeftOut(NamedTuple):
         density = likelihood.predictive_log_density(Y, self.mean, latent.sqrt()[:, None], noise[:, None])
         variance = latent + noise
         return LeftOut(self.mean, variance, density, self.relative_error * self.variance / variance)
+
+
+def without_own_terms(
+    mean: Tensor, variance: Tensor, slope: Tensor, curvature: Tensor, prior_variance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return latent means (n, t) and variances (n,) without the rows' own terms, where these count as Gaussian.
+
+    A row has entered with the slope (n, t) and the curvature (n,) of its log density at the mean (n, t) (Rasmussen and
+    Williams 2006, section 5.4.2, with pseudo-observations in the place of targets).
+    """
+    precision = torch.maximum(1 / variance - curvature, _LEAST_SHARE / prior_variance)
+    return mean - slope / precision[:, None], 1 / precision
 
 
 def without_trend(precision: Tensor, basis_solutions: Tensor, coefficient_root: Tensor) -> Tensor:

@@ -180,6 +180,13 @@ class TableObjective(ABC):
         found = self.posterior(with_least_noise(model, self.table.X), generator)
         return found if isinstance(found, RowsPosterior) else None
 
+    def left_out_densities(self, model: Model, generator: torch.Generator) -> torch.Tensor | None:
+        """Return the log density of each row given all others, shape (n,), to compare kernels; by default None.
+
+        Objectives of targets that are not Gaussian have it on few rows.
+        """
+        return None
+
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the state of the objective, apart from the model, as tensors and plain data for a checkpoint."""
         return {}, {}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.inference.contract.left_out import without_own_terms
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
@@ -150,6 +151,18 @@ class LatentObjective(TableObjective):
         found = best_latent(K, *given, self._last, self.tolerance)
         self._last = found.sites(K, self._basis, found.fit.bend)
         return found
+
+    @torch.no_grad()
+    def left_out_densities(self, model: Model, generator: torch.Generator) -> Tensor:
+        """Return the log density of each row given all others, whose terms count as Gaussian."""
+        best, X, noise = self._maximise(model), self.table.X.double(), self._noise(model)
+        K = model.kernel.block(X, X)
+        latent = self._basis @ best.coefficients + K @ best.alpha
+        variance = _variance(K, best.curvature, best.factor).clamp_min(1e-30)
+        own = best.fit.slope, best.fit.bend.mean(1), K.diagonal()
+        mean, variance = without_own_terms(latent, variance, *own)
+        given = self._targets, mean, variance.sqrt()[:, None], noise[:, None]
+        return self.likelihood.predictive_log_density(*given).sum(1)
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         return ({} if self._last is None else self._last._asdict()), {}

@@ -465,6 +465,16 @@ class LaplaceObjective(TableObjective):
             )
             warn(msg, FitWarning)
 
+    def left_out_densities(self, model: Model, generator: torch.Generator) -> Tensor | None:
+        """Return the log density of each row given all others; None where the covariance is drawn."""
+        likelihood = self._likelihood(model)
+        found = self.posterior(model, generator).left_out_latent(likelihood)
+        if found is None:
+            return None
+        (mean, variance), noise = found, self._noise(model)[:, None]
+        logs = likelihood.predictive_log_density(self._targets, mean + self._offset, variance.sqrt()[:, None], noise)
+        return logs.sum(1)
+
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.inference.contract.batches import within_batches
+from gigagp.inference.contract.left_out import without_own_terms
 from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.contract.saved import Saved
@@ -31,8 +32,6 @@ from gigagp.tables.beside import Beside
 #: Rows at which predictions are held against the values there, how far means may be from them in standard deviations,
 #: and by which factor these may differ.
 _CHECKED_ROWS, _SHIFT, _RATIO = 256, 0.5, 1.5
-#: Least precision of a value at a row that is left out, over that of the prior: a mean may be open.
-_LEAST_PRECISION = 1e-8
 
 
 class LatentGaussian(NamedTuple):
@@ -184,11 +183,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         return corrected_functions(self, self._predictor, prior, rest)
 
     def left_out_latent(self, likelihood: Likelihood) -> tuple[Tensor, Tensor] | None:
-        """Return the distributions without the rows' own terms in Laplace's approximation; None where they are drawn.
-
-        A row has entered as a Gaussian with the curvature and the slope of its log density (Rasmussen and Williams
-        2006, section 5.4.2, with pseudo-observations in the place of targets).
-        """
+        """Return the distributions without the rows' own terms, of Laplace's approximation; None if they are drawn."""
         if not self._exact:
             return None
         beside, X, Y = self.table.beside, self.X.double(), self.table.Y
@@ -196,9 +191,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         noise = self.model.noise_variance.to(X).expand(len(X)) + self.model.kernel.white(X)
         noise = noise if beside.trials is None else beside.trials.to(X)
         local = Curvature.of(likelihood, beside.given(likelihood, Y), mean + beside.offset_of(Y), noise)
-        least = _LEAST_PRECISION / self.prior_variance(X)
-        precision = torch.maximum(1 / variance - local.curvature.mean(1), least)
-        return mean - local.slope / precision[:, None], 1 / precision
+        return without_own_terms(mean, variance, local.slope, local.curvature.mean(1), self.prior_variance(X))
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the Laplace approximation on all rows; its standard error is that of the determinant."""
