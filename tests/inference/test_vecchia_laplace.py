@@ -264,7 +264,7 @@ def labelled(n=400, classes=2):
 def test_classes_are_learned_and_saved(classes, tmp_path):
     X, y = labelled(classes=classes)
     names = np.array(["a", "b", "c"])[y]
-    gp = GPClassifier(inference=inference.Vecchia(12)).fit(X[:300], names[:300])
+    gp = GPClassifier(kernels.RBF(), inference=inference.Vecchia(12)).fit(X[:300], names[:300])
     assert gp.score(X[300:], names[300:]) > 0.88
     probabilities = gp.predict_proba(X[300:])
     np.testing.assert_allclose(probabilities.sum(1), 1.0)

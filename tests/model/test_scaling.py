@@ -143,7 +143,7 @@ def test_classifiers_learn_the_other_rows(monkeypatch):
     train = np.arange(len(X)) % 3 > 0
 
     def accuracy():
-        found = GPClassifier(random_state=0).fit(X[train], function[train] > 0).predict(X[~train & ~far])
+        found = GPClassifier(kernels.RBF(), random_state=0).fit(X[train], function[train] > 0).predict(X[~train & ~far])
         return np.mean(found == (function[~train & ~far] > 0))
 
     assert accuracy() > 0.9

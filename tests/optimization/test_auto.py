@@ -184,7 +184,7 @@ def test_a_second_start_finds_what_the_first_one_misses(monkeypatch):
     X, y = labels_of_a_wave(1)
 
     def evidence(**settings):
-        classifier = GPClassifier(random_state=0, inference=inference.Vecchia(60), **settings).fit(X, y)
+        classifier = GPClassifier(kernels.RBF(), random_state=0, inference=inference.Vecchia(60), **settings).fit(X, y)
         return classifier.latent_.log_marginal_likelihood().value
 
     found = evidence()
@@ -200,7 +200,9 @@ def test_all_rows_choose_between_the_starts_that_a_subset_tried(monkeypatch):
 
     def fitted():
         optimizer = Auto(subset_sizes=(40,))
-        return GPClassifier(random_state=0, inference=inference.Vecchia(20), optimizer=optimizer).fit(X, y)
+        return GPClassifier(kernels.RBF(), random_state=0, inference=inference.Vecchia(20), optimizer=optimizer).fit(
+            X, y
+        )
 
     gp = fitted()
     found = gp.log_marginal_likelihood().value

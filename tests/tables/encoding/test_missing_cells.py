@@ -151,7 +151,7 @@ def test_what_is_given_stays():
     numbers = X[["x"]]
     gp = GPRegressor(inference=inference.Grid(size=50), encode="auto").fit(numbers, y)
     assert not any(leaf.is_white for leaf in gp.kernel_.leaves())
-    labels = GPClassifier(encode="auto").fit(X, y > 0)
+    labels = GPClassifier(kernels.RBF(), encode="auto").fit(X, y > 0)
     assert not any(leaf.is_white for leaf in labels.latent_.kernel_.leaves())
     assert {type(one) for one in METHODS} <= set(registered().values())
 
@@ -269,7 +269,7 @@ def test_missing_cells_of_transformed_targets_and_of_classes():
     _, std = gp.predict(new, return_std=True)
     assert std[1] > 5 * std[0]
     np.testing.assert_allclose(np.sqrt(np.diag(gp.predict(new, return_cov=True)[1])), std, rtol=1e-3)
-    classes = GPClassifier(encode="auto").fit(X, np.where(y > y.mean(), "high", "low"))
+    classes = GPClassifier(kernels.RBF(), encode="auto").fit(X, np.where(y > y.mean(), "high", "low"))
     probability = classes.predict_proba(new)
     assert 0.15 < probability[1, 0] < 0.85
 
