@@ -154,7 +154,7 @@ class Arguments:
         elif isinstance(self.likelihood, Gaussian):
             takes = isinstance(inference, Exact | Iterative | Vecchia | Automatic | Markov)
         else:
-            takes = not self.likelihood.has_noise and (
+            takes = not (self.likelihood.has_noise or self.likelihood.has_limits) and (
                 isinstance(inference, Vecchia)
                 or (isinstance(inference, QuadruplyStochastic) and not inference.learns_precision)
             )

@@ -57,7 +57,8 @@ def compared(
     There are none where nothing beside the default is worth a trial, or a deadline is near.
     """
     rows = objective.draw_rows(min(_ROWS, objective.n_rows), torch.Generator().manual_seed(0))
-    thin = objective.thin(rows)
+    # a Laplace objective that learns from some rows is not made thinner
+    thin = objective.subset(rows) if isinstance(objective, LaplaceObjective) else objective.thin(rows)
     candidates, dropped = supported(model, inference, thin.table, len(rows) // _ROWS_EACH)
     candidates = _worth_a_trial(candidates, len(rows))
     trials: list[KernelTrial] = []
