@@ -1,6 +1,7 @@
 """Counts over different efforts: whether intervals hold the rate, and what leaving the effort out costs.
 
     python benchmarks/counts.py --json benchmarks/results/counts.json
+    python benchmarks/counts.py --part series --json benchmarks/results/counts_series.json
 
 Five made fields of two inputs with 400 rows each, whose efforts vary a hundredfold (log-uniform), several draws of
 each. Counts are Poisson, or negative binomial with a dispersion of 0.5. Each is fitted as Poisson and as negative
@@ -8,7 +9,7 @@ binomial with ``exposure=``, and as Poisson without it. "rate" is the share of 5
 its 95 % interval; "counts" that of new counts with efforts of their own in theirs; "nll" is the mean of minus the log
 probability of these counts. Intervals of counts are of whole numbers and hold a little more than 95 %.
 
-"series" are 180 monthly counts of four rates, of which 30 months and the last 30 are left out: their NLL with the plain
+``--part series``: 180 monthly counts of four rates, of which 30 months and the last 30 are left out: their NLL with the plain
 kernel, and with the one that is chosen by default.
 """
 
@@ -104,21 +105,11 @@ def series(name: str, seed: int) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Run all fields."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=4)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    found: dict[str, Any] = {"commit": commit(), "rows": ROWS, "draws": arguments.draws, "dispersion": DISPERSION}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found["series"] = {name: [series(name, seed) for seed in range(arguments.draws)] for name in SERIES}
-    for name, each in found["series"].items():
-        print(name, each, flush=True)
+def fields(draws: int) -> dict[str, Any]:
+    """Return the scores of all fields, and their means."""
+    found: dict[str, Any] = {"commit": commit(), "rows": ROWS, "draws": draws, "dispersion": DISPERSION}
     for kind in ("poisson", "negative binomial"):
-        cases = {field: [case(field, kind, seed) for seed in range(arguments.draws)] for field in FIELDS}
+        cases = {field: [case(field, kind, seed) for seed in range(draws)] for field in FIELDS}
         of_kind: dict[str, Any] = {}
         for name in FITS:
             each = {
@@ -129,6 +120,26 @@ def main() -> None:
             of_kind[name] = {"all": everything, **each}
             print(f"{kind:18s} {name:26s} {everything}", flush=True)
         found[kind] = of_kind
+    return found
+
+
+def main() -> None:
+    """Run all fields."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default="fields", choices=("fields", "series"))
+    parser.add_argument("--draws", type=int, default=4)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.part == "series":
+        found = {"commit": commit(), "months": MONTHS, "left_out": LEFT_OUT}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name in SERIES:
+                found[name] = [series(name, seed) for seed in range(arguments.draws)]
+                print(name, found[name], flush=True)
+    else:
+        found = fields(arguments.draws)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
