@@ -9,8 +9,8 @@ binomial with ``exposure=``, and as Poisson without it. "rate" is the share of 5
 its 95 % interval; "counts" that of new counts with efforts of their own in theirs; "nll" is the mean of minus the log
 probability of these counts. Intervals of counts are of whole numbers and hold a little more than 95 %.
 
-``--part series``: 180 monthly counts of four rates, of which 30 months and the last 30 are left out: their NLL with the plain
-kernel, and with the one that is chosen by default.
+``--part series``: 180 monthly counts of four rates, of which 30 months and the last 30 are left out: their NLL with the
+plain kernel, and with the one that is chosen by default.
 """
 
 from __future__ import annotations
