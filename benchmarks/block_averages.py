@@ -2,8 +2,8 @@
 
     python benchmarks/block_averages.py --json benchmarks/results/block_averages.json
 
-Each field is drawn on a lattice of 30 x 30 cells from a Matern process and measured with noise in 150 of the cells, half
-of which are in a tenth of the area. Blocks are 25 squares of 6 x 6 cells. Intervals are normal ones by
+Each field is drawn on a lattice of 30 x 30 cells from a Matern process and measured with noise in 150 of the cells,
+half of which are in a tenth of the area. Blocks are 25 squares of 6 x 6 cells. Intervals are normal ones by
 `GPRegressor.predict_average`. "independent" are those that take errors at points for independent, as is often done.
 """
 
