@@ -128,12 +128,8 @@ class WeightSearch:
         if known is not None and torch.allclose(curvature, known.curvature, rtol=1e-10, atol=0.0):
             factor, open_trend, root, variance = known.factor, known.open_trend, known.root, known.variance
         else:
-            precision = self.Phi.T @ (self.Phi * curvature[:, None])
-            if self.S.ndim == 1:
-                precision.diagonal().add_(self.S)
-            else:
-                precision += self.S
-            factor = cholesky(precision, "the posterior precision of the weights")
+            precision = self._precision(curvature)
+            factor = _factor(precision)
             open_trend = OpenTrend.at_weights(self.Phi, curvature, factor, self.mean_basis)
             m = len(self.S)
             root = chevron_of(precision, m if self.n_columns is None else min(self.n_columns, m))
@@ -144,31 +140,52 @@ class WeightSearch:
         moved = torch.zeros_like(curvature) if known is None else curvature - known.curvature
         return Point(mean, trend, curvature, factor, open_trend, root, variance, fit, value, moved)
 
+    def _precision(self, curvature: Tensor) -> Tensor:
+        """Return ``S + Phi' diag(curvature) Phi``."""
+        precision = self.Phi.T @ (self.Phi * curvature[:, None])
+        if self.S.ndim == 1:
+            precision.diagonal().add_(self.S)
+        else:
+            precision += self.S
+        return precision
+
     def _step(self, here: Point, bend: Tensor) -> tuple[Tensor, Tensor, float]:
         """Return the step of the mean (m, t) and of the trend (p, t) with curvatures (n, t), and the gain it promises.
 
-        By conjugate gradients: every target has a curvature of its own. The root has one for all, and its precision is
-        the preconditioner. Where the two agree, the first step is exact.
+        A target alone has one factor. Several have curvatures of their own, and the precision of the root, which has
+        one curvature for all, is the preconditioner of conjugate gradients.
         """
-        m, curvature = self.Phi.shape[1], _NegativeHessian(self, bend)
-        root, solutions = here.open_trend.root, here.open_trend.solutions
-        cross = self.Phi.T @ (here.curvature[:, None] * self.mean_basis)
-
-        def precondition(v: Tensor) -> Tensor:
-            weights = torch.cholesky_solve(v[:m], here.factor)
-            trend = root @ (root.T @ (v[m:] - cross.T @ weights))
-            return torch.cat([weights - solutions @ trend, trend])
-
-        slope = here.fit.slope
+        slope, m = here.fit.slope, self.Phi.shape[1]
         gradient = torch.cat([self.Phi.T @ slope - times(self.S, here.mean), self.mean_basis.T @ slope])
-        run = Recurrence(curvature, torch.zeros_like(gradient), gradient.clone(), precondition)
+        if slope.shape[1] == 1:
+            curvature = bend[:, 0]
+            factor = _factor(self._precision(curvature))
+            open_trend = OpenTrend.at_weights(self.Phi, curvature, factor, self.mean_basis)
+            step = self._solver(curvature, factor, open_trend)(gradient)
+        else:
+            step = self._solve(bend, gradient, self._solver(here.curvature, here.factor, here.open_trend))
+        return step[:m], step[m:], 0.5 * float((gradient * step).sum())
+
+    def _solver(self, curvature: Tensor, factor: Tensor, open_trend: OpenTrend) -> Callable[[Tensor], Tensor]:
+        """Return the solution of minus the bound's second derivative by weights and trend, for a curvature (n,)."""
+        m = self.Phi.shape[1]
+        cross = self.Phi.T @ (curvature[:, None] * self.mean_basis)
+
+        def solve(v: Tensor) -> Tensor:
+            weights = torch.cholesky_solve(v[:m], factor)
+            trend = open_trend.root @ (open_trend.root.T @ (v[m:] - cross.T @ weights))
+            return torch.cat([weights - open_trend.solutions @ trend, trend])
+
+        return solve
+
+    def _solve(self, bend: Tensor, gradient: Tensor, precondition: Callable[[Tensor], Tensor]) -> Tensor:
+        run = Recurrence(_NegativeHessian(self, bend), torch.zeros_like(gradient), gradient.clone(), precondition)
         first = run.gamma
         for _ in range(_INNER):
             if not run.finite or bool((run.gamma <= _INNER_RESIDUAL**2 * first).all()):
                 break
             run.step()
-        step = run.value
-        return step[:m], step[m:], 0.5 * float((gradient * step).sum())
+        return run.value
 
 
 class _NegativeHessian(LinearOperator):
@@ -186,6 +203,10 @@ class _NegativeHessian(LinearOperator):
         return torch.cat([Phi.T @ weighed + times(S, weights), basis.T @ weighed])
 
 
+def _factor(precision: Tensor) -> Tensor:
+    return cholesky(precision, "the posterior precision of the weights")
+
+
 def chevron_of(precision: Tensor, n_columns: int) -> Tensor:
     """Return the best root for a posterior precision ``Phi' W Phi + S``: its first columns dense, the others diagonal.
 
@@ -196,7 +217,7 @@ def chevron_of(precision: Tensor, n_columns: int) -> Tensor:
     if n_columns:
         # P in reversed order has a lower factor; put back in order that is P = U U' with U upper triangular, and the
         # lower factor of the inverse of P is U'^-1.
-        reversed_factor = cholesky(precision.flip(0, 1), "the posterior precision of the weights")
+        reversed_factor = _factor(precision.flip(0, 1))
         exact = triangular_inverse(reversed_factor).T.flip(0, 1)
         root[:, : min(n_columns, m)] = exact[:, : min(n_columns, m)]
     return root

@@ -389,6 +389,8 @@ def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float, mo
 #: Most updates of the precisions; the gain in nats an observation below which an update is not worth it, because a
 #: hundred more would gain nothing that matters; and the loss in nats an observation below which a function goes.
 _UPDATES, _GAIN, _LOSS = 2000, 1e-6, 1e-4
+#: Most by which the logarithm of a precision changes at once, beyond what one update changes.
+_FURTHEST = 2.0
 #: Share of an update's gain that is small enough to end the search that follows it.
 _SHARE = 0.1
 #: Precision, in units of the threshold, beyond which a function is taken out for good, and the lowest threshold there:
@@ -448,8 +450,10 @@ def relevant_weights(
 
     ``s_i = (1 - s_i Sigma_ii) / mu_i^2`` has the fixed points of ``s_i = 1 / E w_i^2`` and gets there in a tenth of the
     steps. Most precisions of functions that are not needed reach infinity in a few (Tipping 2001, eq. 16). Some creep
-    there by a hundredth at a time. So where updates gain next to nothing, functions that are worth next to nothing are
-    taken out. They go one by one, because each of two similar functions is superfluous only beside the other.
+    there by a few hundredths at a time, while a similar function takes their place. So the logarithms of all precisions
+    move by twice as many updates each time, as long as these have one direction. A function is taken out where that
+    gains more than an update, and, where updates gain next to nothing, where it is worth next to nothing. They go one
+    by one, because each of two similar functions is superfluous only beside the other.
 
     A search between two updates is for the next update: it ends where a step gains a small share of what the last
     update was to gain. Labels and heavy tails would take many steps that halve the rest, for weights that change again.
@@ -466,22 +470,29 @@ def relevant_weights(
     def of_kept() -> WeightSearch:
         return replace(search, Phi=Phi[:, kept], S=precision[kept])
 
+    change, updates = torch.zeros_like(precision), 1.0
     for _ in range(_UPDATES):
         found, _ = of_kept().maximise(start, enough)
         variance, squares = found.root.square().sum(1), found.mean.square().mean(1)
         known = (1 - precision[kept] * variance).clamp_min(1e-12)
-        updated = (known / squares.clamp_min(1e-300)).clamp_min(_LEAST).clamp_max(far)
+        update, last = (known / squares.clamp_min(1e-300) / precision[kept]).log(), change[kept]
+        updates = 2 * updates if float(update @ last) > 0 else 1.0
+        change[kept] = update
         # The bound's slope by the logarithm of a precision is half of this for each target.
-        slope, change = known - precision[kept] * squares, updated.log() - precision[kept].log()
-        gain = 0.5 * float((slope * change).sum())
+        gain = 0.5 * float(((known - precision[kept] * squares) * update).sum())
         enough = max(tolerance, _SHARE * gain / search.targets.numel())
-        if gain < _GAIN * len(Phi):
-            # By an infinite precision, where the others stay as they are (Faul and Tipping 2002, eq. 18).
-            loss = 0.5 * ((-known).log1p() + squares / variance)
-            if len(kept) == 1 or not float(loss.min()) < _LOSS * len(Phi):
-                break
+        # By an infinite precision, where the others stay as they are (Faul and Tipping 2002, eq. 18).
+        loss = 0.5 * ((-known).log1p() + squares / variance)
+        has_ended = gain < _GAIN * len(Phi)
+        if len(kept) > 1 and float(loss.min()) < (_LOSS * len(Phi) if has_ended else -gain):
             updated = precision[kept].clone()
             updated[loss.argmin()] = far
+        elif has_ended:
+            break
+        else:
+            furthest = update.abs().clamp_min(_FURTHEST)
+            step = (updates * update).clamp(-furthest, furthest)
+            updated = (precision[kept] * step.exp()).clamp_min(_LEAST).clamp_max(far)
         precision[kept] = updated
         left = updated < far
         if not bool(left.any()):
