@@ -111,6 +111,8 @@ METHODS = {
     "computation-aware": inference.ComputationAware(50),
     "computation-aware, dense": inference.ComputationAware(20, policy=actions.ConjugateGradients(), loss="projected"),
     "relevance vectors": inference.RelevanceVectorMachine(),
+    "quadruply stochastic": inference.QuadruplyStochastic(),
+    "sparse": inference.SparseVariational(),
 }
 
 

@@ -44,6 +44,7 @@ from gigagp.estimators.choices.open_hyperparameters import check_draws, uncertai
 from gigagp.estimators.choices.transform_learning import learn_transform
 from gigagp.estimators.estimator import Estimator
 from gigagp.estimators.fit_checks import noise_support, poor_fits
+from gigagp.estimators.fit_checks.far_counts import warn_of_far_counts
 from gigagp.estimators.fit_checks.small_variances import warn_of_small_variances
 from gigagp.estimators.fit_checks.structured_noise import warn_of_structured_noise
 from gigagp.estimators.guard import finite_means
@@ -293,6 +294,7 @@ class _Job(ABC):
             has_variance = likelihood.has_noise and not likelihood.is_scale_mixture
             learns_noise = has_variance and np.ndim(estimator.noise_variance) == 0
             is_spoiled = self.watches and poor_fits.warn_of_far_targets(rows, posterior)
+            is_spoiled |= warn_of_far_counts(rows, begun.objective.table, posterior, likelihood)
             is_spoiled |= poor_fits.warn_of_flat_fit(rows, posterior, is_sum=is_sum, learns_noise=learns_noise)
             # What follows is less sure, or a consequence.
             if is_spoiled or fitted.history.interrupted or not isinstance(self.arguments.optimizer, Auto):

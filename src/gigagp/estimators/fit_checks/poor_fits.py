@@ -32,6 +32,7 @@ from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.model.scaling import centre_and_spread, distances_from_bulk, far_rows
+from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.correlated import most_correlated
 from gigagp.neighbours.search import NeighbourTree
 
@@ -92,19 +93,28 @@ def warn_of_far_targets(rows: Rows, posterior: Posterior) -> bool:
     pool, noise = pool_of(model, held), posterior.noise_at(held.X[:1].to(posterior.dtype)).double()
     values = held.Y - posterior.trend(held.X).double()
     for column in np.flatnonzero(far.any(0)):
-        those = np.flatnonzero(far[:, column])
-        some = torch.from_numpy(those[:: -(-len(those) // _MOST_PREDICTED)]).to(held.X.device)
-        near = most_correlated(model.kernel, held.X[some], held.X, 1 + _AROUND, held.budget).rows
-        others = torch.stack([alike[alike != row][:_AROUND] for row, alike in zip(some, near, strict=True)])
-        found = pool.conditionals(some, others.int(), values, weights=False)
-        assert found.residual is not None
-        squares = found.residual[:, column].square()
+        those = torch.from_numpy(np.flatnonzero(far[:, column])).to(held.X.device)
+        some, squares, variance = predicted_by_others(pool, those, values[:, [column]])
+        squares = squares[:, 0]
         share = len(those) / len(Y) * squares.mean() / noise
-        if share > _SHARE and (squares / found.variance).mean() > _DEVIATIONS**2:
+        if share > _SHARE and (squares / variance).mean() > _DEVIATIONS**2:
             why = "A few targets are not what the rows around them predict"
             _warn_of_far(why, len(those), len(Y), rows.example(int(some[squares.argmax()]), int(column)))
             return True
     return False
+
+
+def predicted_by_others(pool: Pool, those: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return some of those rows of a pool, and squared errors (m, t) and variances (m,) given the rows around them.
+
+    ``values`` of all rows, (n, t), are the function with the pool's noise.
+    """
+    some = those[:: -(-len(those) // _MOST_PREDICTED)]
+    near = most_correlated(pool.kernel, pool.X[some], pool.X, 1 + _AROUND, pool.budget).rows
+    others = torch.stack([alike[alike != row][:_AROUND] for row, alike in zip(some, near, strict=True)])
+    found = pool.conditionals(some, others.int(), values, weights=False)
+    assert found.residual is not None
+    return some, found.residual.square(), found.variance
 
 
 def _warn_of_far(why: str, n_far: int, n: int, example: str) -> None:
