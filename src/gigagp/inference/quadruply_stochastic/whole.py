@@ -389,6 +389,8 @@ def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float, mo
 #: Most updates of the precisions; the gain in nats an observation below which an update is not worth it, because a
 #: hundred more would gain nothing that matters; and the loss in nats an observation below which a function goes.
 _UPDATES, _GAIN, _LOSS = 2000, 1e-6, 1e-4
+#: Gain in nats an observation below which updates creep: before, leaps would decide which functions go.
+_CREEPING = 1e-4
 #: Most by which the logarithm of a precision changes at once, beyond what one update changes.
 _FURTHEST = 2.0
 #: Share of an update's gain that is small enough to end the search that follows it.
@@ -451,7 +453,7 @@ def relevant_weights(
     ``s_i = (1 - s_i Sigma_ii) / mu_i^2`` has the fixed points of ``s_i = 1 / E w_i^2`` and gets there in a tenth of the
     steps. Most precisions of functions that are not needed reach infinity in a few (Tipping 2001, eq. 16). Some creep
     there by a few hundredths at a time, while a similar function takes their place. So the logarithms of all precisions
-    move by twice as many updates each time, as long as these have one direction. A function is taken out where that
+    move by twice as many updates each time, as long as these gain little and have one direction. A function is taken out where that
     gains more than an update, and, where updates gain next to nothing, where it is worth next to nothing. They go one
     by one, because each of two similar functions is superfluous only beside the other.
 
@@ -476,11 +478,11 @@ def relevant_weights(
         variance, squares = found.root.square().sum(1), found.mean.square().mean(1)
         known = (1 - precision[kept] * variance).clamp_min(1e-12)
         update, last = (known / squares.clamp_min(1e-300) / precision[kept]).log(), change[kept]
-        updates = 2 * updates if float(update @ last) > 0 else 1.0
         change[kept] = update
         # The bound's slope by the logarithm of a precision is half of this for each target.
         gain = 0.5 * float(((known - precision[kept] * squares) * update).sum())
         enough = max(tolerance, _SHARE * gain / search.targets.numel())
+        updates = 2 * updates if gain < _CREEPING * len(Phi) and float(update @ last) > 0 else 1.0
         # By an infinite precision, where the others stay as they are (Faul and Tipping 2002, eq. 18).
         loss = 0.5 * ((-known).log1p() + squares / variance)
         has_ended = gain < _GAIN * len(Phi)
