@@ -253,3 +253,11 @@ def test_truncation_is_one_option(stand_in, run, refused, csv, tmp_path):
         assert "--truncation must be a mean, or a mean and a standard deviation" in refused(*fit, "--truncation", wrong)
     assert "exact inference has nothing to cut" in refused(*fit, "--truncation", "30", "--inference", "exact")
     assert "the mean is at least" in refused(*fit, "--truncation", "10,30")
+
+
+def test_a_table_that_is_read_is_not_replaced(run, refused, csv, tmp_path, stand_in):
+    text, model = csv.read_text(encoding="utf-8"), tmp_path / "m.gp"
+    assert "would be replaced" in refused("fit", csv, "--target", "y", "--out", csv)
+    assert run("fit", csv, "--target", "y", "--out", model)[0] == 0
+    assert "would be replaced" in refused("predict", model, csv, "--out", csv)
+    assert csv.read_text(encoding="utf-8") == text

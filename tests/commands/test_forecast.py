@@ -32,6 +32,15 @@ def test_a_table_becomes_a_forecast_and_a_picture(run, table, tmp_path):
     assert f"Wrote 6 rows to {out}, and {out.with_suffix('.png')}." in text
 
 
+def test_a_table_without_rows_and_one_to_be_replaced_are_refused(refused, table):
+    text = table.read_text(encoding="utf-8")
+    given = ("--time", "date", "--target", "sold", "--steps", 3, "--no-picture")
+    assert "would be replaced. Give --out another name" in refused("forecast", table, *given, "-o", table)
+    assert table.read_text(encoding="utf-8") == text
+    table.write_text("date,sold\n", encoding="utf-8")
+    assert "has no rows of data" in refused("forecast", table, *given)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -89,6 +89,18 @@ def test_degrees_and_netcdf(run, files, tmp_path):
     assert not out.with_suffix(".png").exists()
 
 
+def test_a_map_of_one_row_of_cells_lies_where_it_should(run, files, tmp_path):
+    line = tmp_path / "line.csv"
+    line.write_text("x,y,z\n" + "".join(f"{1000 * k},500,{k % 3}\n" for k in range(8)), encoding="utf-8")
+    out = tmp_path / "map.tif"
+    command = ("krige", line, "--value", "z", "--cell", 500, "-o", out, "--kernel", "matern32", "-q")
+    code, _, error = run(*command)
+    assert (code, error) == (0, "")
+    found = bands(out)
+    assert found.x.values.tolist() == [250.0 + 500 * k for k in range(14)]
+    assert found.y.values.tolist() == [750.0]
+
+
 def test_covariates_are_taken_from_rasters(run, files, frame, tmp_path):
     out = tmp_path / "map.tif"
     rasters = ("--covariate", files / "height.tif", "--covariate", files / "again.nc")
@@ -113,6 +125,8 @@ def test_covariates_are_taken_from_rasters(run, files, frame, tmp_path):
     ("given", "words"),
     [
         (["s.gpkg", "--value", "zink", "--cell", 1e3], "has no column 'zink'; its columns are zinc, geometry"),
+        (["s.csv", "--value", "zinc", "--cell", 1e3, "--crs", "EPSG:99999"], "pyproj knows, such as EPSG:4326; got"),
+        (["s.gpkg", "--value", "zinc", "--covariate", "height.tif", "--out", "height.tif"], "would be replaced"),
         (["s.gpkg", "--value", "zinc"], "--cell must give the size of the cells of the map"),
         (["s.gpkg", "--value", "zinc", "--cell", -1], "--cell must be a positive number; got -1"),
         (["s.gpkg", "--value", "zinc", "--cell", 1e-3], "cells; at most 25,000,000"),

@@ -30,7 +30,7 @@ from gigagp.commands.problem import (
     resolve_panel,
 )
 from gigagp.errors import FitInterruptedWarning, GigaGPWarning, InvalidInputError, ProcessFailedError
-from gigagp.storage.files import check_folder
+from gigagp.storage.files import check_apart, check_folder
 from gigagp.tables.files import PLAIN, CsvStyle, Table, read_columns
 from gigagp.tables.files.streaming import column_names
 from gigagp.tables.files.table import find_columns, listed
@@ -174,6 +174,7 @@ def fit(
 ) -> None:
     """Fit a Gaussian process to a table and save it."""
     check_folder(out)  # before the work, not after it
+    check_apart(out, table)
     method = _method(
         likelihood,
         inference,

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from gigagp.commands import options
+from gigagp.commands.problem import no_rows
 from gigagp.errors import InvalidInputError
 from gigagp.storage.figures import check_plot
+from gigagp.storage.files import check_apart
 from gigagp.tables.files import CsvStyle, read_columns, write_table
 from gigagp.tables.files.writing import check_ending
 
@@ -69,6 +71,7 @@ def forecast(
 ) -> None:
     """Forecast a series, or many, with models that are chosen by what they foretell."""
     check_ending(out)
+    check_apart(out, table)
     drawn = out.with_suffix(".png") if picture else None
     if drawn is not None:
         check_plot(drawn)
@@ -81,8 +84,11 @@ def forecast(
     from gigagp.forecasting import Forecast
     from gigagp.forecasting import forecast as forecast_table
 
+    read = read_columns(table, header, CsvStyle(decimal, comment))
+    if len(read) == 0:
+        raise no_rows(table)
     found = forecast_table(
-        read_columns(table, header, CsvStyle(decimal, comment)),
+        read,
         steps,
         time=time,
         target=target,

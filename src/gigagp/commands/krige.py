@@ -12,7 +12,7 @@ import typer
 from gigagp.commands import options
 from gigagp.errors import InvalidInputError
 from gigagp.storage.figures import check_plot
-from gigagp.storage.files import check_folder, replacing
+from gigagp.storage.files import check_apart, check_folder, replacing
 from gigagp.tables.files import FORMATS, CsvStyle, read_columns
 from gigagp.tables.files.folders import PARQUET, checked_path
 
@@ -91,6 +91,7 @@ def krige(
     if out.suffix.lower() not in _GEOTIFF | _NETCDF:
         raise InvalidInputError(f"a map must be a file that ends in .tif or .nc; got {out}.")
     check_folder(out)
+    check_apart(out, places, *(covariate or []))
     drawn = out.with_suffix(".png") if picture else None
     if drawn is not None:
         check_plot(drawn)
@@ -130,7 +131,7 @@ def krige(
     if folds is not None:
         typer.echo(str(model.cross_validate(folds)))
     maps = model.predict(resolution=cell, bounds=corners, covariates=given, include_noise=include_noise)
-    _write(maps, out)
+    _write(maps, out, cell)
     if drawn is not None:
         model.plot(maps, drawn)
     n_y, n_x = maps["mean"].shape
@@ -206,8 +207,13 @@ def _read_rasters(paths: list[Path]) -> dict[str, Any]:
     return found
 
 
-def _write(maps: Any, out: Path) -> None:
+def _write(maps: Any, out: Path, cell: float | None) -> None:
     """Write a map to a GeoTIFF or NetCDF file, whole or not at all; cells without a value are NaN, which is nodata."""
+    if cell is not None and 1 in maps["mean"].shape:  # one centre does not tell the size of its cell
+        from affine import Affine
+
+        y, x = (maps[name].values for name in maps["mean"].dims)
+        maps = maps.rio.write_transform(Affine(cell, 0.0, x[0] - cell / 2, 0.0, -cell, y[0] + cell / 2))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / out.name
         if out.suffix.lower() in _NETCDF:

@@ -80,6 +80,8 @@ def plot(
     which: str | int | None = across
     if across is not None and across not in names and across.isdecimal():
         which = int(across) - 1
+    if target is not None and target < 1:
+        raise InvalidInputError(f"--target must be the number of a target or class, from 1; got {target}.")
     label, is_classifier = load_notes(model).get("target"), isinstance(regressor, gigagp.GPClassifier)
     X = y = None
     if table is not None:

@@ -18,6 +18,7 @@ from gigagp.commands.problem import resolve_column
 from gigagp.errors import InvalidInputError
 from gigagp.runtime.memory import require, resolve_budget
 from gigagp.runtime.progress import meter_for
+from gigagp.storage.files import check_apart
 from gigagp.tables.files import CsvStyle, Table, write_table
 from gigagp.tables.files.table import find_columns
 from gigagp.tables.files.writing import check_ending
@@ -50,6 +51,7 @@ def predict(
 ) -> None:
     """Predict the target for the rows of a table; write the columns mean and std, or one probability per class."""
     check_ending(out)
+    check_apart(out, table, model)
     if samples < 0:
         raise InvalidInputError(f"--samples must not be negative; got {samples}.")
     regressor = gigagp.load(model)

@@ -25,6 +25,8 @@ from gigagp.tables.encoding.reading import read_cells
 FEWEST = 4
 #: Most values with covariates, which have no pass in linear time.
 _MOST_WITH_COVARIATES = 5000
+#: Most steps of a forecast, whose covariance is held while samples and components are drawn.
+_MOST_STEPS = 100_000
 #: Series from which several processes share them.
 _SHARED = 4
 #: Spread and size of values whose squares, and those of their roundings, are numbers of float64.
@@ -111,9 +113,11 @@ def forecast(
     >>> bool(abs(found.mean[0] - 10) < 0.1)
     True
     """
-    known = None if isinstance(periods, str) else tuple(periods)
+    known = None if isinstance(periods, str) else _lengths(periods)
     if known and min(known) < _SHORTEST:
         raise InvalidInputError(f"periods of forecast must be at least {_SHORTEST:g} steps; got {min(known):g}.")
+    if steps is not None and steps > _MOST_STEPS:
+        raise InvalidInputError(f"steps of forecast must be at most {_MOST_STEPS:,}; got {steps:,}.")
     covariates = [covariates] if isinstance(covariates, str) else list(covariates)
     columns = _Columns.of(y, time, target, series, covariates)
     if series is None:
@@ -284,6 +288,19 @@ class _Columns:
                 "latest ones."
             )
         return Rows(name, clock, times[past], y[past], times[ahead], known[used])
+
+
+def _lengths(periods: Sequence[Any]) -> tuple[float, ...]:
+    """Return the lengths of seasons, which two steps at least make."""
+    try:
+        found = np.asarray(periods, dtype=np.float64)
+    except (TypeError, ValueError):
+        found = np.zeros(0)
+    if found.ndim != 1 or not (np.isfinite(found) & (found >= 2)).all() or len(found) != len(periods):
+        raise InvalidInputError(
+            f'periods of forecast must be "auto" or numbers of steps, each at least 2; got {periods}.'
+        )
+    return tuple(float(one) for one in found)
 
 
 def _numbers(column: Any, name: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.tables.cells import Place
+from gigagp.tables.cells import Place, is_number
 from gigagp.tables.encoding.reading import Cells, read_cells
 
 _DAY = 86400.0
@@ -105,9 +105,12 @@ def read_times(column: Any, name: str) -> tuple[np.ndarray, bool]:
     if cells.kind == "category":
         days = [_first_day(text) for text in cells.texts]
         if not days or None in days:
-            got = f"got {cells.texts[days.index(None)]!r}" if days else "it has none"
             why = f" It {cells.note}." if cells.note else ""
-            raise InvalidInputError(f"{name} must hold dates, such as 2024-03-31, or numbers; {got}.{why}")
+            row = _first_odd(cells)
+            got = f"got {cells.texts[int(cells.values[row])]!r} in row {row + 1}" if days else "it has none"
+            raise InvalidInputError(
+                f"{name} must hold dates, such as 2024-03-31, or numbers; {got}.{why} Correct it, or leave the row out."
+            )
         known = np.append(read_cells(days, Place(name)).values, np.nan)
         cells = Cells("date", known[np.where(cells.missing, -1, cells.values).astype(np.int64)])
     if cells.missing.any():
@@ -123,6 +126,16 @@ def _first_day(text: str) -> str | None:
         return None
     year, month, quarter = found.groups()
     return f"{year}-{int(month or 3 * int(quarter) - 2):02d}-01"
+
+
+def _first_odd(cells: Cells) -> int:
+    """Return the first row whose text is no time while others are; the first with a text if none is."""
+    sound = [
+        is_number(one) or _first_day(one) is not None or read_cells(np.array([one]), Place("text")).kind == "date"
+        for one in cells.texts
+    ]
+    odd = np.flatnonzero(~np.array(sound)[np.where(cells.missing, 0, cells.values).astype(int)] & ~cells.missing)
+    return int(odd[0]) if len(odd) else int(np.argmin(cells.missing))
 
 
 def _usual_step(times: np.ndarray) -> float:

@@ -41,8 +41,10 @@ def draw_maps(maps: Any, places: Places, values: np.ndarray, label: str, path: s
             if name == "mean":
                 _draw_measurements(ax, places.continuous(places.X), values, mesh)
             _dress(ax, places)
-            ax.set_xlim(x.min(), x.max())
-            ax.set_ylim(y.min(), y.max())
+            if len(x) > 1:
+                ax.set_xlim(x.min(), x.max())
+            if len(y) > 1:
+                ax.set_ylim(y.min(), y.max())
             ax.set_title(plain(label) if name == "mean" else "standard deviation")
             figure.colorbar(mesh, ax=ax)
     if path is not None:

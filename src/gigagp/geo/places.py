@@ -33,9 +33,19 @@ def needed(module: str, purpose: str) -> Any:
         raise InvalidInputError(f'{purpose} needs {module}. Install it with pip install "gigagp[geo]".') from error
 
 
+def system_of(crs: Any) -> Any:
+    """Return the pyproj.CRS that anything that pyproj reads describes, such as ``EPSG:25832``."""
+    pyproj = needed("pyproj", "A coordinate reference system")
+    try:
+        return pyproj.CRS.from_user_input(crs)
+    except pyproj.exceptions.CRSError:
+        msg = f"crs of Kriging must be a coordinate reference system that pyproj knows, such as EPSG:4326; got {crs!r}."
+        raise InvalidInputError(msg) from None
+
+
 def system_name(crs: Any) -> str:
     """Return the short name of a reference system, such as ``EPSG:25832``."""
-    authority = None if crs is None else needed("pyproj", "A map").CRS.from_user_input(crs).to_authority()
+    authority = None if crs is None else system_of(crs).to_authority()
     return str(crs) if authority is None else ":".join(authority)
 
 
@@ -63,7 +73,7 @@ class Places:
         if (x is None) != (y is None):
             msg = f"x and y of Kriging must both name a column, or both be None; got {x!r} and {y!r}."
             raise InvalidInputError(msg)
-        system = None if crs is None else needed("pyproj", "A coordinate reference system").CRS.from_user_input(crs)
+        system = None if crs is None else system_of(crs)
         if hasattr(table, "dims") and hasattr(table, "coords"):
             msg = "The places of Kriging must be a table or an array, and not a raster. A map may have it as template."
             raise InvalidInputError(msg)
@@ -77,7 +87,7 @@ class Places:
         elif is_table(table):
             names, named = ((x, y), False) if x is not None else _known_names(table)
             if named and system is None:
-                system = needed("pyproj", "A coordinate reference system").CRS.from_user_input(_DEGREES)
+                system = system_of(_DEGREES)
             X = columns(table, names)
         else:
             X = array_of_places(table)[:, :2]

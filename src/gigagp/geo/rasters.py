@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.geo.places import Places, needed, system_name
+from gigagp.geo.places import Places, needed, system_name, system_of
 
 #: Largest number of cells of a map whose coordinates were not given.
 _MOST_CELLS = 25_000_000
@@ -171,7 +171,7 @@ def require_same_system(places: Places, raster: Any, name: str) -> None:
         return
     needed("rioxarray", "A map with a coordinate reference system")
     system = raster.rio.crs
-    if system is not None and places.crs != needed("pyproj", "A map").CRS.from_user_input(system):
+    if system is not None and places.crs != system_of(system):
         own, other = system_name(places.crs), system_name(system)
         msg = f"{name} of Kriging must have the crs of the rows, {own}; got {other}. Use rio.reproject."
         raise InvalidInputError(msg)

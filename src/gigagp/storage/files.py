@@ -72,6 +72,13 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     raise InvalidInputError(msg)
 
 
+def check_apart(path: str | os.PathLike[str], *inputs: str | os.PathLike[str]) -> None:
+    """Raise `InvalidInputError` if a file to write is one of the files to read, which would be lost."""
+    for one in inputs:
+        if os.path.exists(path) and os.path.exists(one) and os.path.samefile(path, one):
+            raise InvalidInputError(f"{path} is read by this command, and would be replaced. Give --out another name.")
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a new file for writing, and replace ``path`` by it once it is complete and on disk.
