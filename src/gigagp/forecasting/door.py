@@ -297,9 +297,8 @@ def _lengths(periods: Sequence[Any]) -> tuple[float, ...]:
     except (TypeError, ValueError):
         found = np.zeros(0)
     if found.ndim != 1 or not (np.isfinite(found) & (found >= 2)).all() or len(found) != len(periods):
-        raise InvalidInputError(
-            f'periods of forecast must be "auto" or numbers of steps, each at least 2; got {periods}.'
-        )
+        msg = f'periods of forecast must be "auto" or numbers of steps, each at least 2; got {periods}.'
+        raise InvalidInputError(msg)
     return tuple(float(one) for one in found)
 
 
