@@ -99,7 +99,7 @@ def test_months_and_quarters_are_dates():
     [
         (["1990-12", "1990-13"], "got '1990-13'"),
         (["01/02/2020", "01/03/2020", "01/04/2020"], "all others fit day/month/year and month/day/year"),
-        (["2020-01-31", "soon"], "got '2020-01-31'"),
+        (["2020-01-31", "soon"], "got 'soon' in row 2"),
         (["", ""], "it has none"),
     ],
 )

@@ -106,8 +106,10 @@ def read_times(column: Any, name: str) -> tuple[np.ndarray, bool]:
         days = [_first_day(text) for text in cells.texts]
         if not days or None in days:
             why = f" It {cells.note}." if cells.note else ""
-            row = _first_odd(cells)
-            got = f"got {cells.texts[int(cells.values[row])]!r} in row {row + 1}" if days else "it has none"
+            got = "it has none"
+            if days:
+                row = _first_odd(cells)
+                got = f"got {cells.texts[int(cells.values[row])]!r} in row {row + 1}"
             raise InvalidInputError(
                 f"{name} must hold dates, such as 2024-03-31, or numbers; {got}.{why} Correct it, or leave the row out."
             )
