@@ -453,9 +453,9 @@ def relevant_weights(
     ``s_i = (1 - s_i Sigma_ii) / mu_i^2`` has the fixed points of ``s_i = 1 / E w_i^2`` and gets there in a tenth of the
     steps. Most precisions of functions that are not needed reach infinity in a few (Tipping 2001, eq. 16). Some creep
     there by a few hundredths at a time, while a similar function takes their place. So the logarithms of all precisions
-    move by twice as many updates each time, as long as these gain little and have one direction. A function is taken out where that
-    gains more than an update, and, where updates gain next to nothing, where it is worth next to nothing. They go one
-    by one, because each of two similar functions is superfluous only beside the other.
+    move by twice as many updates each time, as long as these gain little and have one direction. A function is taken
+    out where that gains more than an update, and, where updates gain next to nothing, where it is worth next to
+    nothing. They go one by one, because each of two similar functions is superfluous only beside the other.
 
     A search between two updates is for the next update: it ends where a step gains a small share of what the last
     update was to gain. Labels and heavy tails would take many steps that halve the rest, for weights that change again.
