@@ -67,7 +67,7 @@ def test_counts_of_long_exposures_are_not() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_learning_of_ordinary_counts_ends_as_high_as_from_random_starts(seed: int) -> None:
-    """Learning begins at the variance of logarithms of counts, and ends where two steps promise too little for a row."""
+    """Learning begins at the variance of logarithms of counts, and ends where two steps promise little for a row."""
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(30, 120)), 1 + seed % 3
     X = rng.uniform(0, 3, (n, d))
