@@ -101,6 +101,15 @@ def test_of_two_equal_functions_one_stays(monkeypatch: pytest.MonkeyPatch) -> No
     assert evidence(twice, y, *found) == pytest.approx(evidence(Phi, y, *updated(Phi, y)[:2]), abs=0.1)
 
 
+def test_constant_targets_end_at_one_function_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its precision is as large as it may be, and would go on if it could."""
+    Phi, y = problem(4)
+    kept, precision, count = learned(Phi, 0 * y, monkeypatch)
+    assert len(kept) == 1
+    assert precision[kept[0]] >= 1e6
+    assert count < 10
+
+
 def test_the_weights_are_the_posterior_of_their_precisions() -> None:
     X = np.random.default_rng(4).uniform(-2, 2, (40, 1))
     y = problem(4)[1]

@@ -489,8 +489,8 @@ def relevant_weights(
         if len(kept) > 1 and float(loss.min()) < (_LOSS * len(Phi) if has_ended else -gain):
             updated = precision[kept].clone()
             updated[loss.argmin()] = far
-        elif has_ended:
-            break
+        elif has_ended or (len(kept) == 1 and float(precision[kept]) >= far and float(update) > 0):
+            break  # the last function stays, also where it is of no use, as for constant targets
         else:
             furthest = update.abs().clamp_min(_FURTHEST)
             step = (updates * update).clamp(-furthest, furthest)
