@@ -112,7 +112,7 @@ def bench(folder: Path) -> None:
     sys.path.insert(1, str(CHECKOUT))
     for path in sorted(scripts.glob("*.py")):
         importlib.import_module(path.stem)
-    small = ["--n", "300", "--d", "3", "--s", "1", "--dtypes", "float64", "--repeats", "1", "--seconds", "0.1"]
+    small = ["--n", "1024", "--d", "3", "--s", "1", "--dtypes", "float64", "--repeats", "1", "--seconds", "0.1"]
     run(scripts / "kernel_products.py", *small, "--json", folder / "products.json")
     absent = json.loads((folder / "products.json").read_text(encoding="utf-8"))["absent"]
     assert absent == {}, absent

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gigagp
+from gigagp import commands
 from gigagp.commands import app, fit
 
 
@@ -18,6 +19,21 @@ def test_help_and_version(run):
         assert f"  {command}  " in out
     assert run()[:2] == (0, out)
     assert run("--version") == (0, f"gigagp {gigagp.__version__}\n", "")
+
+
+@pytest.mark.parametrize("given", [None, "active"])
+def test_threads_that_wait_sleep_unless_told_otherwise(given, monkeypatch):
+    monkeypatch.setattr(app, "main", lambda arguments: None)
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    commands.main([])
+    assert os.environ["OMP_WAIT_POLICY"] == (given or "passive")
+
+
+def test_it_is_set_before_torch_is_loaded():
+    code = "import sys, gigagp.commands; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @pytest.mark.parametrize("command", ["fit", "predict", "evaluate", "demo"])

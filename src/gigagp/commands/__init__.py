@@ -7,6 +7,7 @@ command does its work and shows nothing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -17,6 +18,9 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; see `gigagp.commands.app.main`."""
+    # By default PyTorch's threads spin while they wait for each other, which makes a small fit several times as slow
+    # where other programs use the cores. Its OpenMP library reads this when it is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     with leaving_at_once():
         from gigagp.commands import app
 
