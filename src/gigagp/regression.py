@@ -695,8 +695,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         """Effects of the levels of each group with their standard deviations, by the columns of levels.
 
         They are in the target's units, or in those of the latent function, and shrunk towards zero as the rows of each
-        level ask for. With slopes, an effect is that at the centre of their inputs. It needs `inference.Vecchia` and
-        Gaussian noise.
+        level ask for. With slopes, an effect is that at the centre of their inputs.
+
+        Raises
+        ------
+        AttributeError
+            If another inference method than `inference.Vecchia` ran, or the kernel has no `kernels.Group` as a term.
         """
         check_is_fitted(self, "posterior_")
         return effects_of_groups(self.posterior_, self.scaling_, getattr(self, "feature_names_in_", None))

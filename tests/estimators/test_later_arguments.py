@@ -39,6 +39,7 @@ OTHER = {
     "noise": "auto",
     "panel": (0, 1),
     "hyperparameters": "learned",
+    "groups": [0],
 }
 
 FITS = {

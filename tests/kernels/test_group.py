@@ -166,6 +166,13 @@ def test_effects_of_levels_are_those_of_dense_algebra() -> None:
     assert gp.group_effects_["2"].effect.shape == (4, 2)
 
 
+def test_who_holds_no_effects_says_what_would() -> None:
+    gp = fitted(inference.Exact())
+    assert not hasattr(gp, "group_effects_")
+    with pytest.raises(AttributeError, match=r"inference\.Vecchia"):
+        _ = gp.group_effects_
+
+
 def test_samples_have_the_moments_of_predictions() -> None:
     gp, X = fitted(inference.Vecchia(30)), points()
     mean, cov = gp.predict(X, return_cov=True)
@@ -227,7 +234,6 @@ def test_classifier_takes_groups() -> None:
         (lambda: GPRegressor(groups=[0]).fit(*rows()), "whole numbers"),
         (lambda: GPRegressor(groups=[1], panel=(2, 0)).fit(*rows()), "with a panel must be empty"),
         (lambda: GPRegressor(Matern()).fit(*rows(20)).predict(rows()[0], groups=False), "no kernels.Group"),
-        (lambda: fitted(inference.Exact()).group_effects_, "inference.Vecchia"),
     ],
 )
 def test_bad_arguments_are_refused(make: object, words: str) -> None:

@@ -114,8 +114,6 @@ def forecast(
     True
     """
     known = None if isinstance(periods, str) else _lengths(periods)
-    if known and min(known) < _SHORTEST:
-        raise InvalidInputError(f"periods of forecast must be at least {_SHORTEST:g} steps; got {min(known):g}.")
     if steps is not None and steps > _MOST_STEPS:
         raise InvalidInputError(f"steps of forecast must be at most {_MOST_STEPS:,}; got {steps:,}.")
     covariates = [covariates] if isinstance(covariates, str) else list(covariates)
@@ -291,13 +289,13 @@ class _Columns:
 
 
 def _lengths(periods: Sequence[Any]) -> tuple[float, ...]:
-    """Return the lengths of seasons, which two steps at least make."""
+    """Return the lengths of seasons."""
     try:
         found = np.asarray(periods, dtype=np.float64)
     except (TypeError, ValueError):
         found = np.zeros(0)
-    if found.ndim != 1 or not (np.isfinite(found) & (found >= 2)).all() or len(found) != len(periods):
-        msg = f'periods of forecast must be "auto" or numbers of steps, each at least 2; got {periods}.'
+    if found.ndim != 1 or not (np.isfinite(found) & (found >= _SHORTEST)).all() or len(found) != len(periods):
+        msg = f'periods of forecast must be "auto" or numbers of steps, each at least {_SHORTEST:g}; got {periods}.'
         raise InvalidInputError(msg)
     return tuple(float(one) for one in found)
 

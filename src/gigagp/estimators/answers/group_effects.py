@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gigagp.errors import InvalidInputError
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.kernels import Group
 from gigagp.model.scaling import Scaling
@@ -26,10 +25,10 @@ class GroupEffects(NamedTuple):
 
 
 def effects_of_groups(posterior: Posterior, scaling: Scaling, names: Sequence[Any] | None) -> dict[str, GroupEffects]:
-    """Return the effects of each group by its columns of levels; refuse a posterior that does not hold them."""
+    """Return the effects of each group by its columns of levels; `AttributeError` if the posterior holds none."""
     effects = posterior.group_effects()
     if effects is None or posterior.n_targets > 1:
-        raise InvalidInputError(
+        raise AttributeError(
             "group_effects_ of GPRegressor needs inference.Vecchia, a kernel with kernels.Group as a term, and one "
             f"target; this is a {posterior.kind} posterior of {posterior.n_targets} target(s). Predictions with and "
             "without groups differ by the effects."

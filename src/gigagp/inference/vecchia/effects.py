@@ -9,10 +9,9 @@ however many rows there are, so that ``(P^-1 + Z V Z')^-1 = P - P Z V^1/2 M^-1 V
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -27,6 +26,9 @@ from gigagp.settings.random import standard_normal
 from gigagp.solvers.krylov import Recurrence
 from gigagp.solvers.lanczos import log_determinant
 from gigagp.solvers.preconditioners.base import Preconditioner
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 #: Effects up to which their precision is a dense matrix with a factor.
 MOST_DENSE = 6000
@@ -129,11 +131,13 @@ class Effects:
             out.index_add_(0, place, line.square() * weights)
         return out
 
-    def matrix(self) -> scipy.sparse.csr_matrix:
+    def matrix(self) -> csr_matrix:
         """Return Z as a sparse matrix (n, count)."""
+        from scipy.sparse import csr_matrix
+
         rows = np.repeat(np.arange(self.n), self.places.shape[1])
         cells = (self.lines.reshape(-1).numpy(), (rows, self.places.reshape(-1).numpy()))
-        return scipy.sparse.csr_matrix(cells, shape=(self.n, self.count))
+        return csr_matrix(cells, shape=(self.n, self.count))
 
 
 def combined(places: Tensor, lines: Tensor, effects: Tensor) -> Tensor:
@@ -173,7 +177,9 @@ class EffectSystem(LinearOperator):
     def root(self) -> Tensor:
         """The lower Cholesky factor of M, shape (count, count)."""
         if self._root is None:
-            scale = scipy.sparse.diags(self.roots.numpy())
+            from scipy.sparse import diags
+
+            scale = diags(self.roots.numpy())
             whitened = _whitening(self.factor) @ (self.effects.matrix() @ scale)
             found = torch.from_numpy((whitened.T @ whitened).toarray())
             found.diagonal().add_(1.0)
@@ -216,14 +222,16 @@ class EffectSystem(LinearOperator):
         return _Diagonal(1 + self.roots.square() * self.effects.squares(own))
 
 
-def _whitening(factor: Factor) -> scipy.sparse.csr_matrix:
+def _whitening(factor: Factor) -> csr_matrix:
     """Return ``D^-1/2 (I - B)`` as a sparse matrix, whose product with its transpose is the precision."""
+    from scipy.sparse import csr_matrix, diags, identity
+
     n, m = factor.neighbours.shape
     present = (factor.neighbours >= 0).numpy()
     rows = np.repeat(np.arange(n), m).reshape(n, m)[present]
     cells = (factor.weights.numpy()[present], (rows, factor.neighbours.numpy()[present]))
-    left = scipy.sparse.identity(n, format="csr") - scipy.sparse.csr_matrix(cells, shape=(n, n))
-    return scipy.sparse.diags(factor.variance.sqrt().reciprocal().numpy()) @ left
+    left = identity(n, format="csr") - csr_matrix(cells, shape=(n, n))
+    return diags(factor.variance.sqrt().reciprocal().numpy()) @ left
 
 
 class _Diagonal(Preconditioner):
