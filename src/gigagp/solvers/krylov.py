@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from gigagp.operators.base import LinearOperator
+from gigagp.runtime import interruption
 from gigagp.solvers.base import column_norms
 
 
@@ -115,6 +116,16 @@ class Recurrence:
         self.direction.mul_(beta).add_(preconditioned)
         self.finite = bool(torch.isfinite(gamma).all())
         return Coefficients(alpha, beta), alpha * lengths
+
+    def run(self, tolerance: float, steps: int) -> torch.Tensor:
+        """Take at most so many steps, until the preconditioned residuals have fallen by a factor; return the value."""
+        first = self.gamma
+        for _ in range(steps):
+            if not self.finite or bool((self.gamma <= tolerance**2 * first).all()):
+                break
+            interruption.check()
+            self.step()
+        return self.value
 
     @property
     def moved(self) -> torch.Tensor:

@@ -340,12 +340,7 @@ def _target_by_iteration(
     right = torch.cat([pull[:, :, None], of_trend], 2).flatten(1)
     system = _BentSystem(K, sites.bend.repeat_interleave(1 + p, 1), root, factor)
     run = Recurrence(system, right.new_zeros(2 * n, t * (1 + p)), system.pair(right), system.precondition)
-    first = run.gamma
-    for _ in range(_INNER):
-        if not run.finite or bool((run.gamma <= _INNER_RESIDUAL**2 * first).all()):
-            break
-        run.step()
-    solved = run.value[:n].reshape(n, t, 1 + p)
+    solved = run.run(_INNER_RESIDUAL, _INNER)[:n].reshape(n, t, 1 + p)
     each = []
     for k in range(t):
         moved, of_basis = alpha[:, k, None] + solved[:, k, :1], solved[:, k, 1:]

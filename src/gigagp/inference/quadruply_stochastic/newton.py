@@ -180,12 +180,7 @@ class WeightSearch:
 
     def _solve(self, bend: Tensor, gradient: Tensor, precondition: Callable[[Tensor], Tensor]) -> Tensor:
         run = Recurrence(_NegativeHessian(self, bend), torch.zeros_like(gradient), gradient.clone(), precondition)
-        first = run.gamma
-        for _ in range(_INNER):
-            if not run.finite or bool((run.gamma <= _INNER_RESIDUAL**2 * first).all()):
-                break
-            run.step()
-        return run.value
+        return run.run(_INNER_RESIDUAL, _INNER)
 
 
 class _NegativeHessian(LinearOperator):

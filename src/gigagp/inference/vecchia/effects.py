@@ -21,7 +21,6 @@ from gigagp.model.estimate import Estimate
 from gigagp.neighbours.factor import Factor
 from gigagp.operators.base import LinearOperator
 from gigagp.products.dense import cholesky
-from gigagp.runtime import interruption
 from gigagp.settings.random import standard_normal
 from gigagp.solvers.krylov import Recurrence
 from gigagp.solvers.lanczos import log_determinant
@@ -191,13 +190,7 @@ class EffectSystem(LinearOperator):
         if self.is_dense:
             return torch.cholesky_solve(right, self.root)
         run = Recurrence(self, torch.zeros_like(right), right.clone(), self._diagonal().apply)
-        first = run.gamma
-        for _ in range(_STEPS):
-            if not run.finite or bool((run.gamma <= tolerance**2 * first).all()):
-                break
-            interruption.check()
-            run.step()
-        return run.value
+        return run.run(tolerance, _STEPS)
 
     def draws(self, count: int, generator: torch.Generator, tolerance: float) -> Tensor:
         """Return draws of N(0, M^-1), shape (effects, count)."""

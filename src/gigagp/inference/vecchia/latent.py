@@ -90,13 +90,7 @@ class LatentSpace:
         run = Recurrence(
             _Precision(self, each), torch.zeros_like(right), right.clone(), self._preconditioner(curvature).apply
         )
-        first = run.gamma
-        for _ in range(_STEPS):
-            if not run.finite or bool((run.gamma <= tolerance**2 * first).all()):
-                break
-            interruption.check()
-            run.step()
-        return run.value.reshape(n, t, c)
+        return run.run(tolerance, _STEPS).reshape(n, t, c)
 
     def _dense_factor(self, curvature: Tensor) -> Tensor:
         assert self._root is not None
