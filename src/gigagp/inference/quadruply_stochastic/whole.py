@@ -489,12 +489,14 @@ def relevant_weights(
         if len(kept) > 1 and float(loss.min()) < (_LOSS * len(Phi) if has_ended else -gain):
             updated = precision[kept].clone()
             updated[loss.argmin()] = far
-        elif has_ended or (len(kept) == 1 and float(precision[kept]) >= far and float(update) > 0):
-            break  # the last function stays, also where it is of no use, as for constant targets
+        elif has_ended:
+            break
         else:
             furthest = update.abs().clamp_min(_FURTHEST)
             step = (updates * update).clamp(-furthest, furthest)
             updated = (precision[kept] * step.exp()).clamp_min(_LEAST).clamp_max(far)
+            if bool((updated == precision[kept]).all()):  # all are at a bound that their updates lead beyond
+                break
         precision[kept] = updated
         left = updated < far
         if not bool(left.any()):
