@@ -59,7 +59,7 @@ from gigagp.settings.custom import Custom
 from gigagp.settings.fields import Count, Positive, Words, checks_arguments
 from gigagp.settings.random import RandomState, generator_from
 from gigagp.tables import intake
-from gigagp.tables.beside import Beside, split_limits
+from gigagp.tables.beside import Beside, column, split_limits
 from gigagp.tables.encoding import Encode, Panel, fitted_encoder, model_inputs, points_to_predict
 from gigagp.tables.rows.source import RowSource
 
@@ -870,7 +870,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         predictor, inputs = self._answering(X, hyperparameters)
         if not groups:
             predictor = self._without_groups(predictor)
-        over = None if exposure is None else np.broadcast_to(intake.numbers(exposure, "exposure"), len(inputs))
+        over = None if exposure is None else column(exposure, len(inputs), "exposure")
 
         def predict(points: np.ndarray, with_covariance: bool) -> Any:
             given = None if over is None else over[points]

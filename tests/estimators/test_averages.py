@@ -85,6 +85,12 @@ def test_an_exposure_belongs_to_each_point():
     np.testing.assert_allclose(found, shares() @ (over * gp.predict(POINTS)), rtol=1e-9)
 
 
+def test_an_exposure_of_another_length_is_refused():
+    gp = fit(likelihood="poisson", y=np.floor(np.exp(Y)), inference=inference.Vecchia(10), optimizer=None)
+    with pytest.raises(InvalidInputError, match=r"exposure must be a number or have shape \(30,\)"):
+        gp.predict_average(POINTS, BLOCKS, exposure=np.ones(29))
+
+
 def test_without_labels_and_weights_all_points_are_one_block():
     gp = fit()
     np.testing.assert_allclose(gp.predict_average(POINTS), [gp.predict(POINTS).mean()], rtol=1e-10)

@@ -31,7 +31,7 @@ class Beside:
     def of(cls, likelihood: Likelihood, n_rows: int, exposure: Any, offset: Any = None) -> Beside:
         """Check the arguments ``exposure`` and ``offset`` of a method, each None, a number or (n,)."""
         values = {
-            name: _column(one, n_rows, name)
+            name: column(one, n_rows, name)
             for name, one in (("exposure", exposure), ("offset", offset))
             if one is not None
         }
@@ -100,7 +100,7 @@ def split_limits(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ends.sum(1) / known.sum(1), y
 
 
-def _column(value: Any, n_rows: int, name: str) -> np.ndarray:
+def column(value: Any, n_rows: int, name: str) -> np.ndarray:
     """Return a finite column of numbers, positive if it is the exposure."""
     values = numbers(value, name)
     if values.ndim == 2 and values.shape[1] == 1:

@@ -29,19 +29,24 @@ def averages(
     matrix W with the share of each point in each block. Without covariances across blocks some whole blocks at a time
     are enough.
     """
-    shares = _shares(blocks, weights, n_points)
-    every = np.arange(n_points)
+    places, shares, n_blocks = _shares(blocks, weights, n_points)
+    if not (return_std or return_cov):
+        values = predict(np.arange(n_points), False)
+        found = np.zeros((n_blocks, *values.shape[1:]))
+        np.add.at(found, places, (shares * values.T).T)
+        return found
     if return_cov:
-        return _of_some(predict, shares, every)
-    if not return_std:
-        return np.tensordot(shares, predict(every, False), 1)
-    found = [_of_some(predict, shares[some], points) for some, points in _batches(shares)]
-    mean = np.concatenate([one for one, _ in found])
-    return mean, np.concatenate([_deviations(covariance, one.shape) for one, covariance in found])
+        return _of_some(predict, places, shares, n_blocks, np.arange(n_points))
+    each = [
+        _of_some(predict, places[points] - first, shares[points], last - first, points)
+        for first, last, points in _batches(places[shares > 0], np.flatnonzero(shares), n_blocks)
+    ]
+    mean = np.concatenate([one for one, _ in each])
+    return mean, np.concatenate([_deviations(covariance, one.shape) for one, covariance in each])
 
 
-def _shares(blocks: Any, weights: Any, n_points: int) -> np.ndarray:
-    """Return the share of each point in each block, (b, m); refuse labels and weights that are none."""
+def _shares(blocks: Any, weights: Any, n_points: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the block of each point, its share in it, and how many there are; refuse what is no label or weight."""
     labels = np.zeros(n_points, dtype=int) if blocks is None else np.asarray(blocks)
     if labels.shape != (n_points,):
         raise InvalidInputError(
@@ -56,6 +61,7 @@ def _shares(blocks: Any, weights: Any, n_points: int) -> np.ndarray:
         )
     try:
         names, places = np.unique(labels, return_inverse=True)
+        places = places.reshape(-1)
     except TypeError:
         raise InvalidInputError(
             "blocks of GPRegressor.predict_average must be labels of one kind, such as numbers or texts."
@@ -66,31 +72,32 @@ def _shares(blocks: Any, weights: Any, n_points: int) -> np.ndarray:
             f"weights of GPRegressor.predict_average must be {n_points} numbers of at least 0, one for each point; got "
             + (f"shape {given.shape}." if given.shape != (n_points,) else f"{given.min():g} in row {given.argmin()}.")
         )
-    totals = np.bincount(places.reshape(-1), given, len(names))
+    totals = np.bincount(places, given, len(names))
     if (totals == 0).any():
         empty = names.tolist()[totals.argmin()]
         raise InvalidInputError(
             f"weights of GPRegressor.predict_average must not all be 0 within a block; those of {empty!r} are."
         )
-    found = np.zeros((len(names), n_points))
-    found[places.reshape(-1), np.arange(n_points)] = given / totals[places.reshape(-1)]
-    return found
+    return places, given / totals[places], len(names)
 
 
-def _batches(shares: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield blocks next to each other that have few points together, and these points."""
-    counts = np.cumsum((shares > 0).sum(1))
-    first = 0
-    while first < len(shares):
-        before = counts[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(counts, before + _BATCH_POINTS, side="right")))
-        yield slice(first, last), np.flatnonzero(shares[first:last].any(0))
-        first = last
+def _batches(places: np.ndarray, points: np.ndarray, n_blocks: int) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Yield the first and the last of blocks next to each other that have few points together, and their points."""
+    points = points[np.argsort(places, kind="stable")]
+    ends = np.cumsum(np.bincount(places, minlength=n_blocks))
+    first = begin = 0
+    while first < n_blocks:
+        last = max(first + 1, int(np.searchsorted(ends, begin + _BATCH_POINTS, side="right")))
+        yield first, last, points[begin : ends[last - 1]]
+        first, begin = last, ends[last - 1]
 
 
-def _of_some(predict: Predict, shares: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _of_some(
+    predict: Predict, places: np.ndarray, shares: np.ndarray, n_blocks: int, points: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return averages (b, ...) and their covariance, with axes as that of the points has."""
-    weights = shares[:, points]
+    weights = np.zeros((n_blocks, len(points)))
+    weights[places, np.arange(len(points))] = shares
     mean, covariance = predict(points, True)
     across = np.tensordot(weights, covariance, 1)
     other = mean.ndim if covariance.ndim == 2 * mean.ndim else 1
