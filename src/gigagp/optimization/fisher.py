@@ -182,7 +182,9 @@ def _by_differentiation(
             K, white = K * weights, white * weights.diagonal()[:, None]
         whole = K @ vectors + white * vectors
         factors = torch.zeros_like(whole, requires_grad=True)  # the second pass derives by them
-        slopes = torch.autograd.grad(whole, list(values.values()), factors, create_graph=True, materialize_grads=True)
+        # Factors given as an argument would load SymPy, which takes a second.
+        total = (factors * whole).sum()
+        slopes = torch.autograd.grad(total, list(values.values()), create_graph=True, materialize_grads=True)
     products = {}
     for name, slope in zip(values, slopes, strict=True):
         each = [

@@ -16,6 +16,8 @@ from gigagp.storage.figures import BLUE, GUIDE, axes_or_new, style
 
 #: Posterior samples where covariances cost a solve each; the width of a band then has a standard error of 9 %.
 _SAMPLES = 64
+#: Points whose joint covariance one prediction computes.
+_COVARIANCE_POINTS = 500
 #: Samples of probabilities, whose bands are quantiles of samples.
 _PROBABILITY_SAMPLES = 400
 
@@ -122,11 +124,16 @@ def _normal_averages(view: View, tables: np.ndarray, seed: int) -> tuple[np.ndar
     r, n, d = tables.shape
     predictor = view.plain
     if predictor.posterior.covariance_is_cheap:
-        found = [predictor.predict(table, return_cov=True) for table in tables]
-        means = np.array([view.of_target(mean).mean() for mean, _ in found])
-        covariances = [cov if cov.ndim == 2 else cov[:, :, view.place] for _, cov in found]
+        means, variances = [], []
+        # A prediction has a cost of its own, for each draw of a mixture, so one answers for several tables.
+        for some in np.array_split(tables, -(-r * n // _COVARIANCE_POINTS)):
+            mean, covariance = predictor.predict(some.reshape(-1, d), return_cov=True)
+            covariance = covariance if covariance.ndim == 2 else covariance[:, :, view.place]
+            means.append(view.of_target(mean).reshape(-1, n).mean(1))
+            blocks = covariance.reshape(len(some), n, len(some), n).mean((1, 3))
+            variances.append(blocks.diagonal())
         # Rounding can leave the mean of a covariance below zero where the function is known.
-        return means, np.sqrt([max(float(cov.mean()), 0.0) for cov in covariances])
+        return np.concatenate(means), np.sqrt(np.concatenate(variances).clip(min=0.0))
     flat = tables.reshape(r * n, d)
     mean = view.mean(flat).reshape(r, n).mean(1)
     samples = view.samples(flat, _SAMPLES, seed)
