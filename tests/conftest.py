@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pairs import mark_full
+from pairs import mark_cases
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,7 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    mark_full(items)
+    mark_cases(items)
 
 
 @pytest.hookimpl(tryfirst=True)

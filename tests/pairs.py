@@ -1,9 +1,13 @@
-"""Which cases of a product of settings the default run has.
+"""Which cases of a product of settings a run has.
 
 A test with the marker ``pairs`` runs by default in a few cases in which every pair of its settings still occurs. Most
 faults of settings come from one of them or from two that meet (Kuhn, Wallace and Gallo 2004,
 https://doi.org/10.1109/TSE.2004.24). With the marker ``each``, every single setting still occurs; with ``few(count)``,
-the default run has ``count`` cases, which are drawn. The others get the marker ``full``, which `.ci/run` includes.
+the default run has ``count`` cases, which are drawn.
+
+Of the others, as many again get the marker ``full``: `.ci/run` has them as well. Those that are left get the marker
+``rest``. They take longer than all other tests together and hardly ever find what the first ones do not, so they
+are run before a release. Tests that are slow have no ``full`` cases.
 """
 
 from __future__ import annotations
@@ -58,22 +62,27 @@ def covering(cases: Sequence[Case], seed: int | str, strength: int = 2) -> list[
     return sorted(chosen)
 
 
-def mark_full(items: Iterable[pytest.Item]) -> None:
-    """Give the marker ``full`` to the cases that the markers ``pairs``, ``each`` and ``few`` leave out."""
+def mark_cases(items: Iterable[pytest.Item]) -> None:
+    """Give ``full`` or ``rest`` to the cases that the markers ``pairs``, ``each`` and ``few`` leave out."""
     tests: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and any(map(item.get_closest_marker, ("pairs", "each", "few"))):
             tests[item.nodeid.partition("[")[0]].append(item)
     for name, found in tests.items():
         found.sort(key=lambda item: tuple(item.callspec.indices.values()))  # random orders have the same cases
-        few, seed = found[0].get_closest_marker("few"), f"{SEED} {name}"
+        few, draws = found[0].get_closest_marker("few"), random.Random(f"{SEED} {name}")
         if few is not None:
-            chosen = random.Random(seed).sample(range(len(found)), min(*few.args, len(found)))
+            chosen = draws.sample(range(len(found)), min(*few.args, len(found)))
         else:
             strength = 1 if found[0].get_closest_marker("each") else 2
-            chosen = covering([_settings(item) for item in found], seed, strength)
-        for place in set(range(len(found))) - set(chosen):
+            chosen = covering([_settings(item) for item in found], f"{SEED} {name}", strength)
+        others = sorted(set(range(len(found))) - set(chosen))
+        draws.shuffle(others)
+        again = 0 if found[0].get_closest_marker("slow") else len(chosen)
+        for place in others[:again]:
             found[place].add_marker(pytest.mark.full)
+        for place in others[again:]:
+            found[place].add_marker(pytest.mark.rest)
 
 
 def _settings(item: pytest.Function) -> list[Hashable]:

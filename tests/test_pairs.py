@@ -52,6 +52,11 @@ def test_of_pairs(a, b, c): ...
 @pytest.mark.parametrize("a", range(9))
 def test_of_few(a): ...
 
+@pytest.mark.slow
+@pytest.mark.few(2)
+@pytest.mark.parametrize("a", range(3))
+def test_that_is_slow(a): ...
+
 @pytest.mark.each
 @pytest.mark.parametrize("a", range(3))
 @pytest.mark.parametrize("b", range(5))
@@ -64,7 +69,7 @@ def test_of_all(a, b, c): ...
 """
 
 
-def test_the_default_run_and_the_full_one_are_all_cases(tmp_path):
+def test_the_default_run_and_the_others_are_all_cases(tmp_path):
     (tmp_path / "test_example.py").write_text(EXAMPLE, encoding="utf-8")
     root = Path(__file__).parents[1]
     (tmp_path / "conftest.py").write_text(
@@ -83,10 +88,14 @@ def test_the_default_run_and_the_full_one_are_all_cases(tmp_path):
         assert pytest.main(["-q", "--collect-only", *without, *options, str(tmp_path)], [names]) == 0
         return names.found
 
-    default, full, everything = collected(), collected("-m", "full"), collected("-m", "")
-    assert default | full == everything
-    assert not default & full
-    assert len(everything) == 78
+    default, full, rest, everything = collected(), collected("-m", "full"), collected("-m", "rest"), collected("-m", "")
+    slow = {"test_that_is_slow[0]", "test_that_is_slow[1]", "test_that_is_slow[2]"}
+    assert default | full | rest | slow == everything
+    assert not slow & (default | full) and len(slow & rest) == 1
+    assert len(default) + len(full) + len(rest) + 2 == len(everything) == 81
+    assert not rest & collected("-m", "(slow or full) and not rest")
+    assert sum(name.startswith("test_of_few") for name in full) == 4
+    assert sum(name.startswith("test_of_few") for name in rest) == 1
     assert sum(name.startswith("test_of_each") for name in default) == 5
     assert sum(name.startswith("test_of_few") for name in default) == 4
     assert sum(name.startswith("test_of_all") for name in default) == 27
