@@ -131,6 +131,7 @@ def test_a_list_of_models():
 # Conditioning ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
 @pytest.mark.parametrize("name", EXACT)
 def test_conditioning_is_a_fit_to_all_rows(name, mean):

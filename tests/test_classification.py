@@ -152,7 +152,7 @@ def test_log_odds_rank_rows_as_probabilities_do(likelihood):
     np.testing.assert_array_equal(gp.predict(points), gp.classes_[(odds > 0).astype(int)])
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @parametrize_with_checks(
     [GPClassifier(), GPClassifier(inference=QuadruplyStochastic(n_basis=50), optimizer=SparseAdam(0.1, steps=100))]
 )

@@ -221,6 +221,7 @@ KINDS: dict[str, Callable[[], Kind]] = {
 }
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_of_report(name):
     kind = KINDS[name]()

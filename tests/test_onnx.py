@@ -63,7 +63,7 @@ def answers(path, X):
     return onnxruntime.InferenceSession(path).run(["mean", "std"], {"X": X})
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(7)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_graph_answers_as_the_model(kernel, way, tmp_path):
@@ -124,7 +124,7 @@ def grid_fit(name, **options):
     return gp, np.concatenate([within, X[:20], [X.min(0)], [X.max(0)]]), within + 2 * np.ptp(X, axis=0)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", GRIDS)
 def test_graphs_of_grids_answer_as_the_model_within_and_beyond_them(name, tmp_path):
     gp, within, beyond = grid_fit(name)
@@ -147,6 +147,7 @@ def test_graphs_of_grids_answer_as_the_model_within_and_beyond_them(name, tmp_pa
     np.testing.assert_allclose(std / spread, 1.0, atol=1e-2)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["exact", pytest.param("samples", marks=pytest.mark.slow), "zero mean", "linear"])
 def test_graphs_of_grids_answer_nan_to_nan_and_nothing_to_nothing(name, tmp_path):
     gp, within, _ = grid_fit(name)
@@ -189,6 +190,7 @@ def test_graphs_beyond_the_size_of_a_file_are_refused(tmp_path, monkeypatch):
         export(fitted(kernels.Matern(1.5), inference.Exact()), tmp_path / "model.onnx")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_float32_is_as_good_as_its_rounding(way, tmp_path):
     gp = fitted(kernels.Matern(1.5, lengthscale=[1.0, 0.1, 500.0]), WAYS[way])

@@ -25,7 +25,7 @@ from stress.worker import run_case
 _CASES, _CASES_OF = 60, {"no-checksum": 200}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [name for name, (area, _) in PLANTS.items() if area not in ("kills", "copies")])
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = None

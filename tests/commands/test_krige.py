@@ -48,6 +48,7 @@ def bands(path):
         return found.load()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "given",
     [
@@ -121,6 +122,7 @@ def test_covariates_are_taken_from_rasters(run, files, frame, tmp_path):
     assert np.allclose(found.values, [expected["mean"], expected["std"]], rtol=1e-9, equal_nan=True)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("given", "words"),
     [

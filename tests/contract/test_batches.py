@@ -60,6 +60,7 @@ def test_far_rows_change_nothing_else(system, place, dtype):
     assert (beside["std"] >= 0).all()
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("outside", ["clamp", "prior"])
 @pytest.mark.parametrize("system", GRIDS, ids=repr)
 def test_far_rows_of_a_grid(system, outside):
@@ -76,7 +77,7 @@ def test_far_rows_of_a_grid(system, outside):
     assert all(np.isfinite(value).all() for value in beside.values())
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_a_point_alone_is_the_point_in_a_crowd(system):
     gp, cell = fitted(system.name, GAUSSIAN)

@@ -75,6 +75,7 @@ def test_what_is_too_sure_is_found():
     assert simulate(few, 24).p_values(8)["all"] < LEVEL
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("mean", ["zero", "constant"])
 @pytest.mark.parametrize("policy", [actions.Learned(), actions.ConjugateGradients(), actions.Random()], ids=repr)
 def test_few_actions_are_never_overconfident(policy, mean):

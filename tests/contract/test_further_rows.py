@@ -75,6 +75,7 @@ def test_a_cell(system, cell):
     assert not wrong, f"{system.name}, {found.table.name}, {cell}:\n" + "\n".join(wrong)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("system", ADDS, ids=repr)
 def test_the_first_fit_stays_as_it_is_and_files_go_on(system, tmp_path):
     cell = problem(0, "one", "constant", "one", "float64")

@@ -40,6 +40,7 @@ def test_a_cell_of_a_large_grid_by_solves(system, cell):
     check(system, *cell)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("system", SYSTEMS, ids=repr)
 def test_the_others_are_refused(system):
     for cell in CELLS:

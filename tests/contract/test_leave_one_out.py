@@ -57,6 +57,7 @@ def test_a_cell(name, cell):
     np.testing.assert_allclose(got["mean"], expected, rtol=0, atol=rounding * np.abs(found.Y).max())
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("system", [one for one in KINDS if one.name not in (*CLOSED, ESTIMATED)], ids=repr)
 def test_others_refuse(system):
     with pytest.raises(InvalidInputError, match="leave_one_out of GPRegressor needs"):

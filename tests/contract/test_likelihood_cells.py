@@ -23,6 +23,7 @@ def test_a_cell(system, likelihood, cell):
     check(system, *cell, likelihood)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("system", "likelihood"), WITH, ids=repr)
 def test_the_others_are_refused(system, likelihood):
     for cell in SMALL:

@@ -28,7 +28,7 @@ WITHOUT = [
 ]
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("system", "likelihood"), WITHOUT, ids=repr)
 def test_all_cells_are_refused(system, likelihood):
     for cell in CELLS:

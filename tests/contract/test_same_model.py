@@ -21,7 +21,7 @@ STREAMED = [system for system in KINDS if system.streamed]
 HELD = [system for system in KINDS if not system.streamed]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_seeds(system):
     """The same seed gives the same bits whatever else runs; another seed gives another draw."""
@@ -92,7 +92,7 @@ class Killed(BaseException):
     """Exception that stands for a kill."""
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("system", HELD, ids=repr)
 def test_a_killed_fit_resumes_to_the_same_bits(system, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)

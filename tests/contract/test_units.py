@@ -114,6 +114,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("system", ["exact", "iterative, CG", "SGPR"])
 def test_every_kernel_says_its_own_units(system, name):

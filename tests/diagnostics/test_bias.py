@@ -59,7 +59,7 @@ METHODS = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_biases_are_found_where_they_are_and_nowhere_else(name):
     method, is_biased = METHODS[name]

@@ -75,7 +75,7 @@ def test_a_classifier_shows_its_probabilities(tmp_path):
     assert "<!-- probability of True -->" in (tmp_path / "map.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_a_map_is_a_file_that_says_what_it_shows(tmp_path, d, ending):

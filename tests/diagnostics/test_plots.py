@@ -19,6 +19,7 @@ def report(n_rows=3, bias=0.0):
     return BiasReport("a method\nof some length", 100, 50, rows, draws, 0.1, 0.2, None)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_a_plot_is_a_file(tmp_path, ending):
     diagnostics.plot_bias(report(), tmp_path / f"one.{ending}")

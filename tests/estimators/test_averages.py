@@ -33,6 +33,7 @@ def fit(**settings) -> GPRegressor:
     return GPRegressor(**{"kernel": KERNEL} | settings).fit(X, y)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -48,6 +48,7 @@ def test_manners(chosen, tmp_path):
     assert same_bits(loaded, chosen)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("arguments", "rows"),
     [
@@ -112,6 +113,7 @@ def test_a_plan_and_a_fit_have_one_default(monkeypatch):
     assert seen == ["auto", "auto"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "rule"), [([], "average"), (["--inference", "exact"], "average"), (["--optimizer", "none"], None)]
 )

@@ -17,7 +17,7 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.few(30)
+@pytest.mark.few(15)
 @pytest.mark.filterwarnings("ignore::gigagp.errors.EncodingWarning")  # some tables have constant columns
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_contract(estimator, check):

@@ -51,7 +51,7 @@ def test_every_likelihood_has_a_case():
     assert set(CASES) == set(likelihoods.NAMES) - {"gaussian", "laplace", "student-t", "logistic", "probit"}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CASES)
 def test_each_through_all_doors(name, tmp_path):
     y, beside = CASES[name]

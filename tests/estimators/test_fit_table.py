@@ -82,6 +82,7 @@ def answers(gp: GPRegressor) -> list[np.ndarray]:
 # Streamed is in memory ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "settings",
     [{}, {"mean": "linear"}, {"standardize": False}, {"mean": lambda x: 5 * x[:, 0]}],

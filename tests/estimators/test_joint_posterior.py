@@ -58,7 +58,7 @@ ALL = {
 }
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("name", "method"), CELLS)
 def test_derivatives_for_every_kernel_in_any_units(name, method):
     gp = fit(METHODS[method], all_kernels()[name])
@@ -66,6 +66,7 @@ def test_derivatives_for_every_kernel_in_any_units(name, method):
         assert right(moved(gp, asked))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_derivatives_on_the_sphere(method):
     """Inputs in degrees, across the date line and near a pole, and a third one in units of its own."""

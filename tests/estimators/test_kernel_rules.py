@@ -498,7 +498,7 @@ TABLES = {
 }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_degenerate_tables(name, rule):
@@ -685,7 +685,7 @@ def test_the_candidates_of_one_input():
     assert all(kernel.n_inputs == 1 for kernel in found.values())
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "kernel", "rule"),
     [

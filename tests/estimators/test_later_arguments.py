@@ -74,6 +74,7 @@ def test_every_argument_has_another_value():
     assert OTHER.keys() == inspect.signature(GPRegressor).parameters.keys()
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("value", ["another", "nonsense"])
 def test_later_arguments_change_no_answer_and_no_file(fitted, value, tmp_path):
     before, given = answers(fitted), fitted.get_params(deep=False)

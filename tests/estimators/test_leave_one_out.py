@@ -80,7 +80,7 @@ def test_left_out_folds_are_equal_to_fits_without_them(mean):
     )
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear", slope])
 @pytest.mark.parametrize("method", METHODS)
 def test_equal_to_fits_without_the_row(method, mean):

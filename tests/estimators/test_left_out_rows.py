@@ -77,6 +77,7 @@ def with_wrong(n: int = 100, *, errors: float = 12.0, where: int = 37) -> tuple[
     return X, y
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_row_that_all_others_contradict_is_named(name):
     X, y = with_wrong()

@@ -33,6 +33,7 @@ def pure_noise(d: int, repeats: int, seed: int) -> tuple[np.ndarray, np.ndarray,
     return X, y, random
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("d", "repeats"), [(1, 0), (2, 0), (1, 2), (2, 2)])
 def test_pure_noise_is_noise_with_and_without_repeated_rows(d, repeats):
     """Two stations that repeated by chance had been predicted with a std of .003; new values lay 20 of these off."""

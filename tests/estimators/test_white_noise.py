@@ -70,6 +70,7 @@ def test_a_noise_that_is_given_adds_to_it():
     assert float(both.kernel_.parameters()["1.variance"]) != 0.1
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", METHODS)
 def test_every_inference_answers_as_with_the_noise_of_its_own(name):
     method = METHODS[name]
@@ -89,6 +90,7 @@ def test_every_inference_answers_as_with_the_noise_of_its_own(name):
     assert white.noise_variance_ == 0
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", METHODS)
 def test_every_inference_learns_it(name):
     method = inference.RandomFeatures(200) if name == "random features" else METHODS[name]

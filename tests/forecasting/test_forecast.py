@@ -289,6 +289,7 @@ def test_an_index_has_the_times():
     assert following(pandas.Series(y, index=[3, 17, 21, 40, 41])).tolist() == [5, 6]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "y",
     [[1.0, 3.0, 2.0, 4.0], [0.0, 0.0, 3.0, 0.0, 1.0, 0.0, 2.0], [-1.0, 2.0, -3.0, 4.0, 0.5]],

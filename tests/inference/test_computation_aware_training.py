@@ -166,6 +166,7 @@ POLICIES = [
 ]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_every_policy_fits_predicts_and_survives_a_file(policy, tmp_path):
     gp = fit(policy)
@@ -183,6 +184,7 @@ def test_every_policy_fits_predicts_and_survives_a_file(policy, tmp_path):
     np.testing.assert_allclose(again.predict(X_NEW, return_parts=True)[1], parts, rtol=1e-9)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
 @pytest.mark.parametrize("noise", ["learned", "each row"])
 def test_parts_add_up_to_exact_predictions_with_as_many_actions_as_rows(mean, noise):

@@ -129,7 +129,7 @@ def check(name: str, answer: str, at: Tensor = NEW) -> None:
 CELLS = [(name, answer) for name in SYSTEMS for answer in ANSWERS if answer not in REFUSED]
 
 
-@pytest.mark.few(40)
+@pytest.mark.few(20)
 @pytest.mark.parametrize(("name", "answer"), CELLS)
 def test_gradients_are_those_of_differences(name, answer):
     check(name, answer)
@@ -204,7 +204,7 @@ HALVES: dict[str, tuple[Any, str, Any, list[tuple[str, str]]]] = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("half", HALVES)
 def test_a_half_that_is_held_does_not_pass(half, monkeypatch):
     """The control: with the derivative of only some factors of a formula, as in an old error, the test above fails."""
@@ -270,6 +270,7 @@ def test_second_derivatives_are_those_of_the_dense_formulas(part):
 # Where there is none --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("answer", sorted(REFUSED))
 def test_what_has_no_gradient_is_refused(name, answer):
@@ -293,6 +294,7 @@ def test_training_rows_that_require_a_gradient_are_refused():
     posterior.X.requires_grad_(False)
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_nothing_is_recorded_where_nobody_asks(name, monkeypatch):
     posterior = fitted(name)

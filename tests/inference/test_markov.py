@@ -183,6 +183,7 @@ def both(kernel, mean, n=60, targets=2, rows=False, seed=0):
     return Model(kernel.bind(1), mean, noise), ExactObjective(table), MarkovObjective(table)
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(("mean", "rows"), [(ConstantMean(), False), (LinearMean(), True), (ZeroMean(), False)])
 def test_value_and_gradient_are_the_exact_ones(name, mean, rows):

@@ -64,6 +64,7 @@ def test_samples_have_gradients_at_points():
     assert abs(float(at.grad[0, 1]) - (up - down) / (2 * step)) < 1e-4 * (1 + abs(float(at.grad[0, 1])))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("gaps", GAPS)
 def test_a_fit_is_that_of_dense_algebra(gaps, tmp_path):
     X = cells(gaps).numpy()

@@ -197,6 +197,7 @@ class Killed(BaseException):
     """Stands for a kill in these tests."""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("learn", [True, False])
 @pytest.mark.parametrize(
     ("method", "optimizer"),

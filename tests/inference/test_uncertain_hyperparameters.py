@@ -137,6 +137,7 @@ def test_neighbours_and_solves_agree_with_it():
         np.testing.assert_allclose(found[name][1], found["exact"][1], rtol=0.05)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "method", [inference.Exact(), inference.Vecchia(10, 20), inference.Iterative(), "average"], ids=str
 )
@@ -259,7 +260,7 @@ def test_bounds_hold_for_every_draw():
     assert len(lengths) == 1
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["two rows", "constant target", "many inputs", "no noise", "far row", "one place"])
 def test_what_rows_do_not_determine_stays_with_the_prior(kind):
     """Nothing runs away: deviations stay finite and below the prior's at ten times its deviation."""

@@ -361,7 +361,7 @@ def test_a_model_that_was_learned_comes_back_to_the_bit(tmp_path, dtype):
         np.testing.assert_array_equal(answer(gp), answer(loaded))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kill_at", [1, 3, 5])
 @pytest.mark.parametrize(
     "optimizer",

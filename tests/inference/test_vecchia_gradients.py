@@ -40,7 +40,7 @@ def clumps(n):
     return torch.cat([points(n - n // 3, 3), 1e-1 * points(n // 3, 3, seed=1) + 1.0])
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_gradients_are_those_of_differences(kernel):
     n = 30 if kernel.startswith("own") else 90  # without compiled code a row takes a hundred times as long

@@ -203,6 +203,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("rows", [10**6, 0], ids=["dense", "draws"])
 @pytest.mark.parametrize(("likelihood", "make"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_targets(likelihood, make, rows, monkeypatch):

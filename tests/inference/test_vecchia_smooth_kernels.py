@@ -94,7 +94,7 @@ CASES = [
 ]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "likelihood", "rows", "n", "d"), CASES)
 def test_all_rows_as_neighbours_are_dense_algebra(name, likelihood, rows, n, d):
     kernel, covariance = KERNELS[name](d)

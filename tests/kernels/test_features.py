@@ -26,6 +26,7 @@ def root_mean_square_error(kernel, X, n_frequencies, *, law="joint", seed=0):
     return float((features @ features.T - kernel.block(X, X)).square().mean().sqrt())
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("d", [1, 4, 9])
 @pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
 def test_matern_frequencies_are_multivariate_t(d, nu):

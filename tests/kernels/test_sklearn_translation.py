@@ -55,6 +55,7 @@ def random_theirs(numbers: Numbers, depth: int = 3, d: int = N_INPUTS):
     return made[numbers.choose(len(made) - (d > 1))]()
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(12))
 def test_theirs_become_ours_and_come_back(seed, kind):

@@ -34,6 +34,7 @@ def means(function, *, balanced, n=100, repeats=400):
     return torch.stack(found)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", INTEGRALS)
 @pytest.mark.parametrize("n", [2, 7, 100])
 def test_weighted_means_are_unbiased(name, n):

@@ -90,6 +90,7 @@ def test_tiny_steps_keep_their_digits(p):
     assert p == 0 or abs(difference - float(Q[0, 0])) > 0.5 * float(Q[0, 0])
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", [name for name in KERNELS if name not in ("white", "constant")])
 def test_steps_are_differentiable(name):
     """Derivatives by hyperparameters, through the steps from the first time, are those of the kernel."""

@@ -177,6 +177,7 @@ def test_fits_warn_of_targets_that_no_row_around_them_predicts(chosen):
         GPRegressor(random_state=0, **{"kernel": kernels.Matern(nu=1.5)} | chosen).fit(X, y)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("where", [10.0, 100.0])
 @pytest.mark.parametrize("mean", ["constant", lambda X: 1000.0 + X[:, 0]])
 def test_streamed_fits_warn_of_far_targets_in_the_units_of_the_data(where, mean):

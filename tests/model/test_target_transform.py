@@ -124,6 +124,7 @@ def by_fine_rule(transform, mean, variance, noise):
     return centre, *(np.square((one - centre) * ROOTS).sum() for one in (h, measured))
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("power", [0.0, 1e-6, 0.5, 1.0, 1.6, 2.0])
 @pytest.mark.parametrize("size", [0.3, 2.0, 6.0])
 def test_moments_of_heavy_tails_are_those_of_a_fine_rule(power, size):
@@ -143,6 +144,7 @@ def test_moments_of_heavy_tails_are_those_of_a_fine_rule(power, size):
         assert np.square(values - values @ weights) @ weights < 0.5 * expected[2]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("transform", [YeoJohnson(power=p, centre=0.2) for p in (0.0, 0.3, 1.6, 2.0)] + [SPLINE])
 @pytest.mark.parametrize("noise", [0.01, 1.0, 30.0])
 def test_function_values_are_right_to_a_small_share_of_a_deviation(transform, noise):
@@ -388,6 +390,7 @@ def test_auto_leaves_targets_with_few_values_alone(y, reason):
     assert reason in gp.describe()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", [*KINDS, "auto"])
 def test_constant_targets_stay_constant(kind):
     X, _ = skewed(30)

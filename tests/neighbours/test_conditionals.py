@@ -166,14 +166,14 @@ def assert_dense(p: Problem, tolerance: float = 1e-8) -> None:
         torch.testing.assert_close(flat(derived.gradient)[where], derived.gradient[name].reshape(-1))
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_is_the_dense_algebra(name, engine):
     assert_dense(problem(KERNELS[name], engine=engine))
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("table", TABLES)
 def test_tables_of_every_shape(table, engine):

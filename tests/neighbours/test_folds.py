@@ -34,6 +34,7 @@ def test_random_folds_have_every_row_once():
     assert {len(one.rows) for one in found} == {10, 11}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize("law", ["uniform", "normal", "repeated", "skewed"])
 def test_scattered_rows_have_no_gaps(d, law):

@@ -95,7 +95,7 @@ def way(request, monkeypatch) -> str:
     return ""
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("table", TABLES)
 def test_neighbours_are_those_of_brute_force(table, way):
     points = TABLES[table]()

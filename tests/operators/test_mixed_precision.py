@@ -112,6 +112,7 @@ def hard_rows(layout: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, y, rng.normal(size=(60, 3))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", ["float32", "mixed"])
 @pytest.mark.parametrize(
     ("layout", "kernel", "coarse"),

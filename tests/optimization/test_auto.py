@@ -65,7 +65,7 @@ def discrete_table(n, d=8, seed=0):
     return X.numpy(), (10 * torch.clamp(torch.round(2 * score), 0, 10)).numpy()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("n", [40, 300])
 def test_the_noise_never_collapses_on_discrete_targets(n, seed):

@@ -103,6 +103,7 @@ EVERY = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", EVERY)
 def test_no_way_of_learning_leaves_the_box(name):
     settings, optimizer = EVERY[name]

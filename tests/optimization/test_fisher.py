@@ -33,6 +33,7 @@ def dense_derivatives(kernel, X):
     return {name: one.reshape(len(X), len(X), -1).movedim(2, 0) for name, one in zip(names, found, strict=True)}
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", ALL)
 def test_derivative_products_agree_with_autograd(name):
     kernel, X, V = ALL[name], points(25, 4), points(25, 3, seed=1)
@@ -47,6 +48,7 @@ def test_derivative_products_agree_with_autograd(name):
         assert relative_error(products[parameter], derivative @ V) < limit or not products[parameter].any()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -80,6 +82,7 @@ SERIES = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", SERIES)
 def test_kernels_of_series_have_the_derivatives_of_autograd(name, monkeypatch):
     kernel = SERIES[name].bind(1)

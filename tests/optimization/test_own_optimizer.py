@@ -143,6 +143,7 @@ def test_without_values_that_compare_it_is_refused(method, optimizer):
         GPRegressor(inference=method, optimizer=optimizer).fit(X, Y)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("optimizer", [Halving(), Minimiser(search), Restarts(Halving(), 1)])
 def test_a_model_outlives_its_optimizer(optimizer, tmp_path):
     gp = GPRegressor(kernels.Matern(nu=1.5), optimizer=optimizer).fit(X, Y)

@@ -160,7 +160,7 @@ def test_more_numbers_of_inputs_and_vectors(engine, d, s):
     assert_product(engine.product(kernel, X, Z, W), kernel, X, Z, W)
 
 
-@pytest.mark.few(25)
+@pytest.mark.few(13)
 @pytest.mark.parametrize(
     ("n", "m"),
     [(1, 1), (1, 129), (7, 257), (127, 127), (128, 64), (129, 129), (255, 7), (257, 257), (600, 600), (1500, 300)],
@@ -448,6 +448,7 @@ IN_ROW_2 = torch.tensor(2), torch.tensor(1)
 NAN, INFINITY = (torch.tensor(float(word), dtype=torch.float64) for word in ("nan", "inf"))
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

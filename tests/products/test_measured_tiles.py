@@ -96,7 +96,7 @@ def run_everything(engine, kernel):
             assert torch.allclose(found[name], value, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", [name for name in ALL if name != "white"])
 def test_the_quicker_engine_runs_once_it_has_agreed(name):
     kernel, triton = ALL[name], Simulated()

@@ -98,7 +98,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @interprets
 @pytest.mark.parametrize(("d", "distances"), ERRORS)
 def test_errors_of_distances_are_those_of_the_docstring(d, distances):

@@ -145,7 +145,7 @@ def fitted_or_not(estimator, Y):
     return came
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", FITS)
 def test_the_first_leaves_a_fitted_model_wherever_it_comes(signals, tmp_path, name):
     found = []

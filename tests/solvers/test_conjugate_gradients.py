@@ -60,6 +60,7 @@ def test_it_is_exact_after_as_many_steps_as_there_are_distinct_eigenvalues():
     assert solution.iterations == 3
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("recipe", [PivotedCholesky(100), RandomlyPivotedCholesky(100), Nystrom(100), TwoLevel(50, 60)])
 @pytest.mark.parametrize("noise", [0.09, 0.01])
 def test_preconditioners_save_iterations(recipe, noise):
@@ -154,6 +155,7 @@ def test_float32_asks_for_the_truth_before_it_claims_convergence():
     assert solution.setup_epochs == 1
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-30), (torch.float32, 1e-9)])
 @pytest.mark.parametrize("refresh_every", [5, 50, None])
 def test_a_tolerance_out_of_reach_is_stagnation_with_the_true_residual(dtype, tolerance, refresh_every):

@@ -63,7 +63,7 @@ def test_a_rate_below_the_bound_of_the_mean_dynamics_converges_and_one_above_div
     assert outcomes[1.1].detail["learning_rate"] == pytest.approx(1.1 * 3.8 / largest * 50)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("matrix", KINDS.values(), ids=KINDS.keys())
 @pytest.mark.parametrize(("batch_size", "momentum"), [(15, 0.9), (60, 0.9), (300, 0.9), (15, 0.0)])
 def test_the_rate_is_found_and_is_near_the_best_one(matrix, batch_size, momentum):

@@ -116,6 +116,7 @@ SAME = {
 }  # fmt: skip
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("kind", SAME)
 def test_every_kind_of_table_gives_the_same_fit(kind):
     expected = FITTED.predict(X)
@@ -247,6 +248,7 @@ def test_labels_that_cannot_be_used_are_refused(labels, message):
         GPClassifier(**CLASSIFIER).fit(X, labels)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("values", [["no", "yes"], [False, True], [3, 7], [-1.0, 1.0], [2**60, 2**60 + 1], [0, 10**30]])
 def test_labels_come_back_as_they_were(values):
     given = [values[int(sign)] for sign in Y > 0]

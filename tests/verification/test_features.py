@@ -26,7 +26,7 @@ def root_mean_square_error(d, n_frequencies, law):
     return float((total - kernel.block(X, X)).square().mean().sqrt())
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("law", ["joint", "balanced"])
 @pytest.mark.parametrize("d", [1, 4, 9, 17])
 def test_16_the_multivariate_t_is_the_kernel(d, law):

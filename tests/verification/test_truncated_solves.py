@@ -181,7 +181,7 @@ SPREADS = [  # noise, rate, minimum, standard deviations of the data fit and of 
 ]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("noise", "rate", "minimum", "of_fit", "of_determinant"), SPREADS)
 def test_every_law_is_unbiased_and_has_the_variance_of_the_formula(noise, rate, minimum, of_fit, of_determinant):
     problem, law = PROBLEMS[noise], ExponentialDecay(rate, minimum, 200)

@@ -65,7 +65,7 @@ def test_exact_is_the_derivative_of_the_likelihood(name):
     torch.testing.assert_close(found, torch.cat([one.reshape(-1) for one in expected]), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
 @pytest.mark.parametrize("name", ["matern32", "sum"])
 def test_estimates_are_unbiased(name, estimator):
@@ -193,6 +193,7 @@ def test_probes_do_not_depend_on_hyperparameters_where_they_were_drawn():
 # Through the objective ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("estimator", [Exact(), *ESTIMATORS.values()], ids=["exact", *ESTIMATORS])
 def test_the_iterative_objective_with_finished_solves(estimator):
     """The trend is at its optimum, so the mean of the estimator is the gradient of the exact objective."""

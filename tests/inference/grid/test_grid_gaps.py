@@ -104,7 +104,7 @@ class Problem:
         return found
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("noise", [1e-2, 10.0])
 @pytest.mark.parametrize("name", ON_NODES + BETWEEN)
 def test_solves_are_those_of_dense_algebra(name: str, noise: float) -> None:

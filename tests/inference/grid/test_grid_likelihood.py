@@ -123,6 +123,7 @@ def test_value_and_gradient_are_those_of_dense_algebra(mean: Mean) -> None:
         assert torch.allclose(found.gradient[name], value, rtol=1e-8, atol=1e-8), name
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("preconditioner", ["circulant", "holes", "none", "factorised", "long waves"])
 def test_every_way_of_solving_is_the_dense_one(preconditioner: str) -> None:
     plane = Plane(ConstantMean())

@@ -183,6 +183,7 @@ def universal(points: Tensor, mean: Mean) -> Tensor:
     return prior - across @ torch.linalg.solve(problem.H + vague, across.T)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("mean", [ConstantMean(), LinearMean()])
 @pytest.mark.parametrize("exact_nodes", [0, 800])
 def test_the_uncertainty_of_the_trend_is_in_the_variance(mean: Mean, exact_nodes: int) -> None:

@@ -239,6 +239,7 @@ def test_points_beyond_the_grid() -> None:
     assert np.isfinite(clamped.predict(far)).all()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("size", [16, 40])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_small_tables_without_noise(seed: int, size: int) -> None:

@@ -79,6 +79,7 @@ def dense_bound(Phi, S, y, noise, arrays):
 # Estimators -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("replacement", [False, True])
 def test_theorem_2_is_unbiased_over_all_three_samples(size, replacement):
@@ -142,7 +143,7 @@ ENUMERATED = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ENUMERATED)
 def test_value_and_gradient_are_unbiased_over_all_samples(name):
     settings = ENUMERATED[name]

@@ -76,6 +76,7 @@ def test_newtons_curvature_alone_goes_too_far(monkeypatch):
     assert search(1e-6).value < best - 1000
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("noise", NOISES)
 def test_a_start_nearby_leads_to_the_same_distribution(noise):
     cold, near = search(noise), search(1.2 * noise)
@@ -109,6 +110,7 @@ def test_labels_have_no_secant():
     assert expected_fit(Logistic(), labels, 0 * Y, torch.ones(len(X)).double(), torch.ones(len(X)), 20).secant is None
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("noise", NOISES)
 def test_more_rows_than_functions_lead_to_the_same_weights(noise):
     """The search among weights, with functions ``L`` for ``K = L L'``, so that both know the same processes."""

@@ -95,6 +95,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("targets", [1, 2])
 def test_on_all_rows_and_functions_it_is_the_bound(name, targets):

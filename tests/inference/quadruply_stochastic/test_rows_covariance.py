@@ -57,6 +57,7 @@ def test_it_is_the_exact_process_given_the_rows(monkeypatch):
     assert known.divergence == pytest.approx(divergence, rel=1e-4)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("basis", ["fourier", "inducing"])
 @pytest.mark.parametrize("count", [15, 60])
 def test_it_is_never_below_that_of_all_rows(basis, count):

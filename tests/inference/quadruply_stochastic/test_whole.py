@@ -67,6 +67,7 @@ def test_a_gaussian_likelihood_is_solved_exactly():
     assert objective.evaluate(model).value == pytest.approx(evidence, rel=1e-10)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("columns", [1, 2])
 @pytest.mark.parametrize("name", ["logistic", "poisson", "laplace", "gaussian"])
 def test_few_rows_lead_to_the_same_weights(name, columns, monkeypatch):
@@ -95,6 +96,7 @@ def test_a_chevron_is_the_best_one():
         torch.testing.assert_close(weights.root(), best_chevron(Phi, torch.eye(24).double(), 0.2, n_columns))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", LIKELIHOODS)
 @pytest.mark.parametrize("n_columns", [None, 3])
 def test_nothing_is_left_to_climb(name, n_columns):
@@ -116,6 +118,7 @@ def test_nothing_is_left_to_climb(name, n_columns):
     assert steepest < 0.01 * float(far["mean"].abs().max())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("basis", ["fourier", "inducing"])
 @pytest.mark.parametrize("name", ["gaussian", "logistic", "laplace"])
 def test_the_gradient_is_that_of_the_best_bound(name, basis):

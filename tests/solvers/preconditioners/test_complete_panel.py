@@ -21,6 +21,7 @@ def vectors(n: int) -> torch.Tensor:
     return torch.randn(n, 3, generator=generator(1), dtype=torch.float64)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("gaps", [gaps for gaps in GAPS if gaps != "repeated"])
 def test_few_gaps_are_solved_for_exactly(gaps):
     X = cells(gaps)
@@ -54,6 +55,7 @@ def test_noise_of_entities_times_that_of_times_is_exact():
     assert relative_error(even.apply(V), torch.linalg.solve(dense, V)) > 0.05
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "gaps", "most_gaps"),
     [

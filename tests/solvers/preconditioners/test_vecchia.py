@@ -142,6 +142,7 @@ def test_solutions_with_products_in_float32(make):
     assert found.iterations <= 2 * wide.iterations + 3
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("options", [{}, {"computational_uncertainty": True}], ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
 def test_an_estimator_with_it_predicts_what_exact_inference_does(options, dtype):

@@ -73,6 +73,7 @@ def test_one_noise_for_all_rows_is_wrong_for_both():
     assert "complete rows" not in gp.describe()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("rule", ["average", "choose", "auto"])
 def test_rules_for_the_kernel_keep_it(rule):
     X, y = table(150, 0)
@@ -214,7 +215,7 @@ def test_a_cell_that_is_missing_after_the_fit_leaves_open_what_it_was(kernel):
     np.testing.assert_allclose((mean[[0, 5]], std[[0, 5]]), (complete, alone), rtol=1e-9)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore:X. column")
 @pytest.mark.parametrize(
     "options",
