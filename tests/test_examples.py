@@ -37,7 +37,6 @@ def test_a_search_ends_near_its_optimum(name, needs, tmp_path, monkeypatch, caps
     assert "'kind': 'b'" in line
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "words", "files"),
     [

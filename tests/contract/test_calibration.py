@@ -17,6 +17,7 @@ LEVEL = 1e-4
 
 
 @pytest.mark.slow
+@pytest.mark.few(8)
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # truths are drawn from few functions
 @pytest.mark.parametrize("system", [one for one in SYSTEMS if one.name not in NO_PRIOR], ids=repr)
 def test_the_truth_ranks_evenly(system):
@@ -26,6 +27,7 @@ def test_the_truth_ranks_evenly(system):
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS[1:])
 def test_laplace_approximations(likelihood):
     """The truth ranks as it does in dense Laplace approximations, which neighbours are with as many as there are rows.

@@ -83,6 +83,7 @@ def test_constant_noise_is_kept_to_the_bit():
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_constant_noise_is_kept_on_tables_that_have_it(d):
     kept = 0

@@ -294,6 +294,7 @@ def test_neighbours_end_a_fit_with_too_little_noise_for_solves():
 
 @needs_extension
 @pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")
 def test_neighbours_end_a_fit_whose_solves_fail(monkeypatch):
     monkeypatch.setattr("gigagp.inference.contract.least_noise._LEAST_SHARE", 0.0)

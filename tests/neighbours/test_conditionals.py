@@ -250,6 +250,7 @@ def test_gradients_are_those_of_differences(engine):
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_information_is_the_covariance_of_gradients(engine):
     """For one row, over draws of the values: within standard errors, which twice the information is not."""

@@ -8,6 +8,7 @@ NAMES = [module.rpartition(".")[2] for module in MODULES]
 
 
 @pytest.mark.slow
+@pytest.mark.few(2)
 @pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_every_experiment_runs_on_a_few_made_rows(module, tmp_path, capsys):
     pytest.importorskip("matplotlib")

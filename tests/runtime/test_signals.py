@@ -98,6 +98,7 @@ def start(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["exact", "iterative", "sparse", "quadruply"])
 def test_at_a_random_time(start, name):
     process = start(name)

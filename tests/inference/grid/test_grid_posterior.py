@@ -82,6 +82,7 @@ def test_low_rank_variances_never_understate() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.few(4)
 @pytest.mark.parametrize("noise", [1e-2, 1e-4, 1e-6])
 @pytest.mark.parametrize(
     ("kind", "lengthscale"), [("repeated", 2.0), ("even", 0.2), ("even", 30.0), ("few", 0.3), ("with a gap", 3.0)]

@@ -55,6 +55,7 @@ def test_draws_have_the_gram_as_covariance_on_uneven_rows(name: str, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.few(2)
 @pytest.mark.parametrize("how", ["fit", "fit_table"])
 @pytest.mark.parametrize("name", TABLES)
 def test_error_bars_and_samples_agree_with_solves(name: str, how: str) -> None:

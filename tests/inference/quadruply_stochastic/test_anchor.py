@@ -81,6 +81,7 @@ def test_the_dense_prior_term_at_the_anchor_is_known():
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("share", [1.0, 1.3])
 def test_away_from_the_anchor_and_its_kernel_nothing_is_biased(share):
     objective, model = make(QuadruplyStochastic(n_basis=40, basis_batch=8, row_batch=30, n_columns=2))
@@ -230,6 +231,7 @@ def test_dense_columns_start_at_those_of_some_rows_as_long_as_all_rows_want_them
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 def test_dense_columns_of_a_sampled_fit_are_worth_having():
     """They raise the bound as much as the best columns do; from zero, with steps in other units, they lower it."""
     bounds, bests = {}, {}

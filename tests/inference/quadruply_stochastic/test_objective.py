@@ -255,6 +255,7 @@ def test_samples_with_replacement_are_unbiased_too():
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("replacement", [False, True])
 def test_random_draws_are_unbiased_within_four_standard_errors(replacement):
     X, Y = points(60, 2), draw_targets(kernels.Matern(1.5), points(60, 2), 0.1)
