@@ -195,6 +195,7 @@ def test_a_failure_by_chance_hides_no_optimum(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 def test_a_region_where_all_trials_fail_is_left(monkeypatch):
     """The best point is beside the region, and the values fall towards it."""
 

@@ -178,6 +178,7 @@ def test_the_optimum_of_a_mixed_space_is_found(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 def test_no_point_is_asked_for_twice_without_noise(monkeypatch):
     bounds = {"a": (0, 9), "b": (0, 9)}
 
@@ -229,6 +230,7 @@ def test_noise_is_worth_a_second_look():
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 def test_a_search_is_done_when_little_is_promised():
     search = Search(BOUNDS)
     assert not search.is_done()
@@ -261,6 +263,7 @@ def test_what_was_told_is_never_out_of_place():
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 def test_the_best_point_of_a_border_is_found():
     def feasible(x):
         return x[0] + 2 * x[1] <= 1.0

@@ -65,6 +65,7 @@ def test_counts_of_long_exposures_are_not() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(10))
 def test_learning_of_ordinary_counts_ends_as_high_as_from_random_starts(seed: int) -> None:
     """Learning begins at the variance of logarithms of counts, and ends where two steps promise little for a row."""

@@ -189,6 +189,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[dict
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("count", COUNTS[1:])
 def test_the_bits_are_those_of_one_process(found, count):
     alone = found(1)[0]

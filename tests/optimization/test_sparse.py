@@ -68,6 +68,7 @@ def test_full_batches_reach_the_best_chevron_and_the_evidence():
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 def test_a_full_covariance_is_learned_a_few_columns_at_a_time():
     """It starts mean-field; the bound of its covariance ends near the best one, and far above mean-field's."""
     X, Y = sine(60)
@@ -126,6 +127,7 @@ def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps, column_bat
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 def test_at_a_constant_rate_the_mean_of_the_last_steps_is_nearer_than_the_last():
     errors = {}
     for share in (0.0, 0.25):

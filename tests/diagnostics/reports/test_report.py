@@ -200,6 +200,7 @@ def test_classes(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("columns", [["a"], ["a", "b"]])
 def test_three_classes_are_shown_together(columns):
     X = pd.DataFrame(RNG.uniform(0, 6, (150, 2)), columns=["a", "b"])

@@ -59,6 +59,7 @@ def fitted(settings: inference.Grid, mean: str) -> tuple[GPRegressor, Dense]:
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "mean"), [(name, MEANS[place % 2]) for place, name in enumerate(SCHEMES)])
 def test_all_answers_are_those_of_dense_algebra(name, mean):
     gp, right = fitted(SCHEMES[name], mean)

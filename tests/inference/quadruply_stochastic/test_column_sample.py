@@ -165,6 +165,7 @@ def test_value_and_gradient_are_unbiased_over_all_samples(name):
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("n_columns", [20, 80])
 def test_random_draws_agree_with_the_gradient_by_dense_algebra(n_columns):
     """Within four standard errors, in random directions of mean, diagonal and dense columns."""

@@ -247,6 +247,7 @@ def test_auto_starts_from_the_likelihood_of_a_few_rows(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 def test_a_sampled_fit_takes_its_hyperparameters_from_the_likelihood_and_not_from_the_bound():
     """The bound of independent weights counts as noise what it cannot explain."""
