@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "2")
+    os.environ.setdefault(_name, "1")  # pages are executed beside each other (`-j auto`)
 
 import reference
 
@@ -69,6 +69,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": ["examples"],
     "copyfile_regex": r"GALLERY_HEADER\.rst",
     "abort_on_example_error": True,
+    "parallel": True,
     "download_all_examples": False,
     "remove_config_comments": True,
     "show_memory": False,

@@ -120,7 +120,7 @@ def bench(folder: Path) -> None:
 
 def docs(folder: Path) -> None:
     """Build the site."""
-    run("-m", "sphinx", "-q", "-W", "--keep-going", CHECKOUT / "docs", folder / "site")
+    run("-m", "sphinx", "-q", "-W", "--keep-going", "-j", "auto", CHECKOUT / "docs", folder / "site")
 
 
 def test(_folder: Path) -> None:
