@@ -117,7 +117,8 @@ def _half_files(put: Setter) -> None:
 
 def _left_in(put: Setter) -> None:
     """Leave no row out of its own prediction."""
-    from gigagp.estimators.answers.predictor import LeaveOneOut, Predictor
+    from gigagp.estimators.answers.left_out import LeaveOneOut
+    from gigagp.estimators.answers.predictor import Predictor
 
     left_out = Predictor.leave_one_out
 

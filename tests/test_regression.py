@@ -17,6 +17,7 @@ from sklearn.gaussian_process import kernels as sk
 import gigagp
 from gigagp import GPRegressor, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import InvalidInputError, SolverWarning
+from gigagp.estimators.answers.answering import predictor_of
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.exact import ExactObjective
 from gigagp.model.means import ZeroMean
@@ -379,7 +380,7 @@ def test_sampled_functions_and_answers_stay_those_of_their_fit():
     """A later fit in other units, or of other inputs, had put them into its own units, without a warning."""
     X = points(30, 2).numpy()
     gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, np.sin(X[:, 0]))
-    functions, predictor = gp.sample_functions(3, random_state=1), gp._predictor()
+    functions, predictor = gp.sample_functions(3, random_state=1), predictor_of(gp)
     before = functions(X), predictor.predict(X, return_std=True)
     gp.fit(100 * X[:, :1], 7 + 50 * X[:, 0])
     np.testing.assert_array_equal(functions(X), before[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
@@ -12,6 +13,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from gigagp.errors import InvalidInputError
+from gigagp.estimators import regression_fit
 from gigagp.estimators.base import GaussianProcess
 from gigagp.estimators.guard import scored, warn_of_interruption, whole_or_unchanged
 from gigagp.estimators.planning import InferenceChoice
@@ -20,9 +22,7 @@ from gigagp.estimators.saving.restored_state import restored_classes
 from gigagp.kernels import Chosen, Kernel
 from gigagp.kernels.composite import summands
 from gigagp.kernels.group import GroupsLike, numbered, with_groups
-from gigagp.kernels.stationary import rows_check
 from gigagp.model.likelihoods import Logistic, Probit
-from gigagp.model.means import Mean
 from gigagp.model.model import HyperparameterUnits
 from gigagp.regression import GPRegressor, OptimizerChoice
 from gigagp.runtime.progress import Verbosity
@@ -180,21 +180,9 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         """
         check_parameters(self)
         labels, latent = Labels(classes), self._latent()
-
-        def open_rows(mean: Mean) -> RowSource:
-            return RowSource(
-                source,
-                target,
-                inputs,
-                header=header,
-                chunk_rows=chunk_rows,
-                offset=mean.offset,
-                check=rows_check(self.kernel),
-                labels=labels,
-            )
-
+        open_rows = partial(RowSource, source, target, inputs, header=header, chunk_rows=chunk_rows, labels=labels)
         with whole_or_unchanged(self, checkpoint):
-            latent._fit_source(open_rows, None, checkpoint)
+            regression_fit.fit_table(latent, open_rows, None, checkpoint)
             assert labels.classes is not None
             self.classes_, self.latent_, self.n_features_in_ = labels.classes, latent, latent.n_features_in_
             self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
@@ -218,7 +206,7 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         else:  # one against the rest
             signs = np.where(codes[:, None] == np.arange(len(self.classes_)), 1.0, -1.0)
         latent = self._latent()
-        latent._fit(X, signs, None, checkpoint)  # without a warning, which `fit` of the classifier issues
+        regression_fit.fit(latent, X, signs, checkpoint=checkpoint)  # `fit` of the classifier warns of interruptions
         self.latent_ = latent
 
     def _latent(self) -> GPRegressor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
@@ -15,75 +15,59 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.estimators import regression_fit
+from gigagp.estimators.answers.answering import (
+    answering,
+    joint_answering,
+    left_out,
+    predictor_of,
+    sampled_functions,
+)
 from gigagp.estimators.answers.averages import averages
-from gigagp.estimators.answers.correlated import CorrelatedPredictor, Stacking, observed_cells, require_apart
+from gigagp.estimators.answers.correlated import Stacking
 from gigagp.estimators.answers.group_effects import GroupEffects, effects_of_groups
 from gigagp.estimators.answers.joint_posterior import JointPosterior
+from gigagp.estimators.answers.left_out import LeaveOneOut
 from gigagp.estimators.answers.outputs import by_output, each_output
-from gigagp.estimators.answers.predictor import LeaveOneOut, Predictor, UncertaintyParts
-from gigagp.estimators.answers.predictors import PriorFunctions, mixture_predictor, prior_predictor
+from gigagp.estimators.answers.predictor import UncertaintyParts, probabilities
 from gigagp.estimators.answers.target_posterior import TargetPosterior
-from gigagp.estimators.arguments import Arguments
+from gigagp.estimators.attributes import take_outputs
 from gigagp.estimators.base import GaussianProcess
-from gigagp.estimators.choices.kernel_choice import KernelRule
+from gigagp.estimators.choices.kernel_choice import KernelChoice, KernelRule
 from gigagp.estimators.choices.open_hyperparameters import Hyperparameters
 from gigagp.estimators.choices.varying_noise import NoiseRule
-from gigagp.estimators.correlated_fit import stacked
 from gigagp.estimators.description import describe
-from gigagp.estimators.fitting import Fitted, checkpoints_of, fit_outputs, fit_rows, fit_source, plan_rows
 from gigagp.estimators.further_rows import adds_rows, grow
 from gigagp.estimators.guard import guarded, scored, warn_of_interruption, whole_or_unchanged
-from gigagp.estimators.panel_fit import entities_of, of_panel
-from gigagp.estimators.planning import InferenceChoice, OutputsChoice, resolve_outputs
+from gigagp.estimators.planning import InferenceChoice, OutputsChoice
 from gigagp.estimators.saving.fitted_state import fitted_to_state, joined_states
 from gigagp.estimators.saving.restored_state import state_to_fitted, states_of
+from gigagp.inference import Inference
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
-from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
-from gigagp.inference.exact.without_groups import WithoutGroups
 from gigagp.kernels import Chosen, Kernel
 from gigagp.kernels.group import GroupsLike
-from gigagp.kernels.stationary import rows_check
 from gigagp.model.estimate import Estimate
 from gigagp.model.likelihoods import Likelihood, StudentT, resolve_likelihood
-from gigagp.model.means import Mean, MeanLike
+from gigagp.model.means import MeanLike
 from gigagp.model.model import HyperparameterUnits
 from gigagp.model.scaling import Scaling
-from gigagp.model.student_noise import sites
-from gigagp.model.target_transform import NoTransform, TargetTransformName
+from gigagp.model.target_transform import TargetTransform, TargetTransformName
 from gigagp.optimization import History
 from gigagp.runtime import processes
 from gigagp.runtime.progress import Verbosity
 from gigagp.settings.custom import Custom
 from gigagp.settings.fields import Count, Positive, Words, checks_arguments
-from gigagp.settings.random import RandomState, generator_from
-from gigagp.tables import intake
-from gigagp.tables.beside import Beside, column, split_limits
-from gigagp.tables.encoding import Encode, Panel, fitted_encoder, model_inputs, points_to_predict
+from gigagp.settings.random import RandomState
+from gigagp.tables.beside import known_targets, measured_targets
+from gigagp.tables.encoding import Encode, Panel
 from gigagp.tables.rows.source import RowSource
 
 __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
 
 #: Optimizer argument of the estimators; `gigagp.optimization.optimizer.check_optimizer` states the requirements.
 OptimizerChoice = Any
-
-#: Attributes that describe one model, and are tuples where each output has its own.
-_OF_EACH = (
-    "inference_",
-    "optimizer_",
-    "plan_",
-    "target_transform_",
-    "kernel_choice_",
-    "likelihood_note_",
-    "history_",
-    "posterior_",
-    "scaling_",
-    "kernel_",
-    "noise_variance_",
-    "solver_",
-    "engine_",
-)
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
@@ -258,6 +242,25 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     True
     """
 
+    # What a fit leaves (`gigagp.estimators.attributes`). Where outputs have a model each, they are tuples.
+    posterior_: Posterior
+    scaling_: Scaling
+    history_: History
+    kernel_: Kernel
+    kernel_choice_: KernelChoice | None
+    noise_variance_: Any
+    likelihood_note_: str
+    inference_: Inference
+    optimizer_: Any
+    plan_: Plan | None
+    solver_: Any
+    engine_: str
+    target_transform_: TargetTransform
+    n_features_in_: int
+
+    _arguments: dict[str, Any]  # those of the fit, which later ones do not change
+    _likelihood: Likelihood  # the one that was given or chosen
+    _one_target: bool  # whether answers have no axis of the targets
     _models: tuple[Self, ...] = ()  # of outputs that have a model each
     _stacking: Stacking | None = None  # of correlated outputs, whose cells are the rows of one model
     _uncertain: MixturePosterior | None = None  # what answers with uncertain hyperparameters
@@ -380,9 +383,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             others, or left-out rows too far from their predictions (`gigagp.estimators.fit_checks.noise_support`).
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
-            self._fit(X, y, validation, checkpoint, exposure, offset, predict_at)
+            regression_fit.fit(self, X, y, validation, checkpoint, exposure, offset, predict_at)
         last = self.estimators_[-1].history_  # others that Ctrl-C ends are no fit
-        warn_of_interruption(last, checkpoints_of(checkpoint, len(self._models))[-1] if self._models else checkpoint)
+        warn_of_interruption(last, regression_fit.last_checkpoint(checkpoint, len(self._models)))
         return self
 
     def plan(self, X: Any, y: Any, *, predict_at: Any = None) -> Plan | tuple[Plan, ...]:
@@ -412,20 +415,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             If an argument or the data are invalid, if the likelihood is not Gaussian, or if an inference is given.
         """
         with guarded():
-            planned = copy.copy(self)  # whose names and encoder are set
-            arguments = Arguments.of(planned)
-            arguments.check_plan()
-            X = model_inputs(planned, X, reset=True, min_rows=2)
-            arguments = replace(arguments, predict_at=points_to_predict(planned, predict_at))
-            arguments = arguments if self.panel is None else of_panel(arguments, X)
-            if self._correlates(y):
-                self._refuse_with_correlated(predict_at=predict_at)
-                arguments, X, y, _ = stacked(arguments, X, observed_cells(y, len(X)))
-            y = intake.targets(y, len(X))
-            parts = y.T if self._fits_apart(y) else [y]
-            found = [plan_rows(arguments, X, np.ascontiguousarray(part)) for part in parts]
-        plans = tuple(plan.in_units(scaling.typical_y_scale) for plan, scaling in found)
-        return plans if len(plans) > 1 else plans[0]
+            return regression_fit.plan(self, X, y, predict_at)
 
     @checks_arguments
     def fit_table(
@@ -492,88 +482,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         FitWarning
             If `inference.Vecchia` holds only a part of the rows.
         """
-
-        def open_rows(mean: Mean) -> RowSource:
-            check = rows_check(self.kernel)
-            rows = RowSource(
-                source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset, check=check
-            )
-            if rows.n_targets > 1 and self.outputs in ("independent", "correlated"):
-                raise InvalidInputError(
-                    f'outputs of GPRegressor must be "auto" or "shared" for fit_table, which reads {rows.n_targets} '
-                    f'targets together; got "{self.outputs}". Or fit one target at a time.'
-                )
-            return rows
-
+        open_rows = partial(RowSource, source, target, inputs, header=header, chunk_rows=chunk_rows)
         shared = self.distributed or getattr(self.inference, "distributed", False)
         with whole_or_unchanged(self, checkpoint), processes.joined(shared):
-            self._fit_source(open_rows, bounds, checkpoint)
+            regression_fit.fit_table(self, open_rows, bounds, checkpoint)
         warn_of_interruption(self.history_, checkpoint)
         return self
-
-    def _fit(
-        self,
-        X: Any,
-        y: Any,
-        validation: tuple[Any, Any] | None,
-        checkpoint: str | PathLike[str] | None,
-        exposure: Any = None,
-        offset: Any = None,
-        predict_at: Any = None,
-    ) -> None:
-        arguments = Arguments.of(self)
-        X = model_inputs(self, X, reset=True, min_rows=2)
-        arguments = replace(arguments, predict_at=points_to_predict(self, predict_at))
-        arguments = arguments if self.panel is None else of_panel(arguments, X)
-        if self._correlates(y):
-            self._refuse_with_correlated(validation=validation, exposure=exposure, offset=offset, predict_at=predict_at)
-            arguments, X, y, stacking = stacked(arguments, X, observed_cells(y, len(X)))
-            self._take(fit_rows(arguments, X, y, None, checkpoint), one_target=True, stacking=stacking)
-            return
-        y, beside = self._known_of(arguments.likelihood, y, len(X), exposure, offset)
-        if self._fits_apart(y):
-            self._take_outputs(fit_outputs(arguments, X, y, validation, checkpoint, beside))
-        else:
-            self._take(fit_rows(arguments, X, y, validation, checkpoint, beside), one_target=y.ndim == 1)
-
-    def _known_of(
-        self, likelihood: Likelihood, y: Any, n_rows: int, exposure: Any = None, offset: Any = None
-    ) -> tuple[np.ndarray, Beside]:
-        """Return targets as numbers, and what else is known of their rows."""
-        beside = Beside.of(likelihood, n_rows, exposure, offset)
-        if not likelihood.has_limits:
-            y = intake.targets(y, n_rows)
-            checked = y if beside.trials is None else (y.T / beside.trials.numpy()).T
-            if beside.trials is not None:
-                likelihood.check_targets(torch.from_numpy(checked))
-            return y, beside
-        y, limits = split_limits(intake.targets(y, n_rows, finite=False))
-        return y, replace(beside, limits=torch.from_numpy(limits))
-
-    def _correlates(self, y: Any) -> bool:
-        """Whether the targets are several outputs of one model that correlates them."""
-        return self.outputs == "correlated" and np.ndim(y) == 2 and np.shape(y)[1] > 1
-
-    @staticmethod
-    def _refuse_with_correlated(**given: object) -> None:
-        for name, value in given.items():
-            if value is not None:
-                raise InvalidInputError(f'{name} of GPRegressor must be None with outputs="correlated".')
-
-    def _fits_apart(self, y: np.ndarray) -> bool:
-        """Whether the targets are several outputs with hyperparameters of their own."""
-        several = y.ndim == 2 and y.shape[1] > 1
-        return several and resolve_outputs(self.outputs, *y.shape) == "independent"
-
-    def _fit_source(self, open_rows: Callable[[Mean], RowSource], bounds: Any, checkpoint: Any) -> None:
-        """Fit rows that are not held in memory, and set the names of their columns."""
-        for name in ("encoder_", "feature_names_in_"):
-            self.__dict__.pop(name, None)  # of an earlier fit
-        fitted, rows = fit_source(self, open_rows, bounds, checkpoint)
-        self.n_features_in_ = rows.n_inputs
-        if rows.input_names is not None:
-            self.feature_names_in_ = np.array(rows.input_names, dtype=object)
-        self._take(fitted, one_target=rows.n_targets == 1 and (rows.one_target or rows.labels is not None))
 
     def plot(self, X: Any = None, y: Any = None, **options: Any) -> Any:
         """Draw the picture that suits the fitted model, by the number of its inputs.
@@ -604,9 +518,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.requires_fit = (
-            self.encode == "auto" or self.panel is not None
-        )  # predictions before a fit are those of the prior
+        # Without either, predictions before a fit are those of the prior.
+        tags.requires_fit = self.encode == "auto" or self.panel is not None
         return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None) -> float:
@@ -617,16 +530,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         from sklearn.metrics import r2_score  # loads slowly
 
         with scored():
-            if resolve_likelihood(self.likelihood).has_limits:
-                y, limits = split_limits(intake.targets(y, finite=False))
-                censored = limits[:, 0] != limits[:, 1]
-                if censored.any():
-                    raise InvalidInputError(
-                        f"score of GPRegressor needs measured targets; row {int(np.argmax(censored))} has limits that "
-                        "differ. predictive_log_density takes all rows."
-                    )
-            predicted = self.predict(X, exposure=exposure)
-            return float(r2_score(intake.targets(y), predicted, sample_weight=sample_weight))
+            y = measured_targets(resolve_likelihood(self.likelihood), y)
+            return float(r2_score(y, self.predict(X, exposure=exposure), sample_weight=sample_weight))
 
     # ------------------------------------------------------------------ answers
 
@@ -665,31 +570,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         check_is_fitted(self, "posterior_")
         return "learned" if self._uncertain is None else "laplace"
 
-    def _predictor(self, hyperparameters: Hyperparameters = "auto") -> Predictor | CorrelatedPredictor:
-        """Return what answers after a fit."""
-        learned = self._predictor_of_rows(hyperparameters)
-        return learned if self._stacking is None else CorrelatedPredictor(learned, self._stacking)
-
-    def _predictor_of_rows(self, hyperparameters: Hyperparameters = "auto") -> Predictor:
-        """Return what answers about the rows of the model, which are cells of correlated outputs."""
-        check_is_fitted(self, "posterior_")
-        names = getattr(self, "feature_names_in_", None)
-        units = self.scaling_, self.target_transform_
-        learned = Predictor(self.posterior_, *units, self.likelihood_, self._one_target, fitted_encoder(self), names)
-        if hyperparameters == "learned" or (hyperparameters == "auto" and self._uncertain is None):
-            return learned
-        if self._uncertain is not None:
-            return replace(learned, posterior=self._uncertain)
-        return mixture_predictor(learned, self.inference_, self.optimizer_)
-
-    def _answering(
-        self, X: Any, hyperparameters: Hyperparameters
-    ) -> tuple[Predictor | CorrelatedPredictor, np.ndarray]:
-        """Return what answers, before or after a fit, and points as it takes them."""
-        if hyperparameters != "laplace" and not hasattr(self, "posterior_"):
-            return prior_predictor(copy.copy(self), X)
-        return self._predictor(hyperparameters), model_inputs(self, X, reset=False, opens=True)
-
     @each_output
     def group_effects_(self) -> dict[str, GroupEffects]:
         """Effects of the levels of each group with their standard deviations, by the columns of levels.
@@ -704,12 +584,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         """
         check_is_fitted(self, "posterior_")
         return effects_of_groups(self.posterior_, self.scaling_, getattr(self, "feature_names_in_", None))
-
-    @staticmethod
-    def _without_groups(predictor: Predictor | CorrelatedPredictor) -> Predictor:
-        if not isinstance(predictor, Predictor):
-            raise InvalidInputError('groups of GPRegressor.predict must be True with outputs="correlated".')
-        return replace(predictor, posterior=WithoutGroups(predictor.posterior))
 
     @guarded()
     @checks_arguments
@@ -788,11 +662,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             If the prediction exceeds the memory of the machine.
         """
         _require_one_of(return_std, return_cov, "predict")
-        predictor, inputs = self._answering(X, hyperparameters)
-        if not groups:
-            predictor = self._without_groups(predictor)
+        predictor, points = answering(self, X, hyperparameters, groups=groups)
         return predictor.predict(
-            inputs,
+            points,
             return_std,
             return_cov,
             include_noise=include_noise,
@@ -867,16 +739,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         (2,)
         """
         _require_one_of(return_std, return_cov, "predict_average")
-        predictor, inputs = self._answering(X, hyperparameters)
-        if not groups:
-            predictor = self._without_groups(predictor)
-        over = None if exposure is None else column(exposure, len(inputs), "exposure")
-
-        def predict(points: np.ndarray, with_covariance: bool) -> Any:
-            given = None if over is None else over[points]
-            return predictor.predict(inputs[points], False, with_covariance, exposure=given)
-
-        return averages(predict, blocks, weights, len(inputs), return_std=return_std, return_cov=return_cov)
+        predictor, points = answering(self, X, hyperparameters, groups=groups)
+        return averages(predictor, points, blocks, weights, exposure, return_std=return_std, return_cov=return_cov)
 
     @guarded()
     @checks_arguments
@@ -923,8 +787,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         True
         """
         _require_one_of(return_std, return_cov, "predict_latent")
-        predictor, inputs = self._answering(X, hyperparameters)
-        return predictor.predict_latent(inputs, return_std, return_cov, variance=variance)
+        predictor, points = answering(self, X, hyperparameters)
+        return predictor.predict_latent(points, return_std, return_cov, variance=variance)
 
     @guarded()
     @checks_arguments
@@ -979,10 +843,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             function is not normal in the target's units; with ``encode="auto"`` and columns that are not numbers; with
             a known function as mean (without gradients there is an answer).
         """
-        if hyperparameters == "laplace" or hasattr(self, "posterior_"):
-            predictor = self._predictor(hyperparameters)
-        else:
-            predictor, _ = prior_predictor(copy.copy(self), np.zeros((1, *np.shape(X)[-1:])))
+        predictor = joint_answering(self, X, hyperparameters)
         return predictor.joint(X, include_noise=include_noise, variance=variance)
 
     @guarded()
@@ -1013,26 +874,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         InvalidInputError
             In own units, for a model with a `target_transform` from a file of a version that did not keep the Jacobian.
         """
-        check_is_fitted(self, "posterior_")
-        posterior = self.posterior_
-        found, student = posterior.log_marginal_likelihood(generator_from(random_state)), posterior.model.student
-        value = found.value
-        if student is not None:
-            value += sites(student.weights(posterior.model.noise_variance), student.df)
-        if standardized:
-            return Estimate(value, found.standard_error)
-        jacobian = self.target_transform_.log_jacobian
-        if jacobian is None:
-            raise InvalidInputError(
-                "standardized of log_marginal_likelihood must be True for this model: its file is of a version that "
-                "did not keep the Jacobian of the target_transform. Or fit again."
-            )
-        n_densities = posterior.n_rows
-        if isinstance(posterior, RowsPosterior) and (limits := posterior.table.beside.limits) is not None:
-            n_densities = int((limits[:, 0] == limits[:, 1]).sum())  # others have probabilities, which have no units
-        units = n_densities * float(np.log(self.scaling_.y_scale).sum())
-        units += 0.0 if self._stacking is None else self._stacking.log_units
-        return Estimate(value + jacobian - units, found.standard_error)
+        return predictor_of(self, "learned").log_marginal_likelihood(random_state, standardized=standardized)
 
     @guarded()
     @checks_arguments
@@ -1068,11 +910,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         callable
             Function from points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
         """
-        owner = copy.copy(self)  # a later fit of this estimator leaves these samples as they are
-        if hyperparameters != "laplace" and not hasattr(self, "posterior_"):
-            return PriorFunctions(owner, n_samples, random_state, latent=latent)
-        functions = self._predictor(hyperparameters).sample_functions(n_samples, random_state, latent=latent)
-        return guarded()(lambda X: functions(model_inputs(owner, X, reset=False, opens=True, grows=True)))
+        return sampled_functions(self, n_samples, random_state, hyperparameters, latent=latent)
 
     @guarded()
     @checks_arguments
@@ -1109,8 +947,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         ndarray of shape (m, n_samples) or (m, n_targets, n_samples)
             Joint samples over the points. With exact inference and up to 2,000 points, they use the full covariance.
         """
-        predictor, inputs = self._answering(X, hyperparameters)
-        return predictor.sample_y(inputs, n_samples, random_state, include_noise=include_noise, exposure=exposure)
+        predictor, points = answering(self, X, hyperparameters)
+        return predictor.sample_y(points, n_samples, random_state, include_noise=include_noise, exposure=exposure)
 
     @guarded()
     @checks_arguments
@@ -1160,27 +998,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         >>> int(np.argmax(np.abs(y - left_out.mean)))
         20
         """
-        if groups is None:
-            return self._predictor(hyperparameters).leave_one_out()
-        require_apart(self, "groups of leave_one_out")
-        return self._predictor_of_rows().leave_one_out(self._groups_of(groups))
-
-    def _groups_of(self, groups: Any) -> np.ndarray:
-        """Return the number of the group of each row of the fit."""
-        check_is_fitted(self, "posterior_")
-        n_rows = self.posterior_.n_rows
-        if isinstance(groups, str):
-            if groups != "entity" or self._arguments["panel"] is None:
-                msg = f'groups of leave_one_out must be an array, or "entity" for a fit with a panel; got {groups!r}.'
-                raise InvalidInputError(msg)
-            return entities_of(self)
-        found = np.asarray(groups)
-        if found.shape != (n_rows,):
-            msg = (
-                f"groups of leave_one_out must have shape ({n_rows},), one for each row of the fit; got {found.shape}."
-            )
-            raise InvalidInputError(msg)
-        return np.unique(found.astype(str), return_inverse=True)[1].reshape(-1)
+        return left_out(self, groups, hyperparameters)
 
     @guarded()
     @checks_arguments
@@ -1225,12 +1043,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         NonFiniteError, MemoryBudgetError
             As for `predict`.
         """
-        levels = intake.numbers(q, "q")
-        if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
-            msg = f"q of GPRegressor.predict_quantile must be one or several numbers between 0 and 1; got {q!r}."
-            raise InvalidInputError(msg)
-        predictor, inputs = self._answering(X, hyperparameters)
-        return predictor.predict_quantile(inputs, levels, include_noise=include_noise, exposure=exposure)
+        levels = probabilities(q)
+        predictor, points = answering(self, X, hyperparameters)
+        return predictor.predict_quantile(points, levels, include_noise=include_noise, exposure=exposure)
 
     @guarded()
     @checks_arguments
@@ -1266,9 +1081,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         NonFiniteError, MemoryBudgetError
             As for `predict`.
         """
-        predictor, inputs = self._answering(X, hyperparameters)
-        y, beside = self._known_of(predictor.likelihood, y, len(inputs), exposure)
-        return predictor.predictive_log_density(inputs, y, beside)
+        predictor, points = answering(self, X, hyperparameters)
+        return predictor.predictive_log_density(points, *known_targets(predictor.likelihood, y, len(points), exposure))
 
     # -------------------------------------------------------------- further rows
 
@@ -1368,46 +1182,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     # -------------------------------------------------------------- what a fit leaves
 
-    def _take(self, fitted: Fitted, *, one_target: bool, stacking: Stacking | None = None) -> None:
-        """Set the attributes from the result of a fit."""
-        self._models, self._stacking = (), stacking
-        self._keep_arguments(fitted.likelihood)
-        self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
-        plan = None if fitted.plan is None else fitted.plan.in_units(fitted.scaling.typical_y_scale)
-        if plan is not None and not isinstance(fitted.transform, NoTransform):
-            plan = plan.remarked("NLL and RMSE are those of the transformed target.")
-        self.plan_ = plan
-        self.target_transform_, self.kernel_choice_ = fitted.transform, fitted.choice
-        self._uncertain = fitted.uncertain
-        self.likelihood_note_ = fitted.note
-        self._adopt(fitted.posterior, fitted.scaling, fitted.history)
-
     def _keep_arguments(self, likelihood: Likelihood) -> None:
         """Keep the arguments of this fit: its answers and its file do not depend on those that are set afterwards."""
         names = {*GPRegressor._get_param_names(), *self._get_param_names()}  # a subclass may have others
         self._arguments, self._likelihood = {name: getattr(self, name) for name in names}, likelihood
-
-    def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:
-        """Set the attributes from a posterior, and from the history of the standardized problem."""
-        model, own = posterior.model, self._arguments["hyperparameter_units"] == "own"
-        if history is not None:
-            self.history_ = history.multiplied(model.unit_factors(scaling.units())) if own else history
-        self.posterior_, self.scaling_ = posterior, scaling
-        read = model.in_own_units(scaling.units()) if own else model
-        self.kernel_ = read.kernel
-        self.noise_variance_ = read.noise_variance.cpu().numpy() if read.noise_is_known else float(read.noise_variance)
-        if read.student is not None:
-            self.noise_variance_ = read.student.variance
-        if self._stacking is not None:
-            self.noise_variance_ = self._stacking.noise_variance(posterior, scaling)
-        self.solver_ = posterior.solver_name()
-        self.engine_ = posterior.engine_name()
-
-    def _take_outputs(self, models: Sequence[Self]) -> None:
-        """Set the attributes from fitted estimators of one output each, in the order of the outputs."""
-        self._models, self._stacking, self._one_target, self._uncertain = tuple(models), None, False, None
-        for name in _OF_EACH:
-            setattr(self, name, tuple(getattr(one, name) for one in models))
 
     @property
     def estimators_(self) -> tuple[Self, ...]:
@@ -1438,7 +1216,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         if len({one.n_features_in_ for one in models}) > 1:
             raise ModelFileError("its outputs must have the same inputs.")
         found = copy.copy(models[0])
-        found._take_outputs(models)
+        take_outputs(found, models)
         return found
 
 

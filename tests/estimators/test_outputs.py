@@ -16,7 +16,7 @@ import gigagp
 from engines import needs_extension
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, plots
 from gigagp.errors import FitWarning, GigaGPWarning, InvalidInputError, ModelFileError
-from gigagp.estimators import fitting
+from gigagp.estimators import regression_fit
 from gigagp.estimators.fit_checks import noise_support
 from gigagp.estimators.planning import SEPARATE_CELLS, SEPARATE_OUTPUTS, resolve_outputs
 from gigagp.inference.exact.exact import ExactObjective
@@ -366,7 +366,7 @@ def test_a_killed_fit_goes_on_where_it_was(tmp_path, monkeypatch, stopped):
 
 def test_ctrl_c_before_the_last_output_leaves_the_estimator_as_it_was(monkeypatch):
     gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, Y[:, :2])
-    before, real, cut = gp.predict(NEW), fitting.fit_rows, [0]
+    before, real, cut = gp.predict(NEW), regression_fit.fit_rows, [0]
 
     def interrupted(*arguments):
         found = real(*arguments)
@@ -375,7 +375,7 @@ def test_ctrl_c_before_the_last_output_leaves_the_estimator_as_it_was(monkeypatc
             found.history.interrupted = "learning"
         return found
 
-    monkeypatch.setattr(fitting, "fit_rows", interrupted)
+    monkeypatch.setattr(regression_fit, "fit_rows", interrupted)
     cut[0] = 1
     with pytest.raises(KeyboardInterrupt, match="output 1 of 2"):
         gp.fit(X, 2 * Y[:, :2])
@@ -387,13 +387,13 @@ def test_ctrl_c_before_the_last_output_leaves_the_estimator_as_it_was(monkeypatc
 
 
 def test_a_time_budget_is_shared(monkeypatch):
-    deadlines, real = [], fitting.fit_rows
+    deadlines, real = [], regression_fit.fit_rows
 
     def watched(arguments, *rest):
-        deadlines.append(arguments.deadline - fitting.time.monotonic())
+        deadlines.append(arguments.deadline - regression_fit.time.monotonic())
         return real(arguments, *rest)
 
-    monkeypatch.setattr(fitting, "fit_rows", watched)
+    monkeypatch.setattr(regression_fit, "fit_rows", watched)
     GPRegressor(kernels.Matern(nu=1.5), time_budget=300).fit(X, Y)
     assert deadlines[0] == pytest.approx(100, rel=0.05)
     assert 100 < deadlines[1] <= 150
@@ -480,7 +480,7 @@ def test_encoded_tables_and_validation():
 
 def test_messages_name_the_output_and_come_before_any_work(monkeypatch):
     gp = GPRegressor(kernels.Matern(nu=1.5), target_transform="log")
-    monkeypatch.setattr(fitting, "fit_rows", None)  # nothing may be fitted
+    monkeypatch.setattr(regression_fit, "fit_rows", None)  # nothing may be fitted
     with pytest.raises(InvalidInputError, match=re.escape("y[:, 2]: y must be positive")):
         gp.fit(X, np.abs(Y) * [1, 1, -1])
     monkeypatch.undo()

@@ -14,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.errors import FitWarning, InvalidInputError, MemoryBudgetError, NotPositiveDefiniteError
+from gigagp.estimators.answers.answering import predictor_of
 from gigagp.inference import uncertain_hyperparameters as uncertain
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
@@ -148,7 +149,7 @@ def test_many_rows_have_draws_of_equal_weight_about_the_learned_hyperparameters(
     X, y = rows(60, 0.3, 0)
     kernel = "average" if method == "average" else kernels.Matern(nu=1.5)
     gp = GPRegressor(kernel, "auto" if method == "average" else method).fit(X, y)
-    mixture = gp._predictor("laplace").posterior
+    mixture = predictor_of(gp, "laplace").posterior
     assert isinstance(mixture, MixturePosterior)
     if method != "average":
         assert len(mixture.components) == 8
@@ -166,7 +167,7 @@ def test_kernels_of_an_average_share_the_draws(monkeypatch):
     average = gp.posterior_
     least = float(average.weights.sort().values[:2].mean())  # so that the lightest has no draws
     monkeypatch.setattr(uncertain, "_LEAST_SHARE", least)
-    mixture = gp._predictor("laplace").posterior
+    mixture = predictor_of(gp, "laplace").posterior
 
     def names(posterior):
         return tuple(posterior.model.parameters())
@@ -249,14 +250,14 @@ def test_bounds_hold_for_every_draw():
     X, y = rows(25, 0.3, 0)
     bounds = {"lengthscale": (0.9, 1.1), "variance": (0.01, 0.02)}
     gp = GPRegressor(kernels.Matern(1.5, 1.0, 0.015, bounds=bounds), standardize=False).fit(X, y)
-    for one in gp._predictor("laplace").posterior.components:
+    for one in predictor_of(gp, "laplace").posterior.components:
         values = one.model.parameters()
         assert 0.9 <= float(values["lengthscale"]) <= 1.1
         assert 0.01 <= float(values["variance"]) <= 0.02
-    moved = {float(one.model.noise_variance) for one in gp._predictor("laplace").posterior.components}
+    moved = {float(one.model.noise_variance) for one in predictor_of(gp, "laplace").posterior.components}
     assert len(moved) > 4
     fixed = GPRegressor(kernels.Matern(1.5, 1.0, fixed=["lengthscale"])).fit(X, y)
-    lengths = {float(one.model.kernel.lengthscale) for one in fixed._predictor("laplace").posterior.components}
+    lengths = {float(one.model.kernel.lengthscale) for one in predictor_of(fixed, "laplace").posterior.components}
     assert len(lengths) == 1
 
 
@@ -310,7 +311,7 @@ def test_a_mixture_is_made_once_for_a_fit(tmp_path):
     X, y = rows(20, 0.3, 1)
     gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Vecchia(19, 19)).fit(X, y)
     first = gp.predict(NEW, hyperparameters="laplace")
-    assert gp._predictor("laplace").posterior is gp._predictor("laplace").posterior
+    assert predictor_of(gp, "laplace").posterior is predictor_of(gp, "laplace").posterior
     for other in (pickle.loads(pickle.dumps(gp)), _loaded(gp, tmp_path)):
         np.testing.assert_array_equal(other.predict(NEW, hyperparameters="laplace"), first)
     gp.partial_fit(X + 0.1, y)

@@ -11,6 +11,7 @@ import torch
 import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.answers.answering import predictor_of
 from gigagp.inference.contract.objective import ExactObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.without_groups import WithoutGroups
@@ -136,7 +137,7 @@ def test_a_mixture_without_groups_is_that_of_its_components() -> None:
     """Mixed by hand; that of the learned hyperparameters is the control."""
     X, y = rows(40)
     gp, new = GPRegressor(Matern(), groups=[1], hyperparameters="laplace").fit(X[:, :2], y), points()[:, :2]
-    mixture = gp._predictor().posterior
+    mixture = predictor_of(gp).posterior
     scaled = torch.from_numpy(gp.scaling_.inputs(new))
     each = [WithoutGroups(one) for one in mixture.components]
     means = torch.stack([one.mean(scaled) for one in each])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gigagp.botorch.model import GigaModel
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.answers.answering import predictor_of_rows
 from gigagp.estimators.answers.joint_posterior import known_mean
 from gigagp.estimators.answers.predictor import Predictor
 from gigagp.inference.contract.posterior import SampleFunctions
@@ -40,10 +41,8 @@ class GigaPaths(SamplePath):
             raise InvalidInputError(msg)
         self.model, self.sample_shape = model, torch.Size(sample_shape)
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, (1,))))
-        count, predictors = (
-            max(1, math.prod(sample_shape)),
-            [fit._predictor_of_rows("learned") for fit in model.regressor.estimators_],
-        )
+        count = max(1, math.prod(sample_shape))
+        predictors = [predictor_of_rows(fit, "learned") for fit in model.regressor.estimators_]
         self._functions = [(one, one.posterior.sample_functions(count, generator)) for one in predictors]
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:

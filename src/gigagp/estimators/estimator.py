@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from gigagp.estimators.answers.predictor import Predictor
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.posterior import Posterior
@@ -81,7 +80,3 @@ class FittedEstimator(Estimator, Protocol):
         """The likelihood that ran."""
 
     def _keep_arguments(self, likelihood: Likelihood) -> None: ...
-
-    def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None: ...
-
-    def _predictor(self) -> Predictor: ...

@@ -12,11 +12,10 @@ No function here changes an estimator: a fit returns its result.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -28,7 +27,6 @@ import torch
 
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
 from gigagp.estimators import student_fit
-from gigagp.estimators.answers.outputs import columns_of
 from gigagp.estimators.arguments import (
     Arguments,
     Problem,
@@ -62,21 +60,20 @@ from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.kernels.chosen import is_open
 from gigagp.kernels.composite import own_groups
 from gigagp.kernels.group import groups_of
+from gigagp.kernels.stationary import rows_check
 from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
-from gigagp.model.means import Mean
 from gigagp.model.model import Model, StartModel
 from gigagp.model.scaling import Scaling
-from gigagp.model.target_transform import Log, NoTransform, TargetTransform
+from gigagp.model.target_transform import NoTransform, TargetTransform
 from gigagp.model.transformed_answers import log_density, moments
 from gigagp.optimization import Auto, History, SubsetStart
 from gigagp.optimization.optimizer import check_found
 from gigagp.optimization.sampled import SampledObjective
 from gigagp.optimization.trace import Trace
-from gigagp.runtime import processes, termination
+from gigagp.runtime import termination
 from gigagp.runtime.interruption import Interrupted, interruptible, seconds_left
 from gigagp.runtime.progress import Meter, meter_for
-from gigagp.runtime.run import current_run, naming, running
-from gigagp.settings.brief import output_name
+from gigagp.runtime.run import current_run, running
 from gigagp.settings.random import generator_from, spawn
 from gigagp.storage.files import check_folder
 from gigagp.tables import intake
@@ -150,14 +147,14 @@ def fit_rows(
 
 def fit_source(
     estimator: Estimator,
-    open_rows: Callable[[Mean], RowSource],
+    open_rows: Callable[..., RowSource],
     bounds: tuple[Any, Any] | None = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> tuple[Fitted, RowSource]:
     """Fit rows that are not held in memory, and return their source too.
 
-    ``open_rows`` returns the source for a mean function, and is called once the arguments have been checked. ``bounds``
-    and ``checkpoint`` are those of `GPRegressor.fit_table`.
+    ``open_rows`` returns the source for the ``offset`` of a mean and a ``check`` of the inputs, and is called once the
+    arguments have been checked. ``bounds`` and ``checkpoint`` are those of `GPRegressor.fit_table`.
     """
     arguments = Arguments.of(estimator)
     likelihood = arguments.likelihood
@@ -192,7 +189,12 @@ def fit_source(
         msg = "noise_variance of GPRegressor must be one number, or None, for fit_table; got one for each row."
         raise InvalidInputError(msg)
     arguments.check_transform(streams=True)
-    rows = open_rows(arguments.mean)
+    rows = open_rows(offset=arguments.mean.offset, check=rows_check(estimator.kernel))
+    if rows.n_targets > 1 and estimator.outputs in ("independent", "correlated"):
+        raise InvalidInputError(
+            f'outputs of GPRegressor must be "auto" or "shared" for fit_table, which reads {rows.n_targets} targets '
+            f'together; got "{estimator.outputs}". Or fit one target at a time.'
+        )
     if checkpoint is not None:
         if not rows.has_files:
             msg = "checkpoint of fit_table needs a file or a folder as source, so that reading can resume; got rows."
@@ -739,7 +741,7 @@ def _refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
         )
 
 
-# What a fit would choose, and several fits ----------------------------------------------------------------------------
+# What a fit would choose ----------------------------------------------------------------------------------------------
 
 
 def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:
@@ -761,74 +763,3 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
         if isinstance(optimizer, Auto):
             model = optimizer.run(objective, model, Trace(History(), meter), spawn(generator))
         return objective.plan_at(model), problem.scaling
-
-
-def fit_outputs(
-    arguments: Arguments,
-    X: np.ndarray,
-    y: np.ndarray,
-    validation: tuple[Any, Any] | None = None,
-    checkpoint: str | PathLike[str] | None = None,
-    beside: Beside | None = None,
-) -> list[Any]:
-    """Return a fitted copy of an estimator for each output, as a fit of that output alone leaves it.
-
-    All have the seed of the estimator, so that equal targets get equal models; samples drawn afterwards have random
-    numbers of their own (`gigagp.estimators.answers.outputs.by_output`). Each output gets an equal share of the memory
-    budget, because all models are kept, and of what is left of a time budget. There is a checkpoint for each output,
-    with ``.0``, ``.1`` and so on added to the name; they stay until all outputs are fitted.
-
-    Messages name the output. If Ctrl-C ends the fit of an output that is not the last, the others have not been
-    learned, and `KeyboardInterrupt` is raised.
-    """
-    count = y.shape[1]
-    _check_targets(arguments, y)
-    files = checkpoints_of(checkpoint, count)
-    pairs = _columns(validation, count)
-    models: list[Any] = []
-    for number, (file, pair) in enumerate(zip(files, pairs, strict=True)):
-        one: Any = copy.copy(arguments.estimator)
-        now = time.monotonic()
-        deadline = now + (arguments.deadline - now) / (count - number)
-        own = replace(
-            arguments,
-            estimator=one,
-            budget=arguments.budget // count,
-            deadline=deadline,
-            job=f", output {number + 1} of {count}",
-            keeps_checkpoint=True,
-        )
-        with naming(output_name(number)):
-            fitted = fit_rows(own, X, np.ascontiguousarray(y[:, number]), pair, file, beside)
-        if fitted.history.interrupted in ("learning", "last solve") and number + 1 < count:
-            raise KeyboardInterrupt(f"Ctrl-C came in the fit of output {number + 1} of {count}.")
-        one._take(fitted, one_target=True)
-        models.append(one)
-    if processes.is_first() and not any(one.history_.interrupted in ("learning", "time budget") for one in models):
-        for file in files:
-            if file is not None:
-                file.unlink(missing_ok=True)
-                file.with_name(f"{file.name}.solve").unlink(missing_ok=True)
-    return models
-
-
-def checkpoints_of(checkpoint: str | PathLike[str] | None, count: int) -> Sequence[Path | None]:
-    """Return the file of each output; None without checkpoints."""
-    return [None if checkpoint is None else Path(f"{Path(checkpoint)}.{number}") for number in range(count)]
-
-
-def _check_targets(arguments: Arguments, y: np.ndarray) -> None:
-    """Refuse targets of any output before the first one is fitted."""
-    for number, column in enumerate(y.T):
-        with naming(output_name(number)):
-            if arguments.estimator.target_transform == "log":
-                Log().check(column)
-            if not arguments.likelihood.has_noise:
-                arguments.likelihood.check_targets(torch.from_numpy(np.ascontiguousarray(column)))
-
-
-def _columns(validation: tuple[Any, Any] | None, count: int) -> Sequence[Any]:
-    """Return the validation rows of each output."""
-    if validation is None:
-        return [None] * count
-    return [(validation[0], column) for column in columns_of(validation[1], count, "validation y")]

@@ -12,6 +12,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.correlated import require_apart
 from gigagp.estimators.answers.outputs import columns_of
 from gigagp.estimators.arguments import Arguments, known_noise
+from gigagp.estimators.attributes import adopt, take, take_outputs
 from gigagp.estimators.fitting import fit_rows
 from gigagp.estimators.guard import finite_means, warn_of_interruption
 from gigagp.inference import Inference
@@ -57,7 +58,7 @@ def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, metho
         for number, (one, column) in enumerate(zip(grown, columns, strict=True)):
             with naming(output_name(number)):
                 grow(one, X, column, noise_variance, refit, method)
-        estimator._take_outputs(grown)
+        take_outputs(estimator, grown)
         return
     if refit:
         _check_refit(estimator, method)
@@ -66,16 +67,15 @@ def grow(estimator: Any, X: Any, y: Any, noise_variance: Any, refit: bool, metho
         estimator._stacking, X, y = estimator._stacking.further(X, y, f"y of {method}")
     (posterior, *uncertain), transform = _with_rows(estimator, X, y, noise_variance, method)
     estimator.target_transform_, estimator._uncertain = transform, next(iter(uncertain), None)
-    estimator._adopt(posterior, estimator.scaling_)
+    adopt(estimator, posterior, estimator.scaling_)
     if refit:
         start = copy.copy(estimator)
         if not estimator.posterior_.is_mixture:  # which begins with the rule for its kernels again
             start.kernel, start.noise_variance = estimator.kernel_, estimator.noise_variance_
         start.outputs = estimator.outputs_
         fitted = fit_rows(Arguments.of(start), *_rows_of(estimator))
-        estimator._take(
-            fitted._replace(choice=fitted.choice or estimator.kernel_choice_), one_target=estimator._one_target
-        )
+        fitted = fitted._replace(choice=fitted.choice or estimator.kernel_choice_)
+        take(estimator, fitted, one_target=estimator._one_target)
         warn_of_interruption(estimator.history_, None)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from gigagp.errors import InvalidInputError, unshown
+from gigagp.estimators.attributes import take
 from gigagp.estimators.choices.trials import FAILURES, learned
 from gigagp.estimators.fitting import Fitted
 from gigagp.forecasting.candidates import Candidate, covariates, found_periods, season, transforms, trends
@@ -137,7 +138,7 @@ class _Learner:
             return None
         finally:
             current().step()
-        gp._take(Fitted(posterior, gp.scaling_, History(), self.inference, None, gp.likelihood_), one_target=True)
+        take(gp, Fitted(posterior, gp.scaling_, History(), self.inference, None, gp.likelihood_), one_target=True)
         evidence = gp.log_marginal_likelihood().value + float(candidate.transform.log_derivative(self.y).sum())
         count = sum(model.parameters()[name].numel() for name in model.learned_names())
         return Tried(candidate, gp, evidence - count)
@@ -290,5 +291,5 @@ def _mixture(
     model.n_features_in_ = X.shape[1]
     transform = transform.of_targets(y)
     fitted = Fitted(mixture, first.scaling_, History(), inference, None, first.likelihood_, transform=transform)
-    model._take(fitted, one_target=True)
+    take(model, fitted, one_target=True)
     return model

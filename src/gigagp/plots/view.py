@@ -14,6 +14,7 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.answers.answering import predictor_of_rows
 from gigagp.estimators.answers.correlated import require_apart
 from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.model.likelihoods import Logistic, Probit
@@ -138,7 +139,7 @@ class View:
     @cached_property
     def plain(self) -> Predictor:
         """What answers at inputs that are encoded already, none of which is missing, without names."""
-        return replace(self.regressor._predictor(), encoder=None, names=None)
+        return replace(predictor_of_rows(self.regressor), encoder=None, names=None)
 
     @property
     def has_noise(self) -> bool:
@@ -284,7 +285,7 @@ class View:
             return self._class.quantiles(*self._latent_moments(X), levels)
         found = []
         for points in _blocks(X):
-            block = self.plain.predict_quantile(points, list(levels), include_noise=include_noise)
+            block = self.plain.predict_quantile(points, np.array(levels), include_noise=include_noise)
             found.append(block if block.ndim == 2 else block[:, self.place])
         return np.concatenate(found)
 

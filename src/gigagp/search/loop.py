@@ -17,6 +17,7 @@ from scipy.spatial.distance import cdist
 from sklearn.base import clone
 
 from gigagp.errors import FitWarning, InvalidInputError, NotPositiveDefiniteError
+from gigagp.estimators.answers.answering import predictor_of_rows
 from gigagp.inference import Inference
 from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.kernels import Kernel, Matern
@@ -389,7 +390,7 @@ class Search:
             lies[len(waiting) :] = self._values_of_failed(lies[len(waiting) :])
             with suppress(NotPositiveDefiniteError):  # the kernel matrix has no factor then
                 gp = gp.condition_on(rows, lies)
-        posterior, scaling = gp._predictor_of_rows().posterior, gp.scaling_
+        posterior, scaling = predictor_of_rows(gp).posterior, gp.scaling_
         best = float(scaling.targets(at_rows.min(keepdims=True)[:, None])[0, 0])
         improvement = log_expected_improvement(posterior, scaling, best)
         sought = improvement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.model.likelihoods import Likelihood
-from gigagp.tables.intake import numbers
+from gigagp.tables.intake import numbers, targets
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,35 @@ class Beside:
         return nothing if self.offset is None else nothing + self.offset.to(nothing)[:, None]
 
 
-def split_limits(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def known_targets(
+    likelihood: Likelihood, y: Any, n_rows: int, exposure: Any = None, offset: Any = None
+) -> tuple[np.ndarray, Beside]:
+    """Return targets as numbers, and what else is known of their rows."""
+    beside = Beside.of(likelihood, n_rows, exposure, offset)
+    if likelihood.has_limits:
+        y, limits = _split_limits(targets(y, n_rows, finite=False))
+        return y, replace(beside, limits=torch.from_numpy(limits))
+    y = targets(y, n_rows)
+    if beside.trials is not None:
+        likelihood.check_targets(torch.from_numpy((y.T / beside.trials.numpy()).T))
+    return y, beside
+
+
+def measured_targets(likelihood: Likelihood, y: Any) -> np.ndarray:
+    """Return targets that predictions can be scored with; limits that differ are refused."""
+    if not likelihood.has_limits:
+        return targets(y)
+    y, limits = _split_limits(targets(y, finite=False))
+    censored = limits[:, 0] != limits[:, 1]
+    if censored.any():
+        raise InvalidInputError(
+            f"score of GPRegressor needs measured targets; row {int(np.argmax(censored))} has limits that differ. "
+            "predictive_log_density takes all rows."
+        )
+    return y
+
+
+def _split_limits(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a number for each target, (n,), and its limits, (n, 2); limits that cross are refused.
 
     The number is the middle between finite limits, and the finite one of others.

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.answers.correlated import CorrelatedPredictor
+from gigagp.estimators.answers.predictor import Predictor
 from gigagp.tables import intake
+from gigagp.tables.beside import column
 
 #: Points whose joint covariance is computed at once, where covariances across blocks are not asked for.
 _BATCH_POINTS = 1000
@@ -21,14 +24,30 @@ Predict = Callable[[np.ndarray, bool], Any]
 
 
 def averages(
-    predict: Predict, blocks: Any, weights: Any, n_points: int, *, return_std: bool, return_cov: bool
+    predictor: Predictor | CorrelatedPredictor,
+    points: np.ndarray,
+    blocks: Any,
+    weights: Any,
+    exposure: Any,
+    *,
+    return_std: bool,
+    return_cov: bool,
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """Return the averages of each block in ascending order, and their standard deviations or their covariance.
+
+    The arguments are those of `GPRegressor.predict_average`, with points as the predictor takes them.
 
     Averages are linear, so they are ``W m`` and ``W C W'`` for the mean m and the covariance C of the points, and the
     matrix W with the share of each point in each block. Without covariances across blocks some whole blocks at a time
     are enough.
     """
+    n_points = len(points)
+    over = None if exposure is None else column(exposure, n_points, "exposure")
+
+    def predict(some: np.ndarray, with_covariance: bool) -> Any:
+        given = None if over is None else over[some]
+        return predictor.predict(points[some], False, with_covariance, exposure=given)
+
     places, shares, n_blocks = _shares(blocks, weights, n_points)
     if not (return_std or return_cov):
         values = predict(np.arange(n_points), False)
@@ -38,8 +57,8 @@ def averages(
     if return_cov:
         return _of_some(predict, places, shares, n_blocks, np.arange(n_points))
     each = [
-        _of_some(predict, places[points] - first, shares[points], last - first, points)
-        for first, last, points in _batches(places[shares > 0], np.flatnonzero(shares), n_blocks)
+        _of_some(predict, places[some] - first, shares[some], last - first, some)
+        for first, last, some in _batches(places[shares > 0], np.flatnonzero(shares), n_blocks)
     ]
     mean = np.concatenate([one for one, _ in each])
     return mean, np.concatenate([_deviations(covariance, one.shape) for one, covariance in each])

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.estimators.answers.predictor import LeaveOneOut, Predictor, UncertaintyParts
+from gigagp.estimators.answers.left_out import LeaveOneOut
+from gigagp.estimators.answers.predictor import Predictor, UncertaintyParts
 from gigagp.inference.contract.posterior import Posterior
+from gigagp.model.estimate import Estimate
 from gigagp.model.scaling import Scaling, centre_and_spread
 from gigagp.settings.random import RandomState
 from gigagp.tables import intake
@@ -164,9 +166,10 @@ class CorrelatedPredictor:
         found = self.rows.sample_y(self.stacking.points(X), n_samples, random_state, **options)
         return self.stacking.by_output(found, shift=True)
 
-    def predict_quantile(self, X: np.ndarray, q: Any, **options: Any) -> np.ndarray:
+    def predict_quantile(self, X: np.ndarray, levels: np.ndarray, **options: Any) -> np.ndarray:
         """Return quantiles (m, k), with a last axis for several probabilities."""
-        return self.stacking.by_output(self.rows.predict_quantile(self.stacking.points(X), q, **options), shift=True)
+        found = self.rows.predict_quantile(self.stacking.points(X), levels, **options)
+        return self.stacking.by_output(found, shift=True)
 
     def predictive_log_density(self, X: np.ndarray, y: Any, beside: Any = None) -> np.ndarray:
         """Return the log density of each measurement, (m, k)."""
@@ -176,6 +179,12 @@ class CorrelatedPredictor:
         every = np.ones(Y.shape, dtype=bool)
         found = self.rows.predictive_log_density(self.stacking.points(X), self.stacking.targets(Y, every))
         return found.reshape(Y.shape) - np.log(self.stacking.scale)
+
+    def log_marginal_likelihood(self, random_state: RandomState = 0, *, standardized: bool = False) -> Estimate:
+        """Return the log density of all targets of the fit, in nats."""
+        found = self.rows.log_marginal_likelihood(random_state, standardized=standardized)
+        units = 0.0 if standardized else self.stacking.log_units
+        return Estimate(found.value - units, found.standard_error)
 
     def leave_one_out(self) -> LeaveOneOut:
         """Return each cell of the fit as it is predicted from all others, (n, k), with NaN where none was observed."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.joint_posterior import JointPosterior, points_of
+from gigagp.estimators.answers.left_out import LeaveOneOut, left_out_groups
 from gigagp.estimators.answers.responses import Latent, Response, response_of
 from gigagp.estimators.answers.target_posterior import TargetPosterior
 from gigagp.estimators.guard import finite_prediction, guarded
@@ -22,11 +23,11 @@ from gigagp.inference.contract.posterior import Posterior, SampleFunctions, Vari
 from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.contract.trend import needed_rows
 from gigagp.kernels.stationary import require_taken
+from gigagp.model.estimate import Estimate
 from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.model.scaling import Scaling
-from gigagp.model.student_noise import quantile
+from gigagp.model.student_noise import quantile, sites
 from gigagp.model.target_transform import TargetTransform
-from gigagp.neighbours.folds import Fold
 from gigagp.settings.random import RandomState, generator_from, standard_normal
 from gigagp.tables import intake
 from gigagp.tables.beside import Beside
@@ -46,27 +47,6 @@ class UncertaintyParts(NamedTuple):
 
     mathematical: np.ndarray
     computational: np.ndarray
-
-
-class LeaveOneOut(NamedTuple):
-    """The rows of a fit as they are predicted from all other rows, in the target's units.
-
-    Attributes
-    ----------
-    mean : ndarray of shape (n,) or (n, n_targets)
-        Mean of each measurement given all others.
-    std : ndarray of the same shape
-        Its standard deviation, with the noise.
-    log_density : ndarray of the same shape
-        Log density of the measurement in nats; minus its mean is the leave-one-out log score.
-    standard_error : ndarray of the same shape
-        Standard error of ``std``, which is 0 where nothing is estimated.
-    """
-
-    mean: np.ndarray
-    std: np.ndarray
-    log_density: np.ndarray
-    standard_error: np.ndarray
 
 
 class Query(NamedTuple):
@@ -217,12 +197,11 @@ class Predictor:
 
     @guarded()
     def predict_quantile(
-        self, X: np.ndarray, q: Any, *, include_noise: bool = True, exposure: Any = None
+        self, X: np.ndarray, levels: np.ndarray, *, include_noise: bool = True, exposure: Any = None
     ) -> np.ndarray:
         """Return quantiles of a measurement or of the function, with a last axis for several probabilities."""
         from scipy.special import ndtri
 
-        levels = np.asarray(q, dtype=float)
         likelihood, response = self.likelihood, self._response
         is_normal = isinstance(likelihood, Gaussian) or not include_noise
         at = self._at(X, exposure)
@@ -283,6 +262,28 @@ class Predictor:
         return finite_prediction((logs.numpy() - units).reshape(y.shape))
 
     @guarded()
+    def log_marginal_likelihood(self, random_state: RandomState = 0, *, standardized: bool = False) -> Estimate:
+        """Return the log density of the targets of the fit, in nats."""
+        posterior, model = self.posterior, self.posterior.model
+        found = posterior.log_marginal_likelihood(generator_from(random_state))
+        value = found.value
+        if model.student is not None:
+            value += sites(model.student.weights(model.noise_variance), model.student.df)
+        if standardized:
+            return Estimate(value, found.standard_error)
+        jacobian = self.transform.log_jacobian
+        if jacobian is None:
+            raise InvalidInputError(
+                "standardized of log_marginal_likelihood must be True for this model: its file is of a version that "
+                "did not keep the Jacobian of the target_transform. Or fit again."
+            )
+        n_densities = posterior.n_rows
+        if isinstance(posterior, RowsPosterior) and (limits := posterior.table.beside.limits) is not None:
+            n_densities = int((limits[:, 0] == limits[:, 1]).sum())  # others have probabilities, which have no units
+        units = n_densities * float(np.log(self.scaling.y_scale).sum())
+        return Estimate(value + jacobian - units, found.standard_error)
+
+    @guarded()
     def leave_one_out(self, groups: np.ndarray | None = None) -> LeaveOneOut:
         """Return the rows of the fit as they are predicted from all others, or from all others but those of a group.
 
@@ -290,7 +291,7 @@ class Predictor:
         """
         posterior = self.posterior
         if groups is not None:
-            return self._in_units_of_rows(_left_out_groups(posterior, groups))
+            return self._in_units_of_rows(left_out_groups(posterior, groups))
         found, moments = posterior.left_out(), posterior.left_out_latent(self.likelihood)
         if (found is None and moments is None) or not isinstance(posterior, RowsPosterior):
             raise InvalidInputError(
@@ -474,22 +475,10 @@ class Predictor:
         return np.moveaxis(values, axis, 0)[0] if self.one_target else values
 
 
-def _left_out_groups(posterior: Posterior, groups: np.ndarray) -> LeftOut:
-    """Return the rows of a fit in their order, each given all rows of other groups."""
-    numbers = torch.from_numpy(np.unique(groups, return_inverse=True)[1].reshape(-1))
-    order = torch.argsort(numbers, stable=True)
-    folds = [Fold(rows, len(rows)) for rows in order.split(torch.bincount(numbers).tolist())]
-    found = posterior.left_out_folds(folds) if len(folds) > 1 else None
-    if found is None:
-        raise InvalidInputError(
-            "groups of leave_one_out of GPRegressor needs two groups or more, inference.Exact, which keeps the inverse "
-            f"of a matrix of all rows, and Gaussian or Student-t noise. This is a {posterior.kind} posterior of "
-            f"{posterior.n_rows:,} rows in {len(folds):,} group(s)."
-        )
-    if not bool(torch.isfinite(found.variance).all()):
-        row = int(order[~torch.isfinite(found.variance)][0])
-        raise InvalidInputError(
-            "leave_one_out of GPRegressor needs coefficients of the mean that all other groups determine. Without the "
-            f"group of row {row} (counted from 0) one of them is unknown. Fit with mean='constant'."
-        )
-    return LeftOut(*(part[torch.argsort(order).to(part.device)] for part in found))
+def probabilities(q: Any) -> np.ndarray:
+    """Return the probabilities of quantiles, shape () or (k,)."""
+    levels = intake.numbers(q, "q")
+    if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
+        msg = f"q of GPRegressor.predict_quantile must be one or several numbers between 0 and 1; got {q!r}."
+        raise InvalidInputError(msg)
+    return levels

@@ -13,6 +13,7 @@ from torch import Tensor
 from gigagp.errors import GigaGPWarning, ModelFileError, warn
 from gigagp.estimators.answers.correlated import Stacking
 from gigagp.estimators.arguments import has_white_term, resolve_device
+from gigagp.estimators.attributes import adopt
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.estimators.correlated_fit import own_mean
 from gigagp.estimators.estimator import Estimator, FittedEstimator
@@ -154,7 +155,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
         _check_answer(estimator._uncertain)
     estimator._keep_arguments(saved.likelihood)
     estimator._stacking = stacking
-    estimator._adopt(posterior, scaling)
+    adopt(estimator, posterior, scaling)
     if stacking is not None and model.noise_is_known:
         estimator.noise_variance = estimator._arguments[NOISE] = stacking.noise_variance(posterior, scaling)
     return estimator

@@ -1,12 +1,10 @@
-"""The predictors that are not a fit's own: the prior's before a fit, and that of a mixture over the hyperparameters."""
+"""The answers of the prior, before a fit."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -14,13 +12,10 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.predictor import Predictor
 from gigagp.estimators.arguments import DTYPES, has_white_term, refuse_white, resolve_device, start_model
-from gigagp.estimators.choices.open_hyperparameters import uncertain_posterior
 from gigagp.estimators.guard import guarded
-from gigagp.inference import Inference
 from gigagp.inference.contract.batches import prior_covariance
 from gigagp.inference.contract.posterior import Posterior, SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.contract.saved import Saved
-from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.model.estimate import Estimate
 from gigagp.model.likelihoods import resolve_likelihood
 from gigagp.model.means import resolve_mean
@@ -159,22 +154,3 @@ class PriorFunctions:
         else:
             inputs = intake.estimator_inputs(self._estimator, X, reset=False)
         return self._functions(inputs)
-
-
-# The mixture over the hyperparameters, ``hyperparameters="laplace"`` -------------------------------------------------
-
-#: Mixtures by the posteriors that they are of, as long as these live.
-_KNOWN: WeakKeyDictionary[Posterior, MixturePosterior] = WeakKeyDictionary()
-
-
-def mixture_predictor(learned: Predictor, inference: Inference, optimizer: object) -> Predictor:
-    """Return what answers with the mixture over what the rows of a fit leave open about its hyperparameters.
-
-    For fits whose own answers are at the learned hyperparameters. The mixture is computed once for each fit, with the
-    inference method and the optimizer that ran.
-    """
-    known = _KNOWN.get(learned.posterior)
-    if known is None:
-        known = uncertain_posterior(learned.posterior, inference, optimizer, learned.likelihood)
-        _KNOWN[learned.posterior] = known
-    return replace(learned, posterior=known)
