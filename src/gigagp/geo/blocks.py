@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.answers.averages import spreads
 from gigagp.geo.places import needed
 from gigagp.regression import GPRegressor
 
@@ -91,8 +92,4 @@ def _weighted(gp: GPRegressor, points: np.ndarray, weights: np.ndarray) -> tuple
         joint = gp.posterior(torch.from_numpy(points))
         mean, covariance = joint.mean.numpy(), joint.covariance.numpy()
     variance = np.einsum("bi,bij,bj->b", weights, covariance, weights)
-    # Rounding may leave a variance of zero a little below zero, in units of the largest entry.
-    floor = -1e-8 * np.abs(covariance).max((1, 2))
-    if (variance < floor).any():
-        raise InvalidInputError(f"The variance of a block mean must not be negative; got {variance.min():.3g}.")
-    return (weights * mean).sum(1), np.sqrt(variance.clip(min=0.0))
+    return (weights * mean).sum(1), spreads(variance, np.abs(covariance).max((1, 2)))

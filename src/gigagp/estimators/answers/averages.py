@@ -130,6 +130,14 @@ def _deviations(covariance: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         variances = covariance.reshape(size, size).diagonal().reshape(shape)
     else:
         variances = np.moveaxis(covariance.diagonal(axis1=0, axis2=1), -1, 0)
-    if (variances < -_ROUNDING * np.abs(covariance).max(initial=0.0)).any():
+    return spreads(variances, np.abs(covariance).max(initial=0.0))
+
+
+def spreads(variances: np.ndarray, largest: np.ndarray | float) -> np.ndarray:
+    """Return the standard deviations of averages, of points whose covariances have these largest entries.
+
+    Rounding may leave a variance of zero a little below zero, in units of the largest entry.
+    """
+    if (variances < -_ROUNDING * largest).any():
         raise InvalidInputError(f"The variance of an average must not be negative; got {variances.min():.3g}.")
     return np.sqrt(variances.clip(min=0.0))
