@@ -314,6 +314,14 @@ class Leaf(Kernel):
         """
         return None
 
+    def outer_scale(self, X: Tensor) -> tuple[Tensor, dict[str, Tensor]] | None:
+        """Return s and its derivatives, where the kernel is ``s(x) s(z)`` for s that depends on the input; else None.
+
+        s is that of rows X (n, d), shape (n, 1). The derivatives, (n, number of values) for each hyperparameter, are
+        those of the logarithm of s by the logarithm of each value. A product needs no matrix for such a factor.
+        """
+        return None
+
     def leaves(self) -> Iterator[Leaf]:
         yield self
 

@@ -105,6 +105,9 @@ class LocalVariance(Leaf):
         kernel = self.bind(X.shape[1])
         return (0.5 * (kernel.weights(X) @ kernel.value("variance", X).log()[:, None])).exp()
 
+    def outer_scale(self, X: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.scale(X), {"variance": 0.5 * self.weights(X)}
+
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         return self.scale(X) * self.scale(Z).T
 

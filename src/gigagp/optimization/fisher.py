@@ -8,7 +8,7 @@ from operator import mul
 
 import torch
 
-from gigagp.kernels import Kernel, LocalVariance, Periodic, Product, Sum
+from gigagp.kernels import Kernel, Periodic, Product, Sum
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.distances import common_offset, squared_differences
 from gigagp.kernels.leaf import Leaf
@@ -30,8 +30,8 @@ def derivative_products(
     """
     if isinstance(kernel, Product):
         for index, part in enumerate(kernel.parts):
-            if isinstance(part, LocalVariance):
-                return _with_local_variance(kernel, index, part, X, vectors, weights)
+            if isinstance(part, Leaf) and (outer := part.outer_scale(X)) is not None:
+                return _with_outer_scale(kernel, index, *outer, X, vectors, weights)
     if isinstance(kernel, Composite) and (isinstance(kernel, Sum) or not kernel.has_white):
         factors = [weights] * len(kernel.parts) if isinstance(kernel, Sum) else _other_factors(kernel, X, weights)
         return {
@@ -49,10 +49,11 @@ def derivative_products(
     return _by_differentiation(kernel, X, vectors, weights)
 
 
-def _with_local_variance(
+def _with_outer_scale(
     kernel: Product,
     index: int,
-    local: LocalVariance,
+    scale: torch.Tensor,
+    slopes: dict[str, torch.Tensor],
     X: torch.Tensor,
     vectors: torch.Tensor,
     weights: torch.Tensor | None,
@@ -62,23 +63,23 @@ def _with_local_variance(
     rest: Kernel = Product(*(kernel.parts[number] for number in indices))
     if len(indices) == 1:
         rest = kernel.parts[indices[0]]
-    scale, shares = local.scale(X), local.weights(X)
     products = {}
     for name, value in derivative_products(rest, X, scale * vectors, weights).items():
         first, _, others = name.partition(".")
         own = f"{indices[0]}.{name}" if len(indices) == 1 else f"{indices[int(first)]}.{others}"
         products[own] = scale * value
-    # d log s_i / d log v_j = w_ij / 2, so that one product of the other parts covers all points.
-    (n, m), s = shares.shape, vectors.shape[1]
-    columns = torch.cat([vectors, (shares[:, :, None] * vectors[:, None, :]).reshape(n, m * s)], 1) * scale
+    # With the slopes of log s, one product of the other parts covers all values.
+    by_log = torch.cat(list(slopes.values()), 1)
+    (n, m), s = by_log.shape, vectors.shape[1]
+    columns = torch.cat([vectors, (by_log[:, :, None] * vectors[:, None, :]).reshape(n, m * s)], 1) * scale
     whole = rest.white(X)[:, None] * columns  # white kernels come without weights
     if rest.correlated_terms():
         block = rest.block(X, X)
         whole = whole + (block if weights is None else block * weights) @ columns
     plain, weighted = (scale * whole).split([s, m * s], 1)
-    by_log = shares[:, :, None] * plain[:, None, :] + weighted.reshape(n, m, s)
-    variance = local.value("variance", X)
-    products[f"{index}.variance"] = 0.5 * by_log.movedim(1, 0) / variance[:, None, None]
+    each = (by_log[:, :, None] * plain[:, None, :] + weighted.reshape(n, m, s)).movedim(1, 0)
+    for name, part in zip(slopes, each.split([one.shape[1] for one in slopes.values()]), strict=True):
+        products[f"{index}.{name}"] = part / kernel.parameters()[f"{index}.{name}"].to(X).reshape(-1, 1, 1)
     return products
 
 
