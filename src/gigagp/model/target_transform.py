@@ -85,6 +85,7 @@ class NoTransform(TargetTransform):
     log_jacobian: float | None = 0.0
 
     kind = "none"
+    is_identity = True
 
     def forward(self, y: np.ndarray) -> np.ndarray:
         return y
@@ -97,10 +98,6 @@ class NoTransform(TargetTransform):
 
     def words(self) -> str:
         return "none"
-
-    @property
-    def is_identity(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ class ShardedKernelMatrix(KernelMatrix):
     of the rows, so that more processes store more.
     """
 
+    _holds_all = False
+
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         processes = current_run().processes
         assert processes is not None, "kernel_matrix makes it"
@@ -37,10 +39,6 @@ class ShardedKernelMatrix(KernelMatrix):
         parts = len(edges) - 1
         shares = (self._processes.share(parts, rank) for rank in range(self._processes.count))
         return max(edges[share.stop] - edges[share.start] for share in shares)
-
-    @property
-    def _holds_all(self) -> bool:
-        return False
 
     def _stored_product(self, vectors: Tensor) -> Tensor:
         columns = vectors if vectors.ndim == 2 else vectors[:, None]

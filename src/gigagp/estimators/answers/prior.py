@@ -41,16 +41,13 @@ class PriorPosterior(Posterior):
 
     kind = "prior"
     covariance_is_cheap = True
+    n_rows = 0
 
     def __init__(self, model: Model, dtype: torch.dtype, device: torch.device, budget: int, knows_noise: bool) -> None:
         self.model, self.budget, self.knows_noise = model, budget, knows_noise
         places = torch.zeros(0, self.n_inputs, dtype=dtype, device=device)
         self.coefficients = places.new_zeros(model.mean.basis(places).shape[1], 1)
         self.coefficient_root = places.new_zeros(0, 0)  # left out: a flat prior on coefficients has infinite variance
-
-    @property
-    def n_rows(self) -> int:
-        return 0
 
     def solver_name(self) -> str:
         """Return "none", since nothing is solved."""

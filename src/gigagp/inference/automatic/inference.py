@@ -45,16 +45,8 @@ class Automatic(Inference):
 
     abilities = Abilities("auto", "any number", kernels="random features")
     posteriors = (*Iterative.posteriors, *Vecchia.posteriors)
-
-    @property
-    def label(self) -> str:
-        """The argument that means this, for messages."""
-        return 'inference="auto"'
-
-    @property
-    def mixes_precision(self) -> bool:
-        """Whether solves may multiply in float32; neighbours are float64 in any case."""
-        return True
+    label = 'inference="auto"'  # the argument that means this
+    mixes_precision = True  # neighbours are float64 in any case
 
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None

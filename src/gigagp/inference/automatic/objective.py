@@ -75,6 +75,8 @@ class AutomaticObjective(TableObjective):
     guide learns by exact solves. The fit has ``budget`` seconds from ``started`` on, a value of ``time.monotonic()``.
     """
 
+    includes_its_error = True  # neighbours take the place of a method whose own learning has not begun
+
     def __init__(self, table: TrainingTable, generator: torch.Generator, started: float, budget: float) -> None:
         super().__init__(table)
         self._started, self._budget = started, budget
@@ -112,11 +114,6 @@ class AutomaticObjective(TableObjective):
     @property
     def is_likelihood(self) -> bool:
         return self._ending.is_likelihood
-
-    @property
-    def includes_its_error(self) -> bool:
-        """Always true: neighbours take the place of a method whose own learning has not begun."""
-        return True
 
     @property
     def least_gain(self) -> float:

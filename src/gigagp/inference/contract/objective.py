@@ -200,19 +200,13 @@ class ExactObjective(TableObjective):
     """The exact log marginal likelihood with its gradient and, on request, the Fisher information."""
 
     has_posteriors_near = True
+    deterministic = True
+    is_exact = True
 
     def __init__(self, table: TrainingTable) -> None:
         super().__init__(table)
         require_factor(table)
         self._last: Factorised | None = None
-
-    @property
-    def deterministic(self) -> bool:
-        return True
-
-    @property
-    def is_exact(self) -> bool:
-        return True
 
     def ending_seconds(self) -> float:
         """Return the expected seconds of two factors of all rows."""

@@ -47,6 +47,8 @@ class StudentObjective(TableObjective):
     that at given weights.
     """
 
+    deterministic = True
+
     def __init__(self, table: TrainingTable, df: float | None) -> None:
         super().__init__(table)
         require_factor(table)
@@ -55,10 +57,6 @@ class StudentObjective(TableObjective):
         #: gain in nats of the last round of a search that did not end
         self._missed = 0.0
         self._last: _Evaluated | None = None
-
-    @property
-    def deterministic(self) -> bool:
-        return True
 
     @property
     def target_variance(self) -> float:

@@ -24,10 +24,7 @@ class Exact(GradientEstimator):
     When to use: up to a few thousand rows, and as the reference for estimators.
     """
 
-    @property
-    def n_probes(self) -> int:
-        """Zero, because nothing is estimated."""
-        return 0
+    n_probes = 0  # nothing is estimated
 
     def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> Probes:
         return _NoProbes()

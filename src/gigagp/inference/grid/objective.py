@@ -72,6 +72,9 @@ class GridObjective(TableObjective):
     the table has more inputs than a grid supports, or a constant input.
     """
 
+    deterministic = True  # the probes are frozen
+    least_gain = 1.0  # a gradient costs the same for any number of rows, and small gains per row add up
+
     def __init__(
         self,
         settings: GridSettings,
@@ -89,16 +92,6 @@ class GridObjective(TableObjective):
         self._likelihood: GridLikelihood | None = None
         self._rows_have_noise = False
         self._model: Model | None = None
-
-    @property
-    def deterministic(self) -> bool:
-        """Always true, because the probes are frozen."""
-        return True
-
-    @property
-    def least_gain(self) -> float:
-        """One nat: a gradient costs the same for any number of rows, and small gains per row add up."""
-        return 1.0
 
     def likelihood(self, model: Model) -> GridLikelihood:
         """Return the likelihood on the grid; the first call chooses the grid and passes over the rows."""

@@ -43,6 +43,8 @@ class CompositeObjective(TableObjective):
     others are no start.
     """
 
+    deterministic = True
+
     def __init__(
         self,
         spread: TrainingTable,
@@ -59,10 +61,6 @@ class CompositeObjective(TableObjective):
             ExactObjective(replace(part, Y=part.Y if trend is None else part.Y - part.basis @ trend, mean=zero))
             for part in whole
         ]
-
-    @property
-    def deterministic(self) -> bool:
-        return True
 
     def evaluate(self, model: Model) -> Evaluation:
         found = [part.evaluate(model) for part in self.parts]

@@ -55,6 +55,8 @@ class PanelGuide(TableObjective):
     """
 
     substitute = None
+    deterministic = True
+    is_exact = True
 
     def __init__(self, table: TrainingTable, panel: PanelTiles, entities: Tensor, times: Tensor) -> None:
         cells = panel.known
@@ -85,14 +87,6 @@ class PanelGuide(TableObjective):
             one[torch.randperm(len(one), generator=generator)[:_MOST]].sort().values for one in (entities, times)
         )
         return cls(table, panel, entities, times)
-
-    @property
-    def deterministic(self) -> bool:
-        return True
-
-    @property
-    def is_exact(self) -> bool:
-        return True
 
     def refresh(self, model: Model) -> bool:
         """Return whether this is the first call: the rows stay the same."""

@@ -33,18 +33,12 @@ class MarkovObjective(TableObjective):
 
     has_posteriors_near = True
     substitute: None = None
+    deterministic = True
+    is_exact = True
 
     def __init__(self, table: TrainingTable) -> None:
         super().__init__(table)
         self._last: FilteredTable | None = None
-
-    @property
-    def deterministic(self) -> bool:
-        return True
-
-    @property
-    def is_exact(self) -> bool:
-        return True
 
     @property
     def least_gain(self) -> float:

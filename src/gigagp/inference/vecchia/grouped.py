@@ -105,16 +105,13 @@ class GroupedObjective(TableObjective):
     and learning works from gradients alone.
     """
 
+    deterministic = True  # draws have a fixed seed
+
     def __init__(self, table: TrainingTable, n_neighbours: int, prediction_neighbours: int) -> None:
         super().__init__(table)
         self.n_neighbours, self.prediction_neighbours = n_neighbours, prediction_neighbours
         self._graph: NeighbourGraph | None = None
         self._effects: Effects | None = None
-
-    @property
-    def deterministic(self) -> bool:
-        """Always true: draws have a fixed seed."""
-        return True
 
     def draw_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """Return the sorted numbers of rows of random levels of the finest group: single rows would tell no effect."""

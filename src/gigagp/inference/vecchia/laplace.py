@@ -106,6 +106,9 @@ class LaplaceObjective(TableObjective):
     Rasmussen and Williams 2006, section 5.5.1; Kuendig and Sigrist 2024, arXiv:2310.12000.
     """
 
+    deterministic = True  # the draws and the neighbours stay the same
+    has_distant_optima = True  # a smooth function with a steep slope explains labels as well as a rougher one
+
     def __init__(
         self,
         table: TrainingTable,
@@ -145,16 +148,6 @@ class LaplaceObjective(TableObjective):
         return LaplaceObjective(table, self.likelihood, self._n_neighbours, self._prediction_neighbours, len(rows))
 
     # Properties -----------------------------------------------------------------------------------------------------
-
-    @property
-    def deterministic(self) -> bool:
-        """Always true: the draws and the neighbours stay the same."""
-        return True
-
-    @property
-    def has_distant_optima(self) -> bool:
-        """Always true: labels are explained by a smooth function with a steep slope as well as by a rougher one."""
-        return True
 
     @property
     def least_gain(self) -> float:

@@ -76,6 +76,7 @@ class VecchiaObjective(TableObjective):
 
     has_posteriors_near = True
     substitute: None = None
+    deterministic = True  # the rows and their neighbours stay the same between refreshes
 
     def __init__(
         self,
@@ -113,11 +114,6 @@ class VecchiaObjective(TableObjective):
         Among so few rows, a handful of repeated ones with equal targets would decide that there is no noise.
         """
         return cls(table, _learning_neighbours(table), None, n_rows, skips_repeats=True)
-
-    @property
-    def deterministic(self) -> bool:
-        """Always true: the rows and their neighbours stay the same between refreshes."""
-        return True
 
     @property
     def least_gain(self) -> float:
