@@ -558,7 +558,7 @@ def _compare(onnx: Any, gp: GPRegressor, model: Any, dtype: str, include_noise: 
     """Refuse a graph whose predictions are not those of the model."""
     posterior, scaling = gp.posterior_, gp.scaling_
     rows = _tried(posterior)
-    X = (rows * scaling.x_scale + scaling.x_centre).astype(dtype)
+    X = scaling.original_inputs(rows).astype(dtype)
     found = onnx.reference.ReferenceEvaluator(model).run(None, {"X": X})
     wide = X.astype(np.float64)
     worst = max(_WORST[dtype], _WORST[str(posterior.dtype).removeprefix("torch.")])  # the model rounds, too

@@ -545,7 +545,7 @@ def _sample(table: TrainingTable, scaling: Scaling) -> poor_fits.Rows:
 
     def example(row: int, column: int) -> str:
         x, y = table.X[[row]].double().cpu().numpy(), table.Y[[row]].double().cpu().numpy()
-        value = (scaling.original(y) + table.mean.offset(x * scaling.x_scale + scaling.x_centre)[:, None])[0, column]
+        value = (scaling.original(y) + table.mean.offset(scaling.original_inputs(x))[:, None])[0, column]
         return f"{value:.3g}, among the rows that were looked at"
 
     def some_of(some: slice) -> TrainingTable:

@@ -151,7 +151,7 @@ def _rows_of(estimator: Any) -> tuple[np.ndarray, np.ndarray]:
             "with all rows."
         )
     table = posterior.table
-    X = table.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
+    X = scaling.original_inputs(table.X.double().cpu().numpy())
     Y = scaling.original(table.Y.double().cpu().numpy()) + table.mean.offset(X)[:, None]
     Y = estimator.target_transform_.inverse(Y)
     return X, Y[:, 0] if estimator._one_target else Y

@@ -98,8 +98,8 @@ def panel_in_words(fitted: Any) -> str:
 
 def _rows_of(fitted: Any) -> np.ndarray:
     """Return the encoded rows that a fit knows, in the units of the table."""
-    X: np.ndarray = fitted.posterior_.places().double().cpu().numpy()
-    return X * fitted.scaling_.x_scale + fitted.scaling_.x_centre
+    found: np.ndarray = fitted.scaling_.original_inputs(fitted.posterior_.places().double().cpu().numpy())
+    return found
 
 
 def _check(estimator: Any, encoder: TableEncoder, roles: Roles) -> None:

@@ -88,6 +88,10 @@ class Scaling:
         # A linear mean would interpret them as a slope, because its basis functions are scaled to their own size.
         return np.where(np.abs(moved) <= rounding, 0.0, moved)
 
+    def original_inputs(self, X: np.ndarray) -> np.ndarray:
+        """Return standardized inputs (n, d) in their own units."""
+        return X * self.x_scale + self.x_centre
+
     def points(self, X: torch.Tensor) -> torch.Tensor:
         """Return `inputs` of points (..., d) as a tensor, differentiable in them."""
         moved = (X - torch.from_numpy(self.x_centre).to(X)) / torch.from_numpy(self.x_scale).to(X)

@@ -164,7 +164,7 @@ class View:
         posterior, scaling = self.regressor.posterior_, self.regressor.scaling_
         if not isinstance(posterior, RowsPosterior):
             return None
-        X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
+        X = scaling.original_inputs(posterior.X.double().cpu().numpy())
         if self.is_classifier:
             signs = posterior.table.Y.double().cpu().numpy()
             return Rows(X, signs.argmax(1) if len(self.classes) > 2 else (signs[:, 0] > 0).astype(np.int64))

@@ -256,10 +256,7 @@ class Predictor:
             is_mixed = isinstance(self.likelihood, StudentT) and self.likelihood.is_scale_mixture
             mean, variance, noise = self._student_parts(at) if is_mixed else (*at.moments(), at.noise())
             logs = self.likelihood.predictive_log_density(targets, mean, variance.sqrt()[:, None], noise[:, None])
-        units = np.log(self.scaling.y_scale)
-        if beside.limits is not None:  # between limits that differ it is a probability, which has no unit
-            units = units * (beside.limits[:, :1] == beside.limits[:, 1:]).numpy()
-        return finite_prediction((logs.numpy() - units).reshape(y.shape))
+        return finite_prediction((logs.numpy() - self._log_units(beside)).reshape(y.shape))
 
     @guarded()
     def log_marginal_likelihood(self, random_state: RandomState = 0, *, standardized: bool = False) -> Estimate:
@@ -316,7 +313,7 @@ class Predictor:
         posterior, scaling, response = self.posterior, self.scaling, self._response
         assert isinstance(posterior, RowsPosterior)
         found = found.of_student(posterior.table.Y, posterior.model)
-        X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
+        X = scaling.original_inputs(posterior.X.double().cpu().numpy())
         if response is None:
             mean, std = self._in_units(found.mean, X), self._spread(found.variance)
             density = found.log_density.cpu().numpy() - np.log(scaling.y_scale)
@@ -333,17 +330,14 @@ class Predictor:
     def _left_out_of(self, posterior: RowsPosterior, mean: Tensor, variance: Tensor) -> LeaveOneOut:
         """Return the rows of targets that are not Gaussian, from the latent function given all others."""
         scaling, beside, response = self.scaling, posterior.table.beside, self._response
-        X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
+        X = scaling.original_inputs(posterior.X.double().cpu().numpy())
         at = Query(X, posterior.X, posterior, beside)
         Y = posterior.table.Y.double().cpu()
         if response is None:
             noise = posterior.model.noise_of_rows(slice(None), posterior.X).double().cpu()
             whole, given = variance + noise, beside.given(self.likelihood, Y)
             logs = self.likelihood.predictive_log_density(given, mean, variance.sqrt()[:, None], noise[:, None])
-            units = np.log(scaling.y_scale)
-            if beside.limits is not None:
-                units = units * (beside.limits[:, :1] == beside.limits[:, 1:]).cpu().numpy()
-            centre, std, density = self._in_units(mean, X), self._spread(whole), logs.numpy() - units
+            centre, std, density = self._in_units(mean, X), self._spread(whole), logs.numpy() - self._log_units(beside)
         else:
             latent = Latent(mean + beside.offset_of(mean), variance, self._noise_of(at, response))
             middle, _, of_target = response.moments(latent)
@@ -464,6 +458,14 @@ class Predictor:
         array = self.scaling.original(values.double().cpu().numpy())
         offset = self.posterior.model.mean.offset(X)
         return self._without_axis(array + offset.reshape((-1,) + (1,) * (array.ndim - 1)))
+
+    def _log_units(self, beside: Beside) -> np.ndarray:
+        """Return the logarithms of the units of densities, (t,) or (m, t)."""
+        units = np.log(self.scaling.y_scale)
+        if beside.limits is None:
+            return units
+        # Between limits that differ it is a probability, which has no unit.
+        return units * (beside.limits[:, :1] == beside.limits[:, 1:]).cpu().numpy()
 
     def _spread(self, variance: Tensor) -> np.ndarray:
         """Return standard deviations in the targets' units, without the axis of a single target."""

@@ -92,6 +92,11 @@ def jitter_note(jitter: float) -> str:
     return f" (jitter {jitter:.1e})" if jitter else ""
 
 
+def beside_columns(own: str, rank: int, jitter: float) -> str:
+    """Return the description of a preconditioner with a part of its own beside randomly pivoted columns, if any."""
+    return (f"{rank} randomly pivoted columns plus {own}" if rank else own) + jitter_note(jitter)
+
+
 class LowRankRecipe(PreconditionerRecipe):
     """Base of recipes that differ only in the choice of columns."""
 

@@ -19,7 +19,7 @@ from gigagp.solvers.preconditioners.base import (
     factor_with_jitter,
 )
 from gigagp.solvers.preconditioners.clusters import Partition, clustered, contiguous
-from gigagp.solvers.preconditioners.low_rank import LowRankPlusNoise, jitter_note
+from gigagp.solvers.preconditioners.low_rank import LowRankPlusNoise, beside_columns
 
 #: Largest number of bytes of blocks that are factored together.
 _CHUNK_BYTES = 2**26
@@ -114,10 +114,8 @@ class LowRankPlusBlocks(Preconditioner):
         return self._log_determinant
 
     def describe(self) -> str:
-        text = f"{len(self.partition)} blocks of at most {self.partition.size} rows"
-        if self.rank:
-            text = f"{self.rank} randomly pivoted columns plus " + text
-        return text + jitter_note(self.jitter)
+        own = f"{len(self.partition)} blocks of at most {self.partition.size} rows"
+        return beside_columns(own, self.rank, self.jitter)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from gigagp.solvers.preconditioners.base import (
     budget_of,
     factor_with_jitter,
 )
-from gigagp.solvers.preconditioners.low_rank import LowRankPlusNoise, jitter_note
+from gigagp.solvers.preconditioners.low_rank import LowRankPlusNoise, beside_columns
 
 
 class SparsePlusLowRank(Preconditioner):
@@ -80,10 +80,8 @@ class SparsePlusLowRank(Preconditioner):
         return vectors / self._noise if bool((self._noise > 0).all()) else None
 
     def describe(self) -> str:
-        text = f"{self._factor.neighbours.shape[1]} neighbours of each row"
-        if self.rank:
-            text = f"{self.rank} randomly pivoted columns plus " + text
-        return text + jitter_note(self.jitter)
+        own = f"{self._factor.neighbours.shape[1]} neighbours of each row"
+        return beside_columns(own, self.rank, self.jitter)
 
 
 @dataclass(frozen=True)
