@@ -14,7 +14,7 @@ stretches lie farther from their forecasts than these say, all covariances are m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from gigagp.errors import InvalidInputError, unshown
+from gigagp.estimators.arguments import Arguments, Problem
 from gigagp.estimators.attributes import take
 from gigagp.estimators.choices.trials import FAILURES, learned
 from gigagp.estimators.fitting import Fitted
@@ -29,9 +30,14 @@ from gigagp.forecasting.candidates import Candidate, covariates, found_periods, 
 from gigagp.forecasting.times import Periods
 from gigagp.inference import Exact, Inference, Markov
 from gigagp.inference.contract.exact_posterior import ExactPosterior
+from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.rows_posterior import RowsPosterior
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import Trend
+from gigagp.inference.exact.column import ColumnObjective, Distances
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
+from gigagp.model.likelihoods import Gaussian
+from gigagp.model.scaling import Scaling
 from gigagp.model.target_transform import TargetTransform
 from gigagp.optimization import History
 from gigagp.regression import GPRegressor
@@ -66,7 +72,8 @@ class Tried:
     """A candidate after learning."""
 
     candidate: Candidate
-    gp: GPRegressor  # of the transformed values
+    posterior: RowsPosterior  # of the transformed values
+    scaling: Scaling
     evidence: float  # log marginal likelihood in the units of the values, less one nat a hyperparameter
     crps: float = math.nan  # of left-out stretches
     excess: float = 1.0  # mean squared error of left-out stretches, in predicted variances
@@ -94,7 +101,7 @@ def choose(X: np.ndarray, y: np.ndarray, known: Periods, seed: Any) -> Chosen:
     span = float(X[-1, 0] - X[0, 0]) + 1
     learner = _Learner(X[rows], y[rows], seed)
     tried = learner.learn_all(span, known)
-    recent = X[-_RECENT:], y[-_RECENT:], horizon
+    recent = X[-_RECENT:], y[-_RECENT:], horizon, _SameRows()
     close: list[Tried] = []
     for kind in dict.fromkeys(one.candidate.transform for one in tried):
         own = [one for one in tried if one.candidate.transform == kind]
@@ -116,32 +123,46 @@ def _choice_rows(n: int, seed: Any) -> np.ndarray:
     return np.sort(np.concatenate([earlier, np.arange(n - half, n)]))
 
 
+class _SameRows:
+    """Objectives on the same rows, which share the distances of these."""
+
+    def __init__(self) -> None:
+        self._distances: Distances | None = None
+
+    def objective(self, table: TrainingTable) -> ExactObjective:
+        """Return the exact objective of a table that has the rows."""
+        if table.n_inputs > 1:
+            return ExactObjective(table)
+        if self._distances is None:
+            self._distances = Distances.of(table.X[:, 0])
+        return ColumnObjective(table, self._distances)
+
+
 class _Learner:
     """Learns candidates from the same rows, by exact inference."""
 
     def __init__(self, X: np.ndarray, y: np.ndarray, seed: Any) -> None:
-        self.X, self.y, self.inference, self.seed = X, y, Exact(), seed
+        self.X, self.y, self.rows, self.seed = X, y, _SameRows(), seed
 
     def learn(self, candidate: Candidate) -> Tried | None:
         """Return a candidate after learning; None if its numbers leave the range of float64."""
         z = candidate.transform.forward(self.y)
-        gp = GPRegressor(candidate.kernel, self.inference, None, candidate.mean, verbose=0, random_state=self.seed)
+        gp = GPRegressor(candidate.kernel, Exact(), None, candidate.mean, random_state=self.seed)
         generator = torch.Generator().manual_seed(0)
         try:
             with unshown():
-                start = gp.fit(self.X, z).posterior_
-                assert isinstance(start, RowsPosterior), "it has all rows"
-                objective = self.inference.objective(start.table, generator, gp.likelihood_)
+                start = Problem.of(Arguments.of(gp), self.X, z)
+                objective = self.rows.objective(start.table())
                 model = learned(objective, start.model, None, generator, _POLISH_STEPS)
                 posterior = objective.learned_posterior(model, generator)
         except FAILURES:
             return None
         finally:
             current().step()
-        take(gp, Fitted(posterior, gp.scaling_, History(), self.inference, None, gp.likelihood_), one_target=True)
-        evidence = gp.log_marginal_likelihood().value + float(candidate.transform.log_derivative(self.y).sum())
+        evidence = posterior.log_marginal_likelihood(generator).value - len(z) * math.log(start.scaling.y_scale[0])
+        evidence += float(candidate.transform.log_derivative(self.y).sum())
         count = sum(model.parameters()[name].numel() for name in model.learned_names())
-        return Tried(candidate, gp, evidence - count)
+        return Tried(candidate, posterior, start.scaling, evidence - count)
 
     def learn_all(self, span: float, known: Periods) -> list[Tried]:
         """Return all trends with the transform and the seasons that suit the reference, the best first."""
@@ -187,7 +208,7 @@ class _Learner:
         return tried
 
 
-def forecast_left_out(one: Tried, X: np.ndarray, y: np.ndarray, horizon: float) -> Tried:
+def forecast_left_out(one: Tried, X: np.ndarray, y: np.ndarray, horizon: float, rows: _SameRows) -> Tried:
     """Return a candidate with its scores in left-out last stretches, as long as the forecast if there is room.
 
     One Cholesky factor L of all rows serves all stretches: its first rows are the factor of the first rows, and where
@@ -203,10 +224,10 @@ def forecast_left_out(one: Tried, X: np.ndarray, y: np.ndarray, horizon: float) 
     ends = ends[ends >= needed]
     try:
         with unshown():
-            gp = one.gp if len(y) == one.gp.posterior_.n_rows else refit(one.gp, X, z, Exact())
+            posterior = one.posterior if len(y) == one.posterior.n_rows else given_rows(one, X, z, rows.objective)
     except FAILURES:
         return one
-    posterior, scale = gp.posterior_, float(gp.scaling_.y_scale[0])
+    scale = float(one.scaling.y_scale[0])
     assert isinstance(posterior, ExactPosterior), "it is from a factor"
     L, columns = posterior.factor, torch.cat([posterior.table.Y, posterior.table.basis], 1)
     whitened = torch.linalg.solve_triangular(L, columns, upper=False)
@@ -229,13 +250,21 @@ def forecast_left_out(one: Tried, X: np.ndarray, y: np.ndarray, horizon: float) 
     )
 
 
-def refit(gp: GPRegressor, X: np.ndarray, z: np.ndarray, inference: Inference, factor: float = 1.0) -> GPRegressor:
-    """Return a fit to other rows with the hyperparameters of one, all covariances times a factor."""
-    model = gp.posterior_.model
-    wider = (model.amplified(factor) or model if factor > 1 else model).in_own_units(gp.scaling_.units())
-    noise = float(wider.noise_variance)
-    again = GPRegressor(wider.kernel, inference, None, gp.mean, noise, verbose=0, random_state=gp.random_state)
-    return again.fit(X, z)
+def given_rows(
+    one: Tried,
+    X: np.ndarray,
+    z: np.ndarray,
+    objective: Callable[[TrainingTable], TableObjective],
+    factor: float = 1.0,
+) -> RowsPosterior:
+    """Return the posterior of a candidate given other rows, all covariances times a factor."""
+    model, scaling = one.posterior.model, one.scaling
+    model = model.amplified(factor) or model if factor > 1 else model
+    inputs, targets = scaling.inputs(X), scaling.targets(z[:, None])
+    table = replace(one.posterior.table, X=torch.from_numpy(inputs), Y=torch.from_numpy(targets))
+    found = objective(table).posterior(model, torch.Generator().manual_seed(0))
+    assert isinstance(found, RowsPosterior), "it has all rows"
+    return found
 
 
 def normal_scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, transform: TargetTransform) -> np.ndarray:
@@ -280,16 +309,17 @@ def _mixture(
         tried = tried[:1]
     transform = tried[0].candidate.transform
     z = transform.forward(y)
+    generator = torch.Generator().manual_seed(0)
     with unshown():
-        fits = [refit(one.gp, X, z, inference, factor) for one in tried]
-    weights = torch.tensor([one.weight for one in tried], dtype=torch.float64)
-    posteriors = [gp.posterior_ for gp in fits if isinstance(gp.posterior_, RowsPosterior)]
-    mixture = MixturePosterior(posteriors, weights)
-    first = fits[0]
+        posteriors = [
+            given_rows(one, X, z, lambda table: inference.objective(table, generator), factor) for one in tried
+        ]
+    mixture = MixturePosterior(posteriors, torch.tensor([one.weight for one in tried], dtype=torch.float64))
+    scaling, mean = tried[0].scaling, tried[0].candidate.mean
+    kernel = mixture.model.in_own_units(scaling.units()).kernel
     kind: Any = transform.kind
-    model = GPRegressor(first.kernel_, inference, mean=first.mean, target_transform=kind, random_state=seed)
+    model = GPRegressor(kernel, inference, mean=mean, target_transform=kind, random_state=seed)
     model.n_features_in_ = X.shape[1]
-    transform = transform.of_targets(y)
-    fitted = Fitted(mixture, first.scaling_, History(), inference, None, first.likelihood_, transform=transform)
+    fitted = Fitted(mixture, scaling, History(), inference, None, Gaussian(), transform=transform.of_targets(y))
     take(model, fitted, one_target=True)
     return model

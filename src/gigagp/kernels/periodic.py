@@ -88,6 +88,24 @@ class Periodic(Leaf):
         right = left if Z is X else kernel.embed(Z.to(torch.float64))
         return torch.exp(-0.5 * squared_distances(left, right).to(X.dtype)) * kernel.value("variance", X)
 
+    def derivatives(self, X: Tensor, Z: Tensor) -> dict[str, Tensor] | None:
+        """Return the derivatives of `block` for one active input; None for several."""
+        kernel = self.bind(X.shape[1])
+        if kernel.n_active != 1:
+            return None
+        x, z = kernel.active(X.double()), kernel.active(Z.double()).T
+        period, length = (kernel.by_input(name, x) for name in ("period", "lengthscale"))
+        angle = (x - z) * (2 * math.pi / period)
+        bow = 2 * (0.5 * angle).sin().square()  # 1 - cos
+        shape = torch.exp(-bow / length.square())
+        whole = shape * kernel.value("variance", x)
+        found = {
+            "lengthscale": whole * bow * (2 / length**3),
+            "variance": shape,
+            "period": whole * angle * angle.sin() / (length.square() * period),
+        }
+        return {name: one.to(X.dtype)[None] for name, one in found.items()}
+
     def diagonal(self, X: Tensor) -> Tensor:
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 

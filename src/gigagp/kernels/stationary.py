@@ -73,9 +73,12 @@ class StationaryKernel(Leaf):
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Make `fused_profile` a statement about one class, and `frequencies` one about its random features."""
+        has_derivatives = "derivatives" in vars(cls)
         super().__init_subclass__(**options)
         if "fused_profile" not in vars(cls):
             cls.fused_profile = StationaryKernel.fused_profile  # type: ignore[method-assign]
+        if not has_derivatives:  # the general ones ask for closed forms
+            cls.derivatives = StationaryKernel.derivatives  # type: ignore[method-assign]
         if "frequencies" in vars(cls) and "has_spectrum" not in vars(cls):
             cls.has_spectrum = True
 
@@ -250,6 +253,22 @@ class StationaryKernel(Leaf):
 
     def diagonal(self, X: Tensor) -> Tensor:
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
+
+    def derivatives(self, X: Tensor, Z: Tensor) -> dict[str, Tensor] | None:
+        """Return the derivatives of `block` from closed forms, for one coordinate; None for several, or without."""
+        kernel = self.bind(X.shape[1])
+        if not kernel.has_closed_form() or kernel.n_coordinates != 1:
+            return None
+        squares = (kernel.scale(X.double()) - kernel.scale(Z.double()).T).square()
+        values, slopes, shapes = kernel.profile_derivatives_(squares * kernel.distance_factor)
+        variance, length = kernel.value("variance", values), kernel.value("lengthscale", values)
+        found = {
+            "lengthscale": slopes * squares * (-2 * kernel.distance_factor * variance / length),
+            "variance": values,
+        }
+        if shapes is not None:
+            found["alpha"] = shapes * variance
+        return {name: one.to(X.dtype)[None] for name, one in found.items()}
 
     # Closed forms and compiled engines ------------------------------------------------------------------------------
 

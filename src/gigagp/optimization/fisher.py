@@ -217,6 +217,13 @@ def fisher_information(
     whitened = torch.linalg.solve_triangular(factor.T, probes, upper=True)
     products = derivative_products(model.kernel, X, whitened)
     products[NOISE] = (whitened if noise_slope is None else noise_slope.to(whitened)[:, None] * whitened)[None]
+    return information_from_products(products, factor, space, vector)
+
+
+def information_from_products(
+    products: dict[str, torch.Tensor], factor: torch.Tensor, space: ParameterSpace, vector: torch.Tensor
+) -> torch.Tensor:
+    """Return the information from the products of the derivatives with ``L^-T w``; see `fisher_information`."""
     stacked = torch.cat([products[name] for name in space.names])
     p, n, s = stacked.shape
     projected = torch.linalg.solve_triangular(factor, stacked.movedim(0, 1).reshape(n, p * s), upper=False)

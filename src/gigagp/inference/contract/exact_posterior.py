@@ -72,7 +72,7 @@ class Factorised:
             table = table.in_float64()
             require_factor(table)
         matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="tiles")
-        return cls._from_factor(model, table, matrix, cholesky(matrix.to_dense(), overwrite=True))
+        return cls.from_factor(model, table, matrix, cholesky(matrix.to_dense(), overwrite=True))
 
     def with_rows(self, model: Model, table: TrainingTable) -> Factorised:
         """Return ``H`` of a table that begins with these rows, with its factor, in O(n^2) time for each further row.
@@ -86,11 +86,11 @@ class Factorised:
         factor = further.new_zeros(table.n_rows, table.n_rows)
         factor[:n, :n], factor[n:, :n] = self.factor, below
         factor[n:, n:] = cholesky(further[:, n:] - below @ below.T, "the matrix of the new rows given the others")
-        return self._from_factor(model, table, matrix, factor)
+        return self.from_factor(model, table, matrix, factor)
 
     @classmethod
-    def _from_factor(cls, model: Model, table: TrainingTable, matrix: KernelMatrix, factor: torch.Tensor) -> Factorised:
-        """Solve with the factor of ``H`` for what follows from it."""
+    def from_factor(cls, model: Model, table: TrainingTable, matrix: KernelMatrix, factor: torch.Tensor) -> Factorised:
+        """Return ``H`` with a factor of it, and solve with that for what follows."""
         basis = table.basis
         solutions = torch.cholesky_solve(torch.cat([table.Y, basis], 1), factor)
         solved_targets, solved_basis = solutions.split([table.n_targets, basis.shape[1]], 1)

@@ -38,6 +38,16 @@ class Carried(NamedTuple):
         return Carried(self.columns.copy(), self.matrix.copy())
 
 
+class Sides(NamedTuple):
+    """What rows know of the states from their left and from their right, in the order of time."""
+
+    times: Tensor  # (n,)
+    means: Tensor  # of the states given the rows up to theirs, (n, q, c)
+    covariances: Tensor  # (n, q, q)
+    pulls: Tensor  # (n, q, c); see `gigagp.products.filtering.Smoothed`
+    informations: Tensor  # (n, q, q)
+
+
 class Solved(NamedTuple):
     """``H^-1`` times columns, in the order of the table, and more about each row in the order of time."""
 
@@ -63,6 +73,7 @@ class FilteredTable:
     errors: Tensor  # of targets and basis, (n, t + p)
     variances: Tensor  # of the errors, (n,)
     starts: list[Carried]  # at the beginning of each stretch
+    end: Carried  # the state of the last row
     trend: Trend
     value: float  # log marginal likelihood, summed over targets
 
@@ -93,12 +104,18 @@ class FilteredTable:
         trend = Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)
         squares = (of_targets - of_basis @ trend.coefficients).square().sum()
         value = -0.5 * float(squares + t * (variances.log().sum() + len(times) * math.log(2 * math.pi)))
-        return cls(model, table, states, order, times, noise, errors, variances, starts, trend, value)
+        return cls(model, table, states, order, times, noise, errors, variances, starts, carried, trend, value)
 
     @property
     def residuals(self) -> Tensor:
         """From errors of targets and basis to those of the targets minus the learned mean, (t + p, t)."""
         return torch.cat([torch.eye(self.table.n_targets, dtype=torch.float64), -self.trend.coefficients])
+
+    @property
+    def _means_of(self) -> Tensor:
+        """From columns of targets and basis to those of the targets minus the learned mean and of the basis."""
+        t, c = self.table.n_targets, self.errors.shape[1]
+        return torch.cat([self.residuals, torch.eye(c, dtype=torch.float64)[:, t:]], 1)
 
     @property
     def _values(self) -> Tensor:
@@ -155,8 +172,7 @@ class FilteredTable:
     def solved(self) -> Solved:
         """Return what predictions are made from, for the targets minus the learned mean and for the basis."""
         n, q, values = len(self.times), self.states.size, self._values
-        t, c = self.table.n_targets, values.shape[1]
-        C = torch.cat([self.residuals, torch.eye(c, dtype=torch.float64)[:, t:]], 1)
+        c, C = values.shape[1], self._means_of
         shapes = (n, c), (n,), (n, q, c), (n, q, q), (n, q), (n, q, c), (n, q, q)
         out = Solved(*(torch.empty(shape, dtype=torch.float64) for shape in shapes))
         carried = Carried.zero(q, c)
@@ -179,6 +195,13 @@ class FilteredTable:
             )
             out.solutions[self.order[rows]] = solutions
         return out
+
+    def last(self) -> Sides:
+        """Return what the last row knows, without a pass over the others."""
+        C = self._means_of
+        means, covariance = torch.from_numpy(self.end.columns) @ C, torch.from_numpy(self.end.matrix)
+        nothing = torch.zeros_like(means), torch.zeros_like(covariance)
+        return Sides(self.times[-1:], means[None], covariance[None], *(one[None] for one in nothing))
 
     def smoothed(self, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Return the means and the pulls of the states, each (n, q, s), for columns (n, s) in place of the targets."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunction
 from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.markov.filtering import FilteredTable
+from gigagp.inference.markov.filtering import FilteredTable, Sides, Solved
 from gigagp.inference.markov.states import States
 from gigagp.kernels.composite import summands
 from gigagp.kernels.periodic import Periodic
@@ -52,6 +53,7 @@ def require_states(model: Model, table: TrainingTable) -> None:
 class _Known(NamedTuple):
     """The states at m points, given the rows on the left, and what the rows on the right tell of them."""
 
+    rows: Sides
     before: Tensor  # places of the last rows that are not later, in the order of time; -1 for none, (m,)
     after: Tensor  # places of the rows that follow; the last one where none does, (m,)
     seen: Tensor  # h, (m, q)
@@ -72,8 +74,9 @@ class _Known(NamedTuple):
         # an explained variance never exceeds what was there; a negative difference near zero is rounding
         return ((self.gain * self.seen).sum(1) - explained).clamp_min(0)
 
-    def mean_of(self, means: Tensor, pulls: Tensor) -> Tensor:
-        """Return the mean of the function at the points from those of the rows' states and their pulls (n, q, c)."""
+    def mean(self) -> Tensor:
+        """Return the means of the function at the points, (m, c)."""
+        means, pulls = self.rows.means, self.rows.pulls
         own = self.from_left @ means[self.before.clamp_min(0)]
         pull = self.to_right.mT @ pulls[self.after]
         return (self.seen[:, :, None] * own).sum(1) + (self.gain[:, :, None] * pull).sum(1)
@@ -93,8 +96,21 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
 
     def __init__(self, known: FilteredTable) -> None:
         self.model, self.table, self.budget = known.model, known.table, known.table.budget
-        self._known, self._solved, self._states = known, known.solved(), known.states
+        self._known, self._states = known, known.states
         self.coefficients, self.coefficient_root = known.trend
+
+    @cached_property
+    def _solved(self) -> Solved:
+        return self._known.solved()
+
+    @cached_property
+    def _last(self) -> Sides:
+        return self._known.last()
+
+    @property
+    def _sides(self) -> Sides:
+        solved = self._solved
+        return Sides(self._known.times, solved.means, solved.covariances, solved.pulls, solved.informations)
 
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> MarkovPosterior:
         """Return the posterior given additional rows, anywhere in time, by passes over all rows."""
@@ -125,24 +141,28 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
 
     # Predictions ----------------------------------------------------------------------------------------------------
 
-    def _at(self, x: Tensor) -> _Known:
-        """Return what is known at times x (m,)."""
-        times, solved, states = self._known.times, self._solved, self._states
+    def _at(self, x: Tensor, rows: Sides | None = None) -> _Known:
+        """Return what is known at times x (m,); by default from the last row alone where none is before it."""
+        if rows is None:
+            rows = self._last if bool((x.detach() >= self._known.times[-1]).all()) else self._sides
+        times, states = rows.times, self._states
         before = torch.searchsorted(times, x.detach().contiguous(), right=True) - 1
         has, follows = before >= 0, before < len(times) - 1
         left, after = before.clamp_min(0), (before + 1).clamp_max(len(times) - 1)
         F, Q = states.steps(torch.where(has, times[left], x), x)
         F = torch.where(has[:, None, None], F, 0.0)
-        P = torch.where(has[:, None, None], F @ solved.covariances[left] @ F.mT + Q, states.covariance(x))
+        P = torch.where(has[:, None, None], F @ rows.covariances[left] @ F.mT + Q, states.covariance(x))
         G, _ = states.steps(x, torch.where(follows, times[after], x))
         G = torch.where(follows[:, None, None], G, 0.0)
-        return _Known(before, after, states.seen(x), P, G.mT @ solved.informations[after] @ G, F, G)
+        return _Known(rows, before, after, states.seen(x), P, G.mT @ rows.informations[after] @ G, F, G)
 
-    def _by_points(self, X: Tensor, answer: Callable[[_Known], Tensor], n_columns: int) -> Tensor:
+    def _by_points(
+        self, X: Tensor, answer: Callable[[_Known], Tensor], n_columns: int, rows: Sides | None = None
+    ) -> Tensor:
         """Return an answer (m, n_columns) about points, some of them at a time."""
         q = max(self._states.size, 1)
         size = max(1, min(_POINTS, self.budget // (8 * _MATRICES * q * (q + n_columns))))
-        found = [recomputed(lambda some: answer(self._at(some[:, 0].double())), some) for some in X.split(size)]
+        found = [recomputed(lambda some: answer(self._at(some[:, 0].double(), rows)), some) for some in X.split(size)]
         return torch.cat(found) if found else X.new_zeros(0, n_columns)
 
     def _moments(self, X: Tensor) -> Tensor:
@@ -152,9 +172,9 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
         """
 
         def answer(at: _Known) -> Tensor:
-            return torch.cat([at.mean_of(self._solved.means, self._solved.pulls), at.variance[:, None]], 1)
+            return torch.cat([at.mean(), at.variance[:, None]], 1)
 
-        return self._by_points(X, answer, self._solved.solutions.shape[1] + 1)
+        return self._by_points(X, answer, self._known.errors.shape[1] + 1)
 
     def mean(self, X: Tensor) -> Tensor:
         return self.trend(X) + self._moments(X)[:, : self.n_targets].to(X)
@@ -175,15 +195,15 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
 
     def moments_of_part(self, X: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return mean (m, t), explained basis (m, p) and variance (m,) of one part of a sum, without the mean's own."""
-        parts, solved = summands(self.model.kernel), self._solved
+        parts = summands(self.model.kernel)
         sizes = [sum(one.size for one in part.state_space()) for part in parts]
         is_own = torch.repeat_interleave(torch.arange(len(parts)) == number, torch.tensor(sizes)).double()
 
         def answer(at: _Known) -> Tensor:
             own = at._replace(seen=at.seen * is_own)
-            return torch.cat([own.mean_of(solved.means, solved.pulls), own.variance[:, None]], 1)
+            return torch.cat([own.mean(), own.variance[:, None]], 1)
 
-        found = self._by_points(X, answer, solved.solutions.shape[1] + 1).to(X)
+        found = self._by_points(X, answer, self._known.errors.shape[1] + 1).to(X)
         return found[:, : self.n_targets], found[:, self.n_targets : -1], found[:, -1]
 
     def check_variances(self, X: Tensor) -> None:
@@ -302,7 +322,9 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
 
     def _corrected(self, X: Tensor, prior: Tensor, told: tuple[Tensor, Tensor]) -> Tensor:
         """Return samples (m, t, s) from values (m, t s) of prior functions and what rows would tell of these."""
-        deviations = prior.to(X) - self._by_points(X, lambda at: at.mean_of(*told), told[0].shape[2]).to(X)
+        means, pulls = told
+        rows = self._sides._replace(means=means, pulls=pulls)
+        deviations = prior.to(X) - self._by_points(X, _Known.mean, means.shape[2], rows).to(X)
         return self.mean(X)[:, :, None] + deviations.reshape(len(X), self.n_targets, -1)
 
     def _prior_path(self, times: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
