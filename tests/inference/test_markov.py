@@ -20,6 +20,7 @@ from gigagp.errors import InvalidInputError, MemoryBudgetError, NotPositiveDefin
 from gigagp.inference.contract.objective import ExactObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.markov.objective import MarkovObjective
+from gigagp.kernels.composite import summands
 from gigagp.model.means import ConstantMean, LinearMean, ZeroMean
 from gigagp.model.model import Model
 from gigagp.optimization.space import ParameterSpace
@@ -423,6 +424,29 @@ def test_other_forms_of_the_same_answers(mean):
     assert np.abs(samples[:40] - y[:, None]).max() < 0.2, "the rows have little noise"
     error = np.abs(samples[40:].mean(1) - mean_at) / (std / math.sqrt(200) + 0.02 * y.std())
     assert error.max() < 5
+
+
+@pytest.mark.parametrize("name", ["slow season", "damped trend"])
+def test_points_after_all_rows_need_the_last_one_alone(name):
+    model, exact, markov = both(KERNELS[name][0], LinearMean())
+    found, expected = markov.posterior(model, torch.Generator()), exact.posterior(model)
+    last = exact.table.X.max()
+    X = last + torch.tensor([[0.0], [0.4], [2.5], [0.1]], dtype=torch.float64)
+
+    def answers():
+        parts = [found.moments_of_part(X, number)[0] for number in range(len(summands(model.kernel)))]
+        return [*found.mean_and_variance(X), found.covariance(X), *parts]
+
+    ahead = answers()
+    assert "_solved" not in vars(found)
+    for one, other in zip(ahead, [*expected.mean_and_variance(X), expected.covariance(X)], strict=False):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
+    found.mean(torch.cat([X, last[None, None] - 0.1]))  # a point before the last row needs all rows
+    assert "_solved" in vars(found)
+    for one, other in zip(ahead, answers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    told = found.sample_at(X, 2000, torch.Generator().manual_seed(0))[:, 0]
+    torch.testing.assert_close(told.var(1), found.covariance(X).diagonal(), rtol=0.2, atol=1e-3)
 
 
 def test_less_noise_than_rounding_allows_pulls_up_and_never_down():
