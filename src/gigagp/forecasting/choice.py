@@ -237,10 +237,10 @@ def forecast_left_out(one: Tried, X: np.ndarray, y: np.ndarray, horizon: float, 
             break
         of_targets, of_basis = whitened[:start, :1], whitened[:start, 1:]
         trend = Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)
-        rows = L[start:end, start:end]
-        targets, basis = (rows @ whitened[start:end]).split([1, len(trend.coefficients)], 1)
+        own = L[start:end, start:end]
+        targets, basis = (own @ whitened[start:end]).split([1, len(trend.coefficients)], 1)
         errors = scale * (targets - basis @ trend.coefficients)[:, 0].numpy()
-        std = scale * (rows.square().sum(1) + (basis @ trend.root).square().sum(1)).sqrt().numpy()
+        std = scale * (own.square().sum(1) + (basis @ trend.root).square().sum(1)).sqrt().numpy()
         squares.append(float(np.mean((errors / std) ** 2)))
         scores.append(normal_scores(y[start:end], z[start:end] - errors, std, transform))
     if not scores:

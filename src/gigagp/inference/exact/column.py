@@ -140,7 +140,7 @@ def with_derivatives(kernel: Kernel, X: Tensor, Z: Tensor) -> tuple[Tensor, dict
     if isinstance(kernel, Composite):
         parts = [with_derivatives(part, X, Z) for part in kernel.parts]
         combine: Callable[[Tensor, Tensor], Tensor] = add if isinstance(kernel, Sum) else mul
-        slopes = {}
+        slopes: dict[str, Tensor] = {}
         for number, (_, own) in enumerate(parts):
             others = [] if isinstance(kernel, Sum) else [one for k, (one, _) in enumerate(parts) if k != number]
             slopes |= {f"{number}.{name}": reduce(mul, others, slope) for name, slope in own.items()}
