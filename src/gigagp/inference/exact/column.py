@@ -19,7 +19,7 @@ from gigagp.inference.contract.exact_posterior import Factorised
 from gigagp.inference.contract.least_noise import at_least_noise
 from gigagp.inference.contract.objective import ExactObjective
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.kernels import Cosine, Kernel, Oscillator, Periodic
+from gigagp.kernels import Kernel, Oscillator, Periodic
 from gigagp.kernels.composite import Composite, Sum, summands
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.stationary import StationaryKernel
@@ -32,8 +32,8 @@ from gigagp.products.dense import cholesky, symmetric_inverse
 
 #: Difference of distances up to which they are one, in roundings of the largest number: equal steps are rounded.
 _ROUNDINGS = 16
-#: Kernels whose covariances depend on the distance of two points alone.
-_STATIONARY = StationaryKernel, Periodic, Cosine, Oscillator
+#: Kernels with closed derivatives whose covariances depend on the distance of two points alone.
+_STATIONARY = StationaryKernel, Periodic, Oscillator
 
 
 @dataclass(frozen=True)
