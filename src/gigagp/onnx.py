@@ -164,9 +164,9 @@ def _check_grid(posterior: GridPosterior, max_nodes: int) -> None:
 
 
 def _rows_of_factor(posterior: Posterior) -> int | None:
-    """Return how many rows of the fit have a factor in the graph; None if no graph of the posterior is known."""
+    """Return how many rows of a factor are in the graph, or points of areas; None if no graph of it is known."""
     if isinstance(posterior, ExactPosterior):
-        return posterior.n_rows
+        return len(posterior.table.points)
     if isinstance(posterior, SparsePosterior | FeaturePosterior | GridPosterior):
         return 0
     if not isinstance(posterior, QuadruplyStochasticPosterior) or posterior.augment:
@@ -405,10 +405,11 @@ def _parts(graph: _Graph, posterior: Posterior, X: str) -> _Parts:
         return _Parts(graph("MatMul", h, posterior.weights), explained, [left(h, whitening), spread])
     if isinstance(posterior, ExactPosterior):
         wide = posterior.in_float64()
-        h = _block(graph, kernel, X, wide.X)
-        explained = graph("MatMul", h, wide.basis_solutions)
-        variance = left(h, triangular_inverse(wide.factor).T)
-        return _Parts(graph("MatMul", h, wide.target_solutions), explained, [variance])
+        per_point = wide.table.spread
+        h = _block(graph, kernel, X, wide.table.points)
+        explained = graph("MatMul", h, per_point(wide.basis_solutions))
+        variance = left(h, per_point(triangular_inverse(wide.factor).T))
+        return _Parts(graph("MatMul", h, per_point(wide.target_solutions)), explained, [variance])
     assert isinstance(posterior, QuadruplyStochasticPosterior)
     h, index = _basis_functions(graph, posterior, X)
     weights, known, rows = posterior.weights, posterior.open_trend, posterior.covariance_of

@@ -31,7 +31,8 @@ from gigagp.estimators.answers.left_out import LeaveOneOut
 from gigagp.estimators.answers.outputs import by_output, each_output
 from gigagp.estimators.answers.predictor import UncertaintyParts, probabilities
 from gigagp.estimators.answers.target_posterior import TargetPosterior
-from gigagp.estimators.attributes import take_outputs
+from gigagp.estimators.area_fit import fit_areas
+from gigagp.estimators.attributes import take, take_outputs
 from gigagp.estimators.base import GaussianProcess
 from gigagp.estimators.choices.kernel_choice import KernelChoice, KernelRule
 from gigagp.estimators.choices.open_hyperparameters import Hyperparameters
@@ -326,6 +327,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         exposure: Any = None,
         offset: Any = None,
         predict_at: Any = None,
+        blocks: Any = None,
+        weights: Any = None,
     ) -> Self:
         """Learn the hyperparameters and compute the posterior.
 
@@ -358,6 +361,17 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             Points that are to be predicted, if they are known. A rule for the kernel and the forecast then leave
             patches of rows out as wide as the gaps that these points lie in. Without them, gaps are looked for in
             tables of up to three inputs (`gigagp.neighbours.folds`).
+        blocks : array-like of shape (p,), optional
+            For targets that are averages over areas: the label of the area of each point, a number or a text. ``X`` are
+            then the points of all areas, shape (p, d), and ``y`` has one target for each area, in the ascending order
+            of their labels; a pandas column is taken by its index, which must be the labels. The target of an area is
+            the average of the function over its points plus noise, whose variance is that of an average. Predictions
+            at points and `predict_average` then say what lies below. An area of one point is an ordinary row, and a
+            point of two areas is there twice. It needs exact inference, Gaussian noise and up to some thousand areas;
+            ``kernel=None`` is ``kernels.Matern(nu=1.5)``. The documentation has a page on it.
+        weights : array-like of shape (p,), optional
+            Weight of each point within its area, at least 0, such as its size or its population. They are divided by
+            their sum over the area. None: all points count alike.
 
         Returns
         -------
@@ -383,7 +397,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             others, or left-out rows too far from their predictions (`gigagp.estimators.fit_checks.noise_support`).
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
-            regression_fit.fit(self, X, y, validation, checkpoint, exposure, offset, predict_at)
+            if blocks is None and weights is None:
+                regression_fit.fit(self, X, y, validation, checkpoint, exposure, offset, predict_at)
+            else:
+                others = {"validation": validation, "checkpoint": checkpoint, "exposure": exposure}
+                others |= {"offset": offset, "predict_at": predict_at}
+                take(self, fit_areas(self, X, y, blocks, weights, others), one_target=True)
         last = self.estimators_[-1].history_  # others that Ctrl-C ends are no fit
         warn_of_interruption(last, regression_fit.last_checkpoint(checkpoint, len(self._models)))
         return self

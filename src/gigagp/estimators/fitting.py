@@ -245,11 +245,7 @@ class _Job(ABC):
             begun = self.begin(meter, resources)
             model = with_likelihood(begun.model, self.arguments.likelihood, begun.objective.table)
             begun = begun._replace(model=model)
-            fitted = self.learn(begun)
-            if self.arguments.estimator.hyperparameters == "laplace" and not fitted.history.interrupted:
-                with _afterwards(fitted.history, self.arguments.deadline):
-                    ran = fitted.inference, fitted.optimizer, fitted.likelihood
-                    fitted = fitted._replace(uncertain=uncertain_posterior(fitted.posterior, *ran))
+            fitted = with_draws(self.arguments, self.learn(begun))
         self.check(begun, fitted)
         return fitted
 
@@ -552,6 +548,15 @@ def _sample(table: TrainingTable, scaling: Scaling) -> poor_fits.Rows:
         return table if some == slice(None) else table.take_rows(torch.arange(table.n_rows)[some])
 
     return poor_fits.Rows(table.n_rows, lambda: table.Y.double().cpu().numpy(), example, some_of)
+
+
+def with_draws(arguments: Arguments, fitted: Fitted) -> Fitted:
+    """Return a fit with draws of its hyperparameters, if they are asked for and nothing interrupts them."""
+    if arguments.estimator.hyperparameters == "laplace" and not fitted.history.interrupted:
+        with _afterwards(fitted.history, arguments.deadline):
+            ran = fitted.inference, fitted.optimizer, fitted.likelihood
+            return fitted._replace(uncertain=uncertain_posterior(fitted.posterior, *ran))
+    return fitted
 
 
 @contextmanager

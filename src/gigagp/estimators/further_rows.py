@@ -16,6 +16,7 @@ from gigagp.estimators.attributes import adopt, take, take_outputs
 from gigagp.estimators.fitting import fit_rows
 from gigagp.estimators.guard import finite_means, warn_of_interruption
 from gigagp.inference import Inference
+from gigagp.inference.contract.areas import AreaTable
 from gigagp.inference.contract.posterior import GrowingPosterior, Posterior
 from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.registry import adding_names
@@ -151,6 +152,8 @@ def _rows_of(estimator: Any) -> tuple[np.ndarray, np.ndarray]:
             "with all rows."
         )
     table = posterior.table
+    if isinstance(table, AreaTable):
+        raise InvalidInputError("refit must be False after a fit with blocks. Call fit with all areas.")
     X = scaling.original_inputs(table.X.double().cpu().numpy())
     Y = scaling.original(table.Y.double().cpu().numpy()) + table.mean.offset(X)[:, None]
     Y = estimator.target_transform_.inverse(Y)

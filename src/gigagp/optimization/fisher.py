@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
 from operator import mul
 
@@ -200,7 +201,7 @@ def _by_differentiation(
 
 def fisher_information(
     model: Model,
-    X: torch.Tensor,
+    products_of: Callable[[Kernel, torch.Tensor], dict[str, torch.Tensor]],
     factor: torch.Tensor,
     space: ParameterSpace,
     vector: torch.Tensor,
@@ -211,11 +212,12 @@ def fisher_information(
 
     The information ``F_kl = tr(H^-1 D_k H^-1 D_l) / 2`` (Rasmussen and Williams 2006, section 5.4, expectation of the
     Hessian) is estimated for one target by ``E[a_k' a_l] / 2`` with ``a_k = L^-1 D_k L^-T w`` and ``w ~ N(0, I)``, the
-    ``probes`` (n, s). ``factor`` is L, the lower Cholesky factor of H. ``noise_slope`` (n,) has the derivatives of the
-    rows' noise variances with respect to the model's; None: 1.
+    ``probes`` (n, s). ``factor`` is L, the lower Cholesky factor of H. ``products_of`` returns ``(dH/dtheta) V`` for
+    the hyperparameters of a kernel and vectors V, as `derivative_products` does for values at points. ``noise_slope``
+    (n,) has the derivatives of the rows' noise variances with respect to the model's; None: 1.
     """
     whitened = torch.linalg.solve_triangular(factor.T, probes, upper=True)
-    products = derivative_products(model.kernel, X, whitened)
+    products = products_of(model.kernel, whitened)
     products[NOISE] = (whitened if noise_slope is None else noise_slope.to(whitened)[:, None] * whitened)[None]
     return information_from_products(products, factor, space, vector)
 

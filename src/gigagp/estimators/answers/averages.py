@@ -10,8 +10,8 @@ import numpy as np
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.answers.correlated import CorrelatedPredictor
 from gigagp.estimators.answers.predictor import Predictor
-from gigagp.tables import intake
 from gigagp.tables.beside import column
+from gigagp.tables.blocks import shares_in_blocks
 
 #: Points whose joint covariance is computed at once, where covariances across blocks are not asked for.
 _BATCH_POINTS = 1000
@@ -66,38 +66,9 @@ def averages(
 
 def _shares(blocks: Any, weights: Any, n_points: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the block of each point, its share in it, and how many there are; refuse what is no label or weight."""
-    labels = np.zeros(n_points, dtype=int) if blocks is None else np.asarray(blocks)
-    if labels.shape != (n_points,):
-        raise InvalidInputError(
-            f"blocks of GPRegressor.predict_average must have shape ({n_points},), one label for each point; got "
-            f"{labels.shape}."
-        )
-    missing = np.array([one is None or one != one for one in labels.tolist()], dtype=bool)
-    if missing.any():
-        raise InvalidInputError(
-            f"blocks of GPRegressor.predict_average must name the block of every point; row {missing.argmax()} has "
-            "none. Leave out points that are in no block."
-        )
-    try:
-        names, places = np.unique(labels, return_inverse=True)
-        places = places.reshape(-1)
-    except TypeError:
-        raise InvalidInputError(
-            "blocks of GPRegressor.predict_average must be labels of one kind, such as numbers or texts."
-        ) from None
-    given = np.ones(n_points) if weights is None else intake.numbers(weights, "weights")
-    if given.shape != (n_points,) or (given < 0).any():
-        raise InvalidInputError(
-            f"weights of GPRegressor.predict_average must be {n_points} numbers of at least 0, one for each point; got "
-            + (f"shape {given.shape}." if given.shape != (n_points,) else f"{given.min():g} in row {given.argmin()}.")
-        )
-    totals = np.bincount(places, given, len(names))
-    if (totals == 0).any():
-        empty = names.tolist()[totals.argmin()]
-        raise InvalidInputError(
-            f"weights of GPRegressor.predict_average must not all be 0 within a block; those of {empty!r} are."
-        )
-    return places, given / totals[places], len(names)
+    labels = np.zeros(n_points, dtype=int) if blocks is None else blocks
+    names, places, shares = shares_in_blocks(labels, weights, n_points, "GPRegressor.predict_average")
+    return places, shares, len(names)
 
 
 def _batches(places: np.ndarray, points: np.ndarray, n_blocks: int) -> Iterator[tuple[int, int, np.ndarray]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gigagp.estimators.estimator import FittedEstimator
 from gigagp.estimators.saving.configuration import kept_optimizer, to_plain
 from gigagp.estimators.saving.custom_parts import checked_again
-from gigagp.inference.contract.rows_posterior import ROWS
+from gigagp.inference.contract.areas import ROW_NAMES
 from gigagp.inference.exact.mixture_posterior import mixture_to_state
 from gigagp.kernels.serialization import describe
 from gigagp.model import means
@@ -111,7 +111,7 @@ def joined_states(
 
 def _is_known(name: str, value: Tensor, tensors: dict[str, Tensor]) -> bool:
     """Whether a tensor is one of the posterior's rows, which are stored once."""
-    return name in ROWS and name in tensors and _are_equal(tensors[name], value)
+    return name in ROW_NAMES and name in tensors and _are_equal(tensors[name], value)
 
 
 def _are_equal(a: Tensor, b: Tensor) -> bool:

@@ -22,8 +22,8 @@ from gigagp.estimators.saving.custom_parts import are_close, known_values
 from gigagp.estimators.saving.fitted_state import SCALES
 from gigagp.inference import Inference
 from gigagp.inference.automatic.plan import Plan
+from gigagp.inference.contract.areas import ROW_NAMES
 from gigagp.inference.contract.posterior import Posterior
-from gigagp.inference.contract.rows_posterior import ROWS
 from gigagp.inference.contract.saved import SOLVE, Saved
 from gigagp.inference.exact.mixture_posterior import state_to_mixture
 from gigagp.inference.registry import posterior_kinds, restore_posterior
@@ -149,7 +149,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     if of_mixture and "uncertain" not in header:
         raise ModelFileError("the header has no 'uncertain', of which it has tensors.")
     if "uncertain" in header:
-        rows = {name: moved[name] for name in ROWS if name in moved}
+        rows = {name: moved[name] for name in ROW_NAMES if name in moved}
         kinds = saved._replace(kinds=posterior_kinds(own))
         estimator._uncertain = state_to_mixture({**rows, **of_mixture}, header["uncertain"], kinds)
         _check_answer(estimator._uncertain)

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from gigagp.errors import SolverWarning, warn
+from gigagp.inference.contract.areas import restored
 from gigagp.inference.contract.batches import by_batches, prior_covariance, within_batches
 from gigagp.inference.contract.input_gradients import recomputed, wants_gradient
 from gigagp.inference.contract.left_out import LeftOut, without_trend
 from gigagp.inference.contract.posterior import GrowingPosterior, VarianceMethod, VarianceParts
-from gigagp.inference.contract.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
+from gigagp.inference.contract.rows_posterior import PathwiseUpdate, SolvedPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import Trend, estimate_trend
@@ -23,13 +24,11 @@ from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.neighbours.folds import Fold
-from gigagp.operators import KernelMatrix
+from gigagp.operators import AveragedMatrix, KernelMatrix
 from gigagp.operators.indexing import as_noise
-from gigagp.products import cross_covariance
 from gigagp.products.dense import cholesky
 from gigagp.runtime.memory import require
 from gigagp.settings.random import standard_normal
-from gigagp.settings.schema import check_tensors
 
 #: n x n arrays alive at once during the computation of the factor and the gradient: the factor of H in the place of H,
 #: its inverse, and weights of the gradient.
@@ -58,7 +57,7 @@ class Factorised:
 
     model: Model
     table: TrainingTable  # the rows, in float64 where float32 is too coarse for the noise of the model
-    matrix: KernelMatrix  # ``H``
+    matrix: KernelMatrix | AveragedMatrix  # ``H``
     factor: torch.Tensor  # lower Cholesky factor of ``H``, (n, n)
     solutions: torch.Tensor  # ``H^-1 (Y - mean)``, (n, t)
     basis_solutions: torch.Tensor  # ``H^-1`` times the mean's basis, (n, p)
@@ -71,7 +70,7 @@ class Factorised:
         if _is_coarse(model, table):
             table = table.in_float64()
             require_factor(table)
-        matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="tiles")
+        matrix = table.matrix(model.kernel, model.noise_variance)
         return cls.from_factor(model, table, matrix, cholesky(matrix.to_dense(), overwrite=True))
 
     def with_rows(self, model: Model, table: TrainingTable) -> Factorised:
@@ -79,7 +78,7 @@ class Factorised:
 
         With ``B = L^-1 H_12``, the factor's further rows are ``[B', chol(H_22 - B' B)]``.
         """
-        matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="tiles")
+        matrix = table.matrix(model.kernel, model.noise_variance)
         n = len(self.factor)
         further = matrix.block(slice(n, None), slice(None))
         below = torch.linalg.solve_triangular(self.factor, further[:, :n].T, upper=False).T
@@ -89,7 +88,9 @@ class Factorised:
         return self.from_factor(model, table, matrix, factor)
 
     @classmethod
-    def from_factor(cls, model: Model, table: TrainingTable, matrix: KernelMatrix, factor: torch.Tensor) -> Factorised:
+    def from_factor(
+        cls, model: Model, table: TrainingTable, matrix: KernelMatrix | AveragedMatrix, factor: torch.Tensor
+    ) -> Factorised:
         """Return ``H`` with a factor of it, and solve with that for what follows."""
         basis = table.basis
         solutions = torch.cholesky_solve(torch.cat([table.Y, basis], 1), factor)
@@ -151,7 +152,7 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         return ExactPosterior(self._known.with_rows(self.model.appended(noise), table))
 
     def _whitened(self, X: torch.Tensor) -> torch.Tensor:
-        cross = cross_covariance(self.model.kernel, X, self.X, budget=self.budget)
+        cross = self.table.cross_covariance(self.model.kernel, X)
         return torch.linalg.solve_triangular(self.factor, cross.T, upper=False)
 
     @property
@@ -160,6 +161,9 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
 
     def solver_name(self) -> str:
         return "cholesky"
+
+    def notes(self) -> dict[str, str]:
+        return self.table.notes()
 
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
@@ -179,7 +183,7 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
 
     def _at_few(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return ``L^-1 K(rows, X)``, and ``K(X, rows)`` times the solutions for targets and for the mean's basis."""
-        cross = cross_covariance(self.model.kernel, X, self.X, budget=self.budget)
+        cross = self.table.cross_covariance(self.model.kernel, X)
         products = cross @ torch.cat([self.target_solutions, self.basis_solutions], 1)
         of_targets, of_basis = products.split([self.n_targets, self.basis_solutions.shape[1]], 1)
         return torch.linalg.solve_triangular(self.factor, cross.T, upper=False), of_targets, of_basis
@@ -195,7 +199,7 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
     def moments_of_part(self, X: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return mean (m, t), explained basis (m, p) and variance (m,) of one part of a sum, without the mean's own."""
         part = summands(self.model.kernel)[number]
-        cross = cross_covariance(part, X, self.X, budget=self.budget)
+        cross = self.table.cross_covariance(part, X)
         explained = torch.linalg.solve_triangular(self.factor, cross.T, upper=False).square().sum(0)
         variance = (part.diagonal(X) - explained).clamp_min(0)
         return cross @ self.target_solutions, cross @ self.basis_solutions, variance
@@ -226,8 +230,8 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         needed = n_samples * self.n_targets  # targets are independent given the hyperparameters
         prior = PriorSamples.for_sample_functions(self.model.kernel, self.n_inputs, needed, generator)
         noise = standard_normal(self.X.shape[0], needed, generator=generator).to(self.X)
-        matrix = KernelMatrix(self.model.kernel, self.X, self.model.noise_variance, storage="tiles")
-        values = prior.evaluate(self.model.kernel, self.X, self.budget) + matrix.noise().sqrt()[:, None] * noise
+        of_function = self.table.average(prior.evaluate(self.model.kernel, self.table.points, self.budget))
+        values = of_function + self._known.matrix.noise().sqrt()[:, None] * noise
         return PathwiseUpdate(self, prior, torch.cholesky_solve(values, self.factor))
 
     def variance_parts(self, X: torch.Tensor) -> VarianceParts:
@@ -252,11 +256,10 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the state for a model file; the factor is computed again on loading."""
-        return {"X": self.table.X, "Y": self.table.Y}, {}
+        return self.table.state(), {}
 
     @classmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> ExactPosterior:
-        check_tensors(tensors, ROWS, saved.sizes)
-        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        table = restored(tensors, saved)
         require_factor(table)
         return cls(Factorised.of(saved.model, table))

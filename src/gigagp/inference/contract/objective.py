@@ -246,7 +246,7 @@ class ExactObjective(TableObjective):
         state = self._last
         assert state is not None, "evaluate comes first"
         information = fisher_information(
-            state.model, state.table.X, state.factor, space, vector, probes.to(state.factor)
+            state.model, state.table.derivative_products, state.factor, space, vector, probes.to(state.factor)
         )
         return self.table.n_targets * information
 

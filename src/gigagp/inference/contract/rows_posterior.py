@@ -41,11 +41,12 @@ class SolvedPosterior(RowsPosterior):
     basis_solutions: torch.Tensor  # the same for the mean's basis, (n, p)
 
     def engine(self) -> Engine:
-        return select(self.model.kernel, self.device, self.dtype, rows=self.X)
+        return select(self.model.kernel, self.device, self.dtype, rows=self.table.points)
 
     def cross_product(self, X: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-        """Return ``K(X, training inputs) @ vectors`` without forming the kernel matrix."""
-        return cross_product(self.model.kernel, X, self.X, vectors, budget=self.budget)
+        """Return ``K(X, rows) @ vectors`` without forming the kernel matrix."""
+        table = self.table
+        return cross_product(self.model.kernel, X, table.points, table.spread(vectors), budget=self.budget)
 
     def mean(self, X: torch.Tensor) -> torch.Tensor:
         return self.trend(X) + self.cross_product(X, self.target_solutions).to(X)

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.kernels import Kernel
 from gigagp.model.means import Mean
+from gigagp.operators import AveragedMatrix, KernelMatrix
+from gigagp.optimization.fisher import derivative_products
+from gigagp.products import cross_covariance
 from gigagp.tables.beside import Beside
 
 #: Largest entry of inputs, as a share of the number whose square overflows: lengthscales may be far below 1.
@@ -16,7 +20,11 @@ _FARTHEST = 1e-3
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """Training inputs and targets in the model's units, dtype and device."""
+    """Training inputs and targets in the model's units, dtype and device.
+
+    The rows are values of the function at points. In a subclass they are averages of it
+    (`gigagp.inference.contract.areas`).
+    """
 
     X: torch.Tensor  # inputs, (n, d)
     Y: torch.Tensor  # targets after subtraction of a fixed mean function, (n, t)
@@ -50,7 +58,44 @@ class TrainingTable:
     @property
     def basis(self) -> torch.Tensor:
         """Basis functions of the mean at the rows, shape (n, p)."""
-        return self.mean.basis(self.X).to(self.X)
+        return self.average(self.mean.basis(self.points).to(self.X))
+
+    # What the rows are of the function --------------------------------------------------------------------------------
+
+    @property
+    def points(self) -> torch.Tensor:
+        """Points that the rows are values at, or averages over, (p, d)."""
+        return self.X
+
+    def average(self, values: torch.Tensor) -> torch.Tensor:
+        """Return what the rows have of a function with values (p, s) at the points, (n, s)."""
+        return values
+
+    def spread(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return the transpose of `average` times vectors (n, s), shape (p, s)."""
+        return vectors
+
+    def matrix(self, kernel: Kernel, noise_variance: float | torch.Tensor) -> KernelMatrix | AveragedMatrix:
+        """Return the matrix H of the rows."""
+        return KernelMatrix(kernel, self.X, noise_variance, memory_budget=self.budget, storage="tiles")
+
+    def cross_covariance(self, kernel: Kernel, X: torch.Tensor) -> torch.Tensor:
+        """Return the covariance of the function at points X (m, d) with the rows, (m, n), differentiable in X."""
+        return cross_covariance(kernel, X, self.X, budget=self.budget)
+
+    def derivative_products(self, kernel: Kernel, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return ``(dH/dtheta) @ vectors`` for the kernel's hyperparameters that are learned, or all of them."""
+        return derivative_products(kernel, self.X, vectors)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the tensors of a model file; see `gigagp.inference.contract.areas.restored`."""
+        return {"X": self.X, "Y": self.Y}
+
+    def notes(self) -> dict[str, str]:
+        """Return what a description of a fit should say of the rows, as `Posterior.notes` does."""
+        return {}
+
+    # The table as a whole ---------------------------------------------------------------------------------------------
 
     def describe_drawn(self) -> dict[str, str]:
         """Return a note for `Posterior.notes` if these are not all rows, or no note."""

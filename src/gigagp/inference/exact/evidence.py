@@ -42,7 +42,9 @@ def laplace_evidence(posterior: ExactPosterior, generator: torch.Generator) -> f
     prior = WeakPrior(space, table.n_inputs, table.target_variance)
     count = min(_PROBES, math.ceil(_ENTRIES / table.n_rows))
     probes = torch.randn(table.n_rows, count, generator=generator, dtype=torch.float64).to(posterior.factor)
-    information = fisher_information(posterior.model, table.X, posterior.factor, space, vector, probes)
+    information = fisher_information(
+        posterior.model, table.derivative_products, posterior.factor, space, vector, probes
+    )
     scale = prior.precision.rsqrt()
     whitened = table.n_targets * scale[:, None] * information * scale
     whitened.diagonal().add_(1.0)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.inference.contract.areas import ROW_NAMES, restored, row_fields
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.left_out import LeftOut
 from gigagp.inference.contract.marginals import Marginals
@@ -19,7 +20,7 @@ from gigagp.inference.contract.posterior import (
     VarianceMethod,
     VarianceParts,
 )
-from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
+from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels.serialization import describe, from_dict
@@ -253,7 +254,7 @@ class MixturePosterior(RowsPosterior, GrowingPosterior):
         ]
         tensors = {**tensors, "weights": self.weights}
         for k, (own, _) in enumerate(more):
-            tensors |= {f"others.{k}.{name}": value for name, value in own.items() if name not in ROWS}
+            tensors |= {f"others.{k}.{name}": value for name, value in own.items() if name not in ROW_NAMES}
         return tensors, header
 
     @classmethod
@@ -268,17 +269,18 @@ class MixturePosterior(RowsPosterior, GrowingPosterior):
             listing(whole(), len(descriptions))(groups, "the header.posterior.groups")
         if saved.n_targets != 1:
             raise ModelFileError(f"a mixture of posteriors must have one target; got {saved.n_targets}.")
-        shared = {name: tensors[name] for name in ("weights", *ROWS) if name in tensors}
+        fields = row_fields(tensors)
+        shared = {name: tensors[name] for name in ("weights", *fields) if name in tensors}
         check_tensors(
-            shared, {**ROWS, "weights": Field("k", "float64", positive)}, {**saved.sizes, "k": len(descriptions)}
+            shared, {**fields, "weights": Field("k", "float64", positive)}, {**saved.sizes, "k": len(descriptions)}
         )
-        own: list[dict[str, torch.Tensor]] = [{name: shared[name] for name in ROWS} for _ in descriptions]
+        own: list[dict[str, torch.Tensor]] = [{name: shared[name] for name in fields} for _ in descriptions]
+        rows = restored(own[0], saved)
         for name, value in tensors.items():
             of, _, rest = name.removeprefix("others.").partition(".") if name.startswith("others.") else ("", "", name)
             k = int(of) + 1 if of.isdecimal() and int(of) + 1 < len(own) else 0  # a stray one is refused there
             if name not in shared:
                 own[k][rest if k else name] = value
-        rows = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
         kinds = {**saved.kinds, ExactPosterior.kind: ExactPosterior}
         classes = [kinds.get(one.get("kind", ExactPosterior.kind)) for one in descriptions]
         require_factors(rows, sum(one is ExactPosterior for one in classes))

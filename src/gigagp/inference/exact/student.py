@@ -138,7 +138,7 @@ class StudentObjective(TableObjective):
         state, weights = self._last.state, self._last.weights
         return fisher_information(
             replace(state.model, noise_variance=weights[:0].sum()),
-            state.table.X,
+            state.table.derivative_products,
             state.factor,
             space,
             vector,

@@ -8,7 +8,7 @@ import torch
 
 from gigagp.inference.gradients.base import GradientEstimator, Probes
 from gigagp.model.model import Model
-from gigagp.operators import KernelMatrix
+from gigagp.operators import AveragedMatrix, KernelMatrix
 from gigagp.products.dense import cholesky, symmetric_inverse
 
 
@@ -49,7 +49,7 @@ class Exact(GradientEstimator):
 
     def from_factor(
         self,
-        matrix: KernelMatrix,
+        matrix: KernelMatrix | AveragedMatrix,
         target_solutions: torch.Tensor,
         factor: torch.Tensor,
         second: torch.Tensor | None = None,
@@ -58,7 +58,7 @@ class Exact(GradientEstimator):
 
         Parameters
         ----------
-        matrix : KernelMatrix
+        matrix : KernelMatrix or AveragedMatrix
             ``H`` at the current hyperparameters.
         target_solutions : Tensor of shape (n, t)
             ``H^-1 (y - mean)``.

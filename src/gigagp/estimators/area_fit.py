@@ -1,0 +1,160 @@
+"""Fits of targets that are averages of the function over areas, given by the points of each area."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.estimators.arguments import Arguments, start_model
+from gigagp.estimators.choices.open_hyperparameters import check_draws
+from gigagp.estimators.fitting import Fitted, learn_posterior, with_draws
+from gigagp.estimators.planning import require_time
+from gigagp.inference import Exact
+from gigagp.inference.contract.areas import AreaTable
+from gigagp.kernels import Kernel
+from gigagp.kernels.chosen import is_open
+from gigagp.kernels.group import groups_of
+from gigagp.kernels.stationary import require_taken
+from gigagp.model.likelihoods import Gaussian
+from gigagp.model.means import Mean
+from gigagp.model.scaling import Scaling
+from gigagp.operators import Averages
+from gigagp.optimization import History
+from gigagp.optimization.trace import Trace
+from gigagp.runtime.progress import meter_for
+from gigagp.settings.random import generator_from, spawn
+from gigagp.tables import intake
+from gigagp.tables.blocks import shares_in_blocks
+from gigagp.tables.encoding import model_inputs
+
+_FIT = "GPRegressor.fit"
+
+
+def fit_areas(estimator: Any, X: Any, y: Any, blocks: Any, weights: Any, others: Mapping[str, Any]) -> Fitted:
+    """Fit targets that are averages over the areas of points X; see `GPRegressor.fit`.
+
+    ``others`` are its arguments that have no meaning for areas, by name. All that cannot be fitted is refused before
+    any work.
+    """
+    arguments = Arguments.of(estimator)
+    _check(arguments, blocks, others)
+    X = model_inputs(estimator, X, reset=True, min_rows=2)
+    names, area, shares = shares_in_blocks(blocks, weights, len(X), _FIT)
+    targets = _targets(y, names)[:, None]
+    scaling = Scaling.fit(X, targets, estimator.standardize)
+    given = copy.copy(estimator)
+    given.noise_variance = _by_label(estimator.noise_variance, names, "noise_variance of GPRegressor")
+    start = start_model(given, arguments.mean, len(targets), 1, n_columns=X.shape[1])
+    _check_kernel(start.kernel)
+    require_taken(start.kernel, X, getattr(estimator, "feature_names_in_", None))
+    inference, model, optimizer = Exact(), start.standardized(scaling.units()), arguments.optimizer
+    inference.check_model(model)
+    order, device = np.argsort(area, kind="stable"), arguments.device
+    points, numbers, shares_of = (
+        torch.from_numpy(np.ascontiguousarray(one[order])).to(device)
+        for one in (scaling.inputs(X), area.astype(np.int64), shares)
+    )
+    areas = Averages(points, numbers, shares_of, len(names))
+    Y = torch.from_numpy(scaling.targets(targets)).to(device)
+    table = AreaTable.of(areas, Y, arguments.mean, arguments.budget).require_finite()
+    generator = generator_from(estimator.random_state)
+    objective = inference.objective(table, generator)
+    if arguments.deadline < math.inf:
+        require_time(objective, inference, arguments.deadline)
+    if estimator.hyperparameters == "laplace":
+        check_draws(objective, optimizer, arguments.likelihood)
+    with meter_for(estimator.verbose, job=f"fit of {len(names):,} areas of {len(X):,} points") as meter:
+        trace = Trace(History(), meter)
+        posterior = learn_posterior(objective, model, optimizer, trace, spawn(generator), arguments.deadline)
+        found = Fitted(posterior, scaling, trace.history, inference, optimizer, arguments.likelihood)
+        return with_draws(arguments, found)
+
+
+def _targets(y: Any, names: np.ndarray) -> np.ndarray:
+    """Return the target of each area, (n,), in the ascending order of their labels."""
+    found = intake.targets(_by_label(y, names, f"y of {_FIT}"))
+    if found.shape != (len(names),):
+        raise InvalidInputError(
+            f"y of {_FIT} with blocks must have one target for each area, shape ({len(names)},), in the ascending "
+            f"order of the labels; got {found.shape}."
+        )
+    if len(names) < 2:
+        raise InvalidInputError(f"blocks of {_FIT} must have two areas or more; got one.")
+    return found
+
+
+def _by_label(column: Any, names: np.ndarray, name: str) -> Any:
+    """Return a pandas column in the order of the labels, which are its index; other values as they are."""
+    index: Any = getattr(column, "index", None)
+    if not (hasattr(column, "iloc") and hasattr(index, "get_indexer")):
+        return column
+    if not index.is_unique:
+        again = index[index.duplicated()][0]
+        raise InvalidInputError(f"{name} must have one row for each area; that of {again!r} is there twice.")
+    places = index.get_indexer(names)
+    if (places < 0).any() or len(index) > len(names):
+        got = [f"no row for {one!r}" for one in names[places < 0].tolist()[:1]]
+        got += [f"{one!r}, which has no points" for one in index[~index.isin(names)].tolist()[:1]]
+        raise InvalidInputError(
+            f"{name} with blocks must be indexed by the labels of the areas, each once; it has {' and '.join(got)}. "
+            "Take its to_numpy() for values in the ascending order of the labels."
+        )
+    return column.iloc[places]
+
+
+def _check(arguments: Arguments, blocks: Any, others: Mapping[str, Any]) -> None:
+    """Refuse arguments that have no meaning for areas, or are not known for them."""
+    if blocks is None:
+        raise InvalidInputError(
+            f"weights of {_FIT} must be None without blocks: they are shares of points within an area. Known noise "
+            "variances of rows are noise_variance of GPRegressor."
+        )
+    for name, value in others.items():
+        if value is not None:
+            raise InvalidInputError(f"{name} of {_FIT} must be None with blocks; got {type(value).__name__}.")
+    estimator = arguments.estimator
+    got = None
+    if not isinstance(arguments.likelihood, Gaussian) or arguments.chooses_likelihood:
+        got = f"likelihood={estimator.likelihood!r}; it must be 'gaussian'"
+    elif not (estimator.inference == "auto" or isinstance(estimator.inference, Exact)):
+        got = f'inference={estimator.inference!r}; it must be "auto" or inference.Exact()'
+    elif not (is_open(estimator.kernel) or isinstance(estimator.kernel, Kernel)):
+        got = f"kernel={estimator.kernel!r}, because no rule compares kernels of areas; give a kernel, or None"
+    elif type(arguments.mean).offset is not Mean.offset:
+        got = f"mean={estimator.mean!r}; subtract its averages over the areas from y, and add it to predictions"
+    elif estimator.target_transform != "none":
+        got = (
+            f"target_transform={estimator.target_transform!r}, because the transform of an average is no average of "
+            "transformed values"
+        )
+    elif estimator.noise != "constant":
+        got = f'noise={estimator.noise!r}; it must be "constant", or give the noise_variance of each area'
+    elif estimator.encode != "strict":
+        got = f"encode={estimator.encode!r}; give a table of numbers"
+    elif estimator.panel is not None:
+        got = f"panel={estimator.panel!r}; give a kernel, such as a product of kernels of some columns each"
+    elif len(estimator.groups):
+        got = f"groups={estimator.groups!r}"
+    elif estimator.dtype != "float64":
+        got = f'dtype={estimator.dtype!r}; it must be "float64"'
+    elif estimator.distributed:
+        got = "distributed=True"
+    if got is not None:
+        raise InvalidInputError(f"{_FIT} with blocks does not take {got}.")
+
+
+def _check_kernel(kernel: Kernel) -> None:
+    if kernel.has_white:
+        raise InvalidInputError(
+            f"kernel of GPRegressor for fit with blocks must not contain White, since noise is that of an area's "
+            f"average (noise_variance); got {kernel!r}."
+        )
+    if groups_of(kernel):
+        msg = f"kernel of GPRegressor for fit with blocks must have no kernels.Group; got {kernel!r}."
+        raise InvalidInputError(msg)
