@@ -10,7 +10,7 @@ import os
 import platform
 from pathlib import Path
 
-from pybind11.setup_helpers import Pybind11Extension
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
@@ -40,6 +40,10 @@ if platform.machine().lower() in {"x86_64", "amd64"}:
     wanted = os.environ.get("GIGAGP_BUILD_INSTRUCTION_SETS", "avx2 avx512").split()
     VARIANTS |= {name: flags for name, flags in faster.items() if name in wanted}
     MACROS += [(f"GIGAGP_HAS_{name.upper()}", None) for name in VARIANTS if name in faster]
+
+
+# Some files take half a minute and half a gigabyte each, so a few are compiled at a time.
+ParallelCompile("GIGAGP_BUILD_JOBS", default=min(4, os.cpu_count() or 1)).install()
 
 
 class BuildVariants(build_ext):

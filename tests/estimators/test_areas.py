@@ -413,6 +413,19 @@ def test_predictions_with_draws_of_hyperparameters_mix_those_of_the_areas(learne
         assert one.hyperparameters_ == "laplace"
 
 
+def test_a_fit_that_leaves_the_kernel_open_draws_while_that_is_cheap(monkeypatch):
+    drawn = GPRegressor().fit(X, Y, blocks=BLOCKS, weights=WEIGHTS)
+    assert drawn.hyperparameters_ == "laplace"
+    of_learned, of_draws = (drawn.predict(POINTS, True, hyperparameters=one)[1] for one in ("learned", "laplace"))
+    np.testing.assert_array_equal(drawn.predict(POINTS, True)[1], of_draws)
+    assert of_draws.mean() > of_learned.mean()
+    for given in ({"optimizer": None}, {"hyperparameters": "learned"}, {"kernel": kernels.Matern(nu=1.5)}):
+        other = GPRegressor(**given).fit(X, Y, blocks=BLOCKS, weights=WEIGHTS)
+        assert other.hyperparameters_ == "learned"
+    monkeypatch.setattr("gigagp.estimators.area_fit._DRAWN_POINTS", len(X) - 1)
+    assert GPRegressor().fit(X, Y, blocks=BLOCKS, weights=WEIGHTS).hyperparameters_ == "learned"
+
+
 def test_a_graph_of_a_fit_answers_as_the_fit(learned, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     from gigagp.onnx import export

@@ -12,7 +12,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.arguments import Arguments, start_model
-from gigagp.estimators.choices.open_hyperparameters import check_draws
+from gigagp.estimators.choices.open_hyperparameters import DEFAULT_ROWS, check_draws
 from gigagp.estimators.fitting import Fitted, learn_posterior, with_draws
 from gigagp.estimators.planning import require_time
 from gigagp.inference import Exact
@@ -34,6 +34,8 @@ from gigagp.tables.blocks import shares_in_blocks
 from gigagp.tables.encoding import model_inputs
 
 _FIT = "GPRegressor.fit"
+#: Most points of fits that draw hyperparameters by default: a draw takes evaluations of the kernel at all pairs.
+_DRAWN_POINTS = 2_000
 
 
 def fit_areas(estimator: Any, X: Any, y: Any, blocks: Any, weights: Any, others: Mapping[str, Any]) -> Fitted:
@@ -73,7 +75,14 @@ def fit_areas(estimator: Any, X: Any, y: Any, blocks: Any, weights: Any, others:
         trace = Trace(History(), meter)
         posterior = learn_posterior(objective, model, optimizer, trace, spawn(generator), arguments.deadline)
         found = Fitted(posterior, scaling, trace.history, inference, optimizer, arguments.likelihood)
-        return with_draws(arguments, found)
+        return with_draws(arguments, found, by_default=_draws_by_default(arguments, len(names), len(X)))
+
+
+def _draws_by_default(arguments: Arguments, n_areas: int, n_points: int) -> bool:
+    """Whether a fit that leaves the kernel open draws what the areas leave open, as a fit of rows does."""
+    estimator = arguments.estimator
+    is_free = estimator.hyperparameters == "auto" and is_open(estimator.kernel) and arguments.optimizer is not None
+    return is_free and n_areas <= DEFAULT_ROWS and n_points <= _DRAWN_POINTS
 
 
 def _targets(y: Any, names: np.ndarray) -> np.ndarray:

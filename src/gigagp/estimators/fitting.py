@@ -550,10 +550,14 @@ def _sample(table: TrainingTable, scaling: Scaling) -> poor_fits.Rows:
     return poor_fits.Rows(table.n_rows, lambda: table.Y.double().cpu().numpy(), example, some_of)
 
 
-def with_draws(arguments: Arguments, fitted: Fitted) -> Fitted:
-    """Return a fit with draws of its hyperparameters, if they are asked for and nothing interrupts them."""
-    if arguments.estimator.hyperparameters == "laplace" and not fitted.history.interrupted:
+def with_draws(arguments: Arguments, fitted: Fitted, *, by_default: bool = False) -> Fitted:
+    """Return a fit with draws of its hyperparameters, if they are wanted and nothing interrupts them."""
+    asked = arguments.estimator.hyperparameters == "laplace"
+    if (asked or by_default) and not fitted.history.interrupted:
         with _afterwards(fitted.history, arguments.deadline):
+            if not asked:
+                own = fitted.posterior, fitted.inference, fitted.likelihood
+                return fitted._replace(uncertain=uncertain_by_default(*own, math.inf, ()))
             ran = fitted.inference, fitted.optimizer, fitted.likelihood
             return fitted._replace(uncertain=uncertain_posterior(fitted.posterior, *ran))
     return fitted
