@@ -158,6 +158,7 @@ def test_points_in_another_system_are_moved_to_that_of_the_rows(geopandas):
         model.predict(degrees.set_crs(None, allow_override=True))
 
 
+@pytest.mark.slow
 def test_an_array_of_degrees_needs_a_system():
     lon, lat = np.random.default_rng(0).uniform([5, 45], [15, 52], (50, 2)).T
     X, y = np.stack([lon, lat], 1), np.sin(lon)

@@ -270,6 +270,7 @@ def test_the_antimeridian():
     assert np.abs(there[0] - np.sin(new[:, 0] / 3)).max() < 0.3
 
 
+@pytest.mark.slow
 def test_targets_of_unlike_scales():
     """A parabola of 10^4 beside a wave is predicted as alone; with shared hyperparameters, the control, it is not."""
     X = np.linspace(0, 1, 12)[:, None]

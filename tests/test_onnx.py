@@ -172,6 +172,7 @@ def test_a_grid_of_several_targets_has_a_graph(tmp_path):
     np.testing.assert_allclose(std, spread, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_grids_beyond_the_stated_size_and_variances_by_solves_are_refused(tmp_path):
     gp = fitted(kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10), noise=9.0)
     with pytest.raises(InvalidInputError, match="a grid of 1,000 nodes, more than max_nodes=500, has not"):

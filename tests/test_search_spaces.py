@@ -99,6 +99,7 @@ def test_the_model_is_that_of_dense_algebra():
     assert mean[0] == pytest.approx((level + at @ cho_solve(factor, y - level))[0], abs=1e-6 * np.ptp(y))
 
 
+@pytest.mark.slow
 def test_kernels_of_the_regressor_are_of_the_numbers():
     kernel = kernels.RBF(columns=[1]) + kernels.Matern(1.5) * kernels.Constant()
     search = Search(BOUNDS, n_initial=6, regressor=GPRegressor(kernel))

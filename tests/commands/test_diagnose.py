@@ -26,6 +26,7 @@ def test_a_biased_configuration_is_called_so(run, csv, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_an_unbiased_one_is_not(run, csv):
     code, out, error = run(
         "diagnose", "bias", csv, "--target", "-1", "--truncation", "6,3", "--preconditioner", "none", *SMALL

@@ -133,6 +133,7 @@ def test_a_csv_file_without_a_header(run, tmp_path):
     assert list(gigagp.load(tmp_path / "m.gp").feature_names_in_) == ["column1", "column2"]
 
 
+@pytest.mark.slow
 def test_plots(run, refused, model, tmp_path):
     assert run("plot", model, "--out", tmp_path / "map.svg", "--resolution", 10)[1] == f"Drew {tmp_path / 'map.svg'}.\n"
     assert "<!-- y: mean -->" in (tmp_path / "map.svg").read_text(encoding="utf-8")

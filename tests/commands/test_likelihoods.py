@@ -31,7 +31,7 @@ def table(tmp_path):
     return path
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("target", "likelihood"),
     [("count", "poisson"), ("class", "logistic"), ("class", "probit"), ("wrong", "laplace"), ("wrong", "student-t")],

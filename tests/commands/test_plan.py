@@ -65,6 +65,7 @@ def test_wrong_durations_are_refused(refused, table, tmp_path):
     assert not (tmp_path / "model.gp").exists()
 
 
+@pytest.mark.slow
 def test_a_fit_keeps_its_time_budget(run, table, tmp_path):
     arguments = ("fit", table, "--target", "y", "--time", "2min", "--quiet", "--out", tmp_path / "model.gp")
     assert run(*arguments)[0] == 0

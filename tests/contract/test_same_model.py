@@ -120,6 +120,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(system, tmp_path, monkeypatch):
     assert any(moved) or system.name == "relevance vectors"  # the control: something was learned
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 @pytest.mark.parametrize("system", STREAMED, ids=repr)
 def test_a_killed_pass_resumes_to_the_same_bits(system, tmp_path):

@@ -59,7 +59,7 @@ METHODS = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", METHODS)
 def test_biases_are_found_where_they_are_and_nowhere_else(name):
     method, is_biased = METHODS[name]
@@ -73,6 +73,7 @@ def test_biases_are_found_where_they_are_and_nowhere_else(name):
     assert (report.epochs is not None) == (isinstance(method, Iterative))
 
 
+@pytest.mark.slow
 def test_the_exact_numbers_and_their_units():
     report = diagnostics.measure_bias(METHODS["cg"][0], MODEL, TABLE, n_draws=20)
     exact, space = ExactObjective(TABLE).evaluate(MODEL), ParameterSpace(MODEL, "log")
@@ -146,6 +147,7 @@ def test_the_variance_that_is_measured_is_that_of_the_truncation():
     assert spreads[0] > 1.5 * spreads[1]
 
 
+@pytest.mark.slow
 def test_a_fitted_estimator_gives_the_place_to_measure_at():
     posterior = GPRegressor(kernels.Matern(1.5), optimizer=None).fit(X.numpy(), TABLE.Y[:, 0].numpy()).posterior_
     method = Iterative(

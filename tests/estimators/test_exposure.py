@@ -51,7 +51,7 @@ def test_every_likelihood_has_a_case():
     assert set(CASES) == set(likelihoods.NAMES) - {"gaussian", "laplace", "student-t", "logistic", "probit"}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CASES)
 def test_each_through_all_doors(name, tmp_path):
     y, beside = CASES[name]
@@ -201,6 +201,7 @@ def test_a_killed_fit_goes_on(tmp_path):
     np.testing.assert_array_equal(resumed.predict(NEW), whole.predict(NEW))
 
 
+@pytest.mark.slow
 def test_before_a_fit_and_beside_other_targets():
     prior = GPRegressor(kernels.RBF(1.0, 0.5), likelihood="gamma")
     np.testing.assert_allclose(prior.predict(NEW, exposure=2.0), 2 * np.exp(0.25))

@@ -104,6 +104,7 @@ def test_streamed_rows_give_what_rows_in_memory_give(tmp_path, settings):
     assert np.sqrt(np.mean((table.predict(NEW_FRAME) - truth(NEW)) ** 2)) < 0.1
 
 
+@pytest.mark.slow
 def test_iterative_solves_give_the_same_mean(tmp_path):
     grid = inference.Grid(size=(12, 14), exact_nodes=0, final_tolerance=1e-6)
     memory = GPRegressor(inference=grid, **GIVEN).fit(X, Y)
@@ -120,6 +121,7 @@ def learned() -> GPRegressor:
     return GPRegressor(inference=GRID, optimizer=QUICK).fit_table((X, Y), chunk_rows=500)
 
 
+@pytest.mark.slow
 def test_files_and_generators_learn_what_arrays_do(tmp_path, learned):
     """`tests/tables/rows/test_source.py` tests that all kinds of sources have the same rows."""
 
@@ -133,6 +135,7 @@ def test_files_and_generators_learn_what_arrays_do(tmp_path, learned):
     same(fit(pairs(), bounds=(X.min(0), X.max(0))), learned, 1e-6)
 
 
+@pytest.mark.slow
 def test_learning_ends_within_a_nat_wherever_it_starts(learned):
     """Methods whose cost depends on rows stop at a thousandth of a nat per row, which is 2.4 nats here."""
     best = learned.log_marginal_likelihood().value
@@ -244,6 +247,7 @@ def test_a_full_disk_under_the_copy_of_rows_is_one_error(monkeypatch, tmp_path):
     assert not hasattr(gp, "posterior_")
 
 
+@pytest.mark.slow
 def test_the_grid_is_as_fine_as_the_data_ask_for():
     """The initial lengthscale is twenty times too long, which the preview must detect."""
     x = X[:, :1]
@@ -272,6 +276,7 @@ def small_previews(monkeypatch):
     monkeypatch.setattr(preview, "PREVIEW_ROWS", 160)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_previews")
 def test_a_damaged_file_is_named_and_the_same_call_goes_on(tmp_path):
     folder = write_folder(tmp_path / "p")
@@ -307,7 +312,7 @@ def test_a_damaged_file_is_named_and_the_same_call_goes_on(tmp_path):
     assert not call["checkpoint"].exists()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("small_previews")
 @pytest.mark.parametrize("where", [(0, 140), (1, 350), (2, 70), (3, 420), "while learning"])
 def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch, where):

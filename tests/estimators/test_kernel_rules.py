@@ -186,6 +186,7 @@ def test_a_period_is_not_found_in_noise():
     assert strongest_period(x, x**3) is None, "a cubic trend is no period"
 
 
+@pytest.mark.slow
 def test_an_inference_gets_the_kernels_that_it_supports():
     gp = GPRegressor("choose", Picky()).fit(X, Y)
     assert [one.name for one in gp.kernel_choice_.tried] == ["matern32", "rq"]
@@ -402,6 +403,7 @@ def test_ctrl_c_between_kernels_loses_none(monkeypatch):
 # What "auto" does -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_auto_averages_few_rows_and_chooses_for_many(monkeypatch, tmp_path):
     small = GPRegressor("auto").fit(X, Y)
     few, average = (gp.predict(NEW, hyperparameters="learned") for gp in (small, fitted("average")))

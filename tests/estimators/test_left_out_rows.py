@@ -126,6 +126,7 @@ UNLEARNED = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("settings", UNLEARNED)
 def test_only_gaussian_noise_that_was_learned_to_the_end_is_looked_at(settings):
     GPRegressor(kernels.RBF(0.5), random_state=0, **settings).fit(*with_wrong())

@@ -44,6 +44,7 @@ def test_labels_of_one_scale_keep_the_default_kernel_to_the_bit():
     assert "kernels tried chosen" in chosen.latent_.describe()
 
 
+@pytest.mark.slow
 def test_counts_with_a_season_get_it_and_a_file_keeps_what_was_tried(tmp_path):
     t, y, rate = months()
     chosen, plain = (GPRegressor(k, likelihood="poisson").fit(t[:150], y[:150]) for k in (None, kernels.Matern(nu=1.5)))
@@ -60,6 +61,7 @@ def test_counts_with_a_season_get_it_and_a_file_keeps_what_was_tried(tmp_path):
     assert np.array_equal(loaded.predict(t), chosen.predict(t))
 
 
+@pytest.mark.slow
 def test_neighbours_compare_by_laplace_where_they_learn_from_some_rows():
     t, y, _ = months(150)
     gp = GPRegressor(inference=inference.Vecchia(8, learning_rows=100), likelihood="negative-binomial").fit(t, y)

@@ -95,7 +95,7 @@ def answers(gp: GPRegressor, table, y) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", FITS)
 @pytest.mark.filterwarnings("ignore::gigagp.errors.GigaGPWarning")  # of few steps and few rows
 def test_each_output_is_a_fit_of_it_alone(name, tmp_path):
@@ -121,6 +121,7 @@ def test_each_output_is_a_fit_of_it_alone(name, tmp_path):
             np.testing.assert_array_equal(values, found[part], err_msg=part)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::gigagp.errors.GigaGPWarning")
 def test_transforms_and_uncertain_hyperparameters_belong_to_each_output():
     gp = GPRegressor(kernels.Matern(nu=1.5), target_transform="auto").fit(X, Y[:, [0, 2]])
@@ -134,6 +135,7 @@ def test_transforms_and_uncertain_hyperparameters_belong_to_each_output():
             np.testing.assert_array_equal(part[:, k], expected)
 
 
+@pytest.mark.slow
 def test_counts_are_answered_in_the_units_of_each_output():
     counts = RNG.poisson(np.exp(np.stack([1 + np.sin(3 * X[:, 0]), 3 - X[:, 0]], 1)))
     new_counts = RNG.poisson(5.0, (len(NEW), 2))

@@ -174,6 +174,7 @@ def test_auto_leaves_normal_noise_as_it_is(seed):
     assert "noise         Gaussian, auto: a Student-t density of left-out errors gains" in chosen.describe()
 
 
+@pytest.mark.slow
 def test_auto_takes_student_t_noise_where_it_gains():
     X, y, _ = measured(250)
     chosen, robust = (GPRegressor(kernels.Matern(nu=1.5), likelihood=one).fit(X, y) for one in ("auto", "student-t"))

@@ -161,6 +161,7 @@ def test_periods_show_in_values_or_differences():
     assert found_periods(t, noise, Periods((), sure=False))[1] is None
 
 
+@pytest.mark.slow
 def test_a_season_of_guessed_length_is_better_than_all_trends_without_one():
     """A walk whose spectrum shows one of the usual periods by chance has no season; a season that is there stays."""
     t, random = np.arange(62.0)[:, None], np.random.default_rng(2)

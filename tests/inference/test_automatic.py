@@ -76,6 +76,7 @@ def test_scores_from_all_other_rows_are_those_of_leaving_one_out(d):
     assert scores.gain == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_gain_of_exact_inference_is_foreseen():
     """Twenty neighbours in six inputs lose much; the forecast knows how much within a factor of two."""
     model, table = problem(2000, 6, 2)

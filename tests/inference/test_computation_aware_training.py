@@ -75,6 +75,7 @@ def test_the_projected_likelihood_overestimates_the_noise_and_the_elbo_does_not(
         bad.log_marginal_likelihood()
 
 
+@pytest.mark.slow
 def test_learned_actions_collapse_under_the_projected_likelihood():
     good, good_nll = train(PAPER, "elbo")
     bad, bad_nll = train(PAPER, "projected")

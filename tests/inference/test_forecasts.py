@@ -162,6 +162,7 @@ def test_any_method_can_end_a_fit(kind, small, monkeypatch, tmp_path):
     np.testing.assert_allclose(again.predict(X[200:]), gp.predict(X[200:]), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_method_that_cannot_have_the_model_is_not_asked(small, monkeypatch):
     prefer(monkeypatch, inference.Grid)
     X, y = rows(200, 5)

@@ -76,6 +76,7 @@ def test_a_fit_says_what_kernels_gain_in_gaps(tmp_path, monkeypatch):
     assert "in gaps" not in without.describe()
 
 
+@pytest.mark.slow
 def test_points_to_predict_decide_which_gaps_count():
     X, y, X_new, _ = with_hole(300)
     near = GPRegressor("average").fit(X, y, predict_at=X + 1e-3)

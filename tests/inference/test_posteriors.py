@@ -120,6 +120,7 @@ def test_the_error_of_a_likelihood_is_that_of_all_targets():
     assert two.value == pytest.approx(2 * one.value, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_samples_have_the_posterior_covariance():
     rows, new = X[:60], X_NEW[:4]
     Y = draw_targets(ROUGH, rows, 0.05)

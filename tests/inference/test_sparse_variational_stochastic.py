@@ -71,6 +71,7 @@ def test_the_gradient_agrees_with_differences_away_from_the_optimum(noise):
         assert (up - down) / 2e-6 == pytest.approx(float((gradient[name] * direction).sum()), rel=1e-5, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_minibatch_is_unbiased():
     ours, whole = objective(7), objective(60)
     model = shaken(whole.start(model_of()), 0.05)

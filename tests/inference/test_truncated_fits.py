@@ -83,6 +83,7 @@ def test_what_is_shown_on_the_way_are_the_unweighted_solutions():
     assert weighted  # the control: lengths above the smallest have different values
 
 
+@pytest.mark.slow
 def test_the_default_optimizer_and_subsets_work():
     auto = optimization.Auto(subset_sizes=(30,), middle_size=60, polish_steps=3, polish_tolerance=1e-9)
     gp = fitted(optimizer=auto)

@@ -286,6 +286,7 @@ def test_what_rows_do_not_determine_stays_with_the_prior(kind):
     assert np.isfinite(gp.predictive_log_density(X, y, hyperparameters="laplace")).all()
 
 
+@pytest.mark.slow
 def test_answers_agree_with_each_other():
     X, y = rows(20, 0.3, 1)
     gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)

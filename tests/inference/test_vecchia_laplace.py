@@ -224,6 +224,7 @@ def test_hostile_targets(likelihood, make, rows, monkeypatch):
     assert float((KERNEL.block(X, X) @ slope - f).abs().max()) < 1e-2 * (1 + float(f.abs().max()))
 
 
+@pytest.mark.slow
 def test_badly_scaled_inputs():
     scale = np.array([1e-6, 1e6])
     X = points(300, 2).numpy()
@@ -292,6 +293,7 @@ def test_files_of_latent_values_without_an_independent_part():
     assert 0 < np.abs(difference).max() < 1e-7  # the part is 1e-10 of the variance
 
 
+@pytest.mark.slow
 def test_learning_climbs_to_the_optimum():
     X, y = labelled(300)
     auto = GPClassifier(kernels.Matern(nu=1.5), inference.Vecchia(12)).fit(X, y)

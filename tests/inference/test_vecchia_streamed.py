@@ -362,6 +362,7 @@ def test_what_is_held_keeps_to_the_budget(monkeypatch):
     assert objective._batch is None
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_too_small_is_refused():
     X, y = rows_of(by_place, 3000)
     gp = GPRegressor(KERNEL, inference.Vecchia(30), memory_budget=300_000)

@@ -236,6 +236,7 @@ def test_inferences_without_row_noise_refuse_it(method):
         GPRegressor(inference=method, likelihood="student-t").fit(X, y)
 
 
+@pytest.mark.slow
 def test_a_likelihood_of_a_users_own_that_states_its_information():
     """Cauchy noise, of which ``noise`` is the squared scale."""
 

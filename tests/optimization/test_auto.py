@@ -79,6 +79,7 @@ def test_the_noise_never_collapses_on_discrete_targets(n, seed):
     assert nll < 1.5  # predicting the training mean with its deviation is 1.42
 
 
+@pytest.mark.slow
 def test_the_likelihood_alone_does_collapse():
     """Control: without the prior, the noise (or its substitute) runs away on few rows."""
     collapsed = []
@@ -143,6 +144,7 @@ def test_the_same_generator_gives_the_same_path():
     assert not torch.equal(path(1), path(2))
 
 
+@pytest.mark.slow
 def test_learning_goes_on_while_it_gains():
     """Rows in groups that differ in one quickly varying input. Ten gradients after the subsets were not enough."""
     rng = np.random.default_rng(0)
@@ -180,6 +182,7 @@ def labels_of_a_wave(seed, n=100, d=3):
     return X[:n], y[:n]
 
 
+@pytest.mark.slow
 def test_a_second_start_finds_what_the_first_one_misses(monkeypatch):
     X, y = labels_of_a_wave(1)
 

@@ -57,7 +57,7 @@ def within(gp, bounds=None):
     return True
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -114,6 +114,7 @@ def test_no_way_of_learning_leaves_the_box(name):
         assert step.hyperparameters["lengthscale"][0] <= 0.5
 
 
+@pytest.mark.slow
 def test_ascent_on_samples_stays_in_the_box():
     optimizer = optimization.SparseAdam(steps=200, hyper_learning_rate=0.3, hyper_start=0.0)
     method = inference.QuadruplyStochastic(n_basis=64)

@@ -146,7 +146,7 @@ def objective_of(kernel, n=70, noise=0.1, n_targets=1):
     return ExactObjective(table), model, X
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "transform"),
     [

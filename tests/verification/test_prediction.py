@@ -32,6 +32,7 @@ def trained(tolerance, n_samples, seed=0):
     return objective.posterior(model, generator(seed)), solver
 
 
+@pytest.mark.slow
 def test_18_mean_and_variance_of_many_samples():
     s = 3000
     posterior, solver = trained(1e-6, s)

@@ -192,6 +192,7 @@ def test_theorem_4_one_over_j_varies_least():
 # Test 11: bounds of single increments ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_11_no_increment_exceeds_its_bound():
     """Adding a pair to j pairs: eqs. S14 and S15 for pairs, without exception; halving the bound would be too sharp."""
     series, _ = small_series()

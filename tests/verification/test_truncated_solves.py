@@ -272,7 +272,7 @@ def test_the_exact_gradient_is_the_notes():
     torch.testing.assert_close(values, GRADIENT, rtol=0, atol=2e-5)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("estimator", "preconditioner"),
     [
@@ -370,6 +370,7 @@ def test_stopped_solves_learn_long_lengthscales_and_random_ones_do_not():
 # Test 10: preconditioning ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_preconditioner_shortens_the_series_and_keeps_the_mean():
     law = ExponentialDecay(0.1, 5, 200)
     expected = {0.01: ((51, 79.05), (34, 29.8)), 1.0: ((24, 0.130), (16, 0.0024))}

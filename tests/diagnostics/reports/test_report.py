@@ -104,6 +104,7 @@ def test_hostile_names_stay_text(page):
     assert not [given for _, given in Reader(page).tags if any(key.startswith("on") for key in given)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_pictures")
 def test_the_words_state_the_scores(model, page):
     X, y = table(400)

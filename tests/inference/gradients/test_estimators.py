@@ -117,6 +117,7 @@ def test_many_probes_approach_the_exact_gradient():
         torch.testing.assert_close(found, exact_gradient(model), rtol=0.05, atol=0.5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("noise", [0.01, 1.0])
 def test_pathwise_probes_never_vary_more_than_gaussian_ones_and_rademacher_ones_can_vary_less(noise):
     """With exact draws the variance of a probe is 2 tr((H^-1 D)^2); for the noise it equals that of Gaussian probes."""

@@ -208,6 +208,7 @@ def test_solves_go_on_until_solutions_hardly_change(kind: str, monkeypatch: pyte
     assert nats() > 20
 
 
+@pytest.mark.slow
 def test_holes_are_solved_in_fewer_steps_with_their_preconditioner() -> None:
     """Without holes the circulant preconditioner is better; at a tolerance that predictions need."""
     kernel = kernels.Matern(1.5, [0.1, 0.1])
@@ -238,6 +239,7 @@ def test_holes_are_solved_in_fewer_steps_with_their_preconditioner() -> None:
     assert steps["holes", "holes"][1] < 0.1 * steps["holes", "circulant"][1]
 
 
+@pytest.mark.slow
 def test_dense_and_uneven_rows_take_long_waves() -> None:
     """60,000 rows that thin out towards the edge of a disc, 40 per node, with little noise.
 

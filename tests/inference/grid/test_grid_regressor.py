@@ -40,6 +40,7 @@ def model() -> GPRegressor:
     return fitted()
 
 
+@pytest.mark.slow
 def test_as_good_as_exact_inference(model: GPRegressor) -> None:
     exact = GPRegressor(kernel=KERNEL, inference=inference.Exact()).fit(X, Y)
     mine, std = model.predict(NEW, return_std=True)

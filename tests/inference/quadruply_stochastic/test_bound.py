@@ -179,7 +179,7 @@ def test_without_spread_it_is_dropout():
         assert estimate(Logistic(), y, features, mean, root, left, "sqrt") == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("likelihood", [Logistic(), Laplace(), Poisson()], ids=lambda one: one.name)
 @pytest.mark.parametrize("n_columns", [0, 3])
 def test_the_objective_is_likelihood_minus_divergence(likelihood, n_columns):

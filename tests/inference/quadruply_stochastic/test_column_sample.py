@@ -115,6 +115,7 @@ def test_the_groups_divide_the_columns():
     assert set(drawn) == {0, 2, 4}
 
 
+@pytest.mark.slow
 def test_the_touched_part_of_the_root_is_that_of_the_root():
     weights = Weights(
         torch.zeros(9, 1), torch.randn(9, generator=generator(0)), torch.randn(9, 6, generator=generator(1))

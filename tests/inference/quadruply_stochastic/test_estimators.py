@@ -160,6 +160,7 @@ def test_control_one_shared_sample_is_biased(replacement, expected):
     assert expected > 1.3 * case.terms.mean
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("replacement", [False, True])
 def test_the_covariance_term_is_unbiased_over_all_samples(replacement):
     case = small()
@@ -201,6 +202,7 @@ def test_a_head_that_is_always_there_keeps_columns_unbiased(replacement):
     assert bool((torch.stack(found[True]).var(0) < torch.stack(found[False]).var(0)).all())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("replacement", [False, True])
 def test_diagonal_columns_and_the_constant_are_unbiased(replacement):
     case = small()

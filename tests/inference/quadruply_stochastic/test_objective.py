@@ -201,6 +201,7 @@ def test_the_printed_control_is_equation_3():
     assert abs(float(expected)) > 0.1
 
 
+@pytest.mark.slow
 def test_the_running_value_of_the_targets_control_follows_steps():
     """Prop. 3 for F2c: after many sparse steps it is still ``b . v``, and it removes noise from the value alone."""
     x, y = points(60, 2), draw_targets(kernels.RBF(0.8), points(60, 2), 0.1)
@@ -243,6 +244,7 @@ def test_fitted_support_weights_leave_less_of_the_whole_product():
         assert left(weights + 0.1 * direction) > left(weights)
 
 
+@pytest.mark.slow
 def test_samples_with_replacement_are_unbiased_too():
     objective, model = make(QuadruplyStochastic(n_basis=4, n_columns=1, n_support=3))
     whole = objective.evaluate_sample(model, *everything(objective), hyperparameters=True)

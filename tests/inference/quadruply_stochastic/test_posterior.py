@@ -232,6 +232,7 @@ def test_a_posterior_runs_no_optimizer(monkeypatch):
     assert found.weights is objective.state.weights
 
 
+@pytest.mark.slow
 def test_auto_starts_from_the_likelihood_of_a_few_rows(monkeypatch):
     x = table_of(400)[0]
     y = np.sin(4 * x[:, 0]) + np.cos(5 * x[:, 1]) + 0.3 * np.random.default_rng(1).normal(size=400)

@@ -150,6 +150,7 @@ def test_searches_between_updates_end_early(monkeypatch: pytest.MonkeyPatch) -> 
     assert value == pytest.approx(wanted, abs=1e-4 * 40)
 
 
+@pytest.mark.slow
 def test_precisions_are_learned_once_at_each_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The posterior learned them again, for half of the time of a fit to labels."""
     calls, learn = [], whole.relevant_weights

@@ -167,6 +167,7 @@ def test_samples_have_mean_and_covariance():
     torch.testing.assert_close(functions(there[:3]), functions(there)[:3])
 
 
+@pytest.mark.slow
 def test_the_estimators_have_it_and_files_too(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (300, 2))

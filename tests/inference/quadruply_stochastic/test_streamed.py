@@ -149,6 +149,7 @@ def test_streamed_rows_are_learned_as_well_as_rows_in_memory(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.usefixtures("small_windows")
 def test_the_rows_of_the_sample_are_a_start_for_all():
@@ -228,6 +229,7 @@ def test_classes_are_learned_from_a_folder(tmp_path, classes):
         gp.predict(FRAME[["b", "a"]])
 
 
+@pytest.mark.slow
 def test_the_rows_are_never_held(monkeypatch):
     monkeypatch.setattr(streamed, "WINDOW_ROWS", 500)
     monkeypatch.setattr(streamed, "SAMPLE_ROWS", 130)

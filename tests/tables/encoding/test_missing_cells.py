@@ -103,6 +103,7 @@ def test_the_posterior_is_that_of_dense_algebra_with_noise_by_row():
     np.testing.assert_allclose(std**2, expected, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_it_comes_back_from_a_file(tmp_path):
     X, y = table(120, 2)
     gp = GPRegressor(encode="auto").fit(X, y)
@@ -215,7 +216,7 @@ def test_a_cell_that_is_missing_after_the_fit_leaves_open_what_it_was(kernel):
     np.testing.assert_allclose((mean[[0, 5]], std[[0, 5]]), (complete, alone), rtol=1e-9)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:X. column")
 @pytest.mark.parametrize(
     "options",

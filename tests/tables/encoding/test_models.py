@@ -269,6 +269,7 @@ def test_cross_validation_of_a_table():
     assert cross_val_score(model, X, y, cv=3).mean() > 0.3
 
 
+@pytest.mark.slow
 def test_sparse_one_hot_inputs_with_a_constant_column():
     rng = np.random.default_rng(0)
     dense = np.eye(4)[rng.integers(0, 3, N)]  # the last column is constant
