@@ -80,6 +80,7 @@ def test_what_is_far_off_changes_nothing(size):
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore:The error bars are too small")  # those of Gaussian noise, the control
 def test_intervals_of_heavy_tails_are_calibrated():
     """Noise of Student's law with three degrees of freedom; those of Gaussian noise hold too much in the middle."""

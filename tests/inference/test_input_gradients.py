@@ -14,7 +14,7 @@ from gigagp import actions, inference, kernels, solvers
 from gigagp.errors import InvalidInputError
 from gigagp.inference.computation_aware import posterior as actions_posterior
 from gigagp.inference.computation_aware.actions import dense as dense_actions
-from gigagp.inference.contract import exact_posterior
+from gigagp.inference.contract import exact_posterior, table
 from gigagp.inference.contract import rows_posterior as posterior_module
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
@@ -160,7 +160,7 @@ HALVES: dict[str, tuple[Any, str, Any, list[tuple[str, str]]]] = {
         ],
     ),
     "covariances with rows": (
-        exact_posterior,
+        table,
         "cross_covariance",
         lambda kernel, X, Z, budget: kernel.block(X.detach(), Z),
         [("exact", answer) for answer in ("mean and variance", "covariance")],
