@@ -40,10 +40,10 @@ def run(seed: int) -> dict[str, Any]:
     shares /= shares.sum(1, keepdims=True)
     y = shares @ field + _NOISE * rng.normal(size=len(shares))
     began = time.process_time()
-    gp = GPRegressor(kernels.Matern(nu=1.5)).fit(cells, y, blocks=area, weights=population)
+    gp = GPRegressor().fit(cells, y, blocks=area, weights=population)
     mean, std = gp.predict(cells, return_std=True)
     seconds = time.process_time() - began
-    of_centroids = GPRegressor(kernels.Matern(nu=1.5)).fit(shares @ cells, y)
+    of_centroids = GPRegressor().fit(shares @ cells, y)
     other, other_std = of_centroids.predict(cells, return_std=True)
     return {
         "seed": seed,
