@@ -92,8 +92,8 @@ SETTINGS = [
     {"mean": "linear", "standardize": False},
     {"mean": "zero", "noise_variance": NOISES, "standardize": False},
     {"kernel": kernels.RBF(lengthscale=0.5, columns=[0]) + KERNEL * kernels.RationalQuadratic(lengthscale=[1.0, 1e4])},
-    {"kernel": None, "optimizer": "auto", "noise_variance": None, "mean": "linear"},
-    {"kernel": kernels.Chosen(ard=False), "optimizer": "auto", "time_budget": "60s"},
+    {"kernel": None, "hyperparameters": "learned", "optimizer": "auto", "noise_variance": None, "mean": "linear"},
+    {"kernel": kernels.Chosen(ard=False), "hyperparameters": "learned", "optimizer": "auto", "time_budget": "60s"},
     {"inference": inference.Exact(), "optimizer": gigagp.optimization.LBFGS(steps=5), "noise_variance": NOISES},
 ]
 
