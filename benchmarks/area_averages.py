@@ -4,8 +4,9 @@
 
 Each field is drawn from a Matern process on a lattice of 32 x 32 cells. Its 100 areas are the cells nearest to each of
 100 seats, which are denser in one corner, and an area's target is the average of its cells, weighted by a made
-population, plus noise. "areas" is a fit to these averages by its defaults, "centroids" one to the same targets at the weighted means of
-the cells, and "copied" gives each cell the target of its area. Errors and 95 % intervals are of the field at the cells.
+population, plus noise. "areas" is a default fit to these averages, "centroids" one to the same targets at the weighted
+means of the cells, and "copied" gives each cell the target of its area. Errors and 95 % intervals are of the field at
+the cells.
 """
 
 from __future__ import annotations
