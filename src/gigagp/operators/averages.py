@@ -122,12 +122,13 @@ class AveragedMatrix(LinearOperator):
 
     def to_dense(self) -> Tensor:
         """Return the whole H, shape (n, n)."""
-        return self.block(slice(None), slice(None))
+        every = slice(None)
+        return self.block(every, every)
 
     def block(self, rows: Index, columns: Index) -> Tensor:
         """Return the entries ``H[rows, columns]``."""
         left = self.averages.take(rows)
-        right = left if _are_equal(rows, columns) else self.averages.take(columns)
+        right = left if rows is columns else self.averages.take(columns)
         return add_matching(self._covariance(left, right), rows, columns, self._noise)
 
     @torch.no_grad()
@@ -168,9 +169,3 @@ class AveragedMatrix(LinearOperator):
         blocks = (weights(some, some).diagonal() for some in ranges(self.n, _SIDE))
         found["noise_variance"] = torch.stack([one.double().sum() for one in blocks]).sum().cpu()
         return found
-
-
-def _are_equal(rows: Index, columns: Index) -> bool:
-    if isinstance(rows, slice) or isinstance(columns, slice):
-        return isinstance(rows, slice) and isinstance(columns, slice) and rows == columns
-    return rows is columns

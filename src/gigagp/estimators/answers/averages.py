@@ -48,7 +48,9 @@ def averages(
         given = None if over is None else over[some]
         return predictor.predict(points[some], False, with_covariance, exposure=given)
 
-    places, shares, n_blocks = _shares(blocks, weights, n_points)
+    labels = np.zeros(n_points, dtype=int) if blocks is None else blocks
+    names, places, shares = shares_in_blocks(labels, weights, n_points, "GPRegressor.predict_average")
+    n_blocks = len(names)
     if not (return_std or return_cov):
         values = predict(np.arange(n_points), False)
         found = np.zeros((n_blocks, *values.shape[1:]))
@@ -62,13 +64,6 @@ def averages(
     ]
     mean = np.concatenate([one for one, _ in each])
     return mean, np.concatenate([_deviations(covariance, one.shape) for one, covariance in each])
-
-
-def _shares(blocks: Any, weights: Any, n_points: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the block of each point, its share in it, and how many there are; refuse what is no label or weight."""
-    labels = np.zeros(n_points, dtype=int) if blocks is None else blocks
-    names, places, shares = shares_in_blocks(labels, weights, n_points, "GPRegressor.predict_average")
-    return places, shares, len(names)
 
 
 def _batches(places: np.ndarray, points: np.ndarray, n_blocks: int) -> Iterator[tuple[int, int, np.ndarray]]:

@@ -24,7 +24,6 @@ from gigagp.kernels.composite import Composite, Sum, summands
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import NOISE, Model
-from gigagp.operators import KernelMatrix
 from gigagp.optimization.fisher import information_from_products
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
@@ -103,7 +102,7 @@ class ColumnObjective(ExactObjective):
             block, slopes = with_derivatives(part.kernel, part.X, part.Z)
             H += part.matrix(block, len(X))
             self._slopes += [(part.before + name, one, part) for name, one in slopes.items()]
-        matrix = KernelMatrix(model.kernel, X, model.noise_variance, memory_budget=self.table.budget, storage="tiles")
+        matrix = self.table.matrix(model.kernel, model.noise_variance)
         self._last = Factorised.from_factor(model, self.table, matrix, cholesky(H, overwrite=True))
         return self._last
 
