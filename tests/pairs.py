@@ -5,10 +5,9 @@ faults of settings come from one of them or from two that meet (Kuhn, Wallace an
 https://doi.org/10.1109/TSE.2004.24). With the marker ``each``, every single setting still occurs; with ``few(count)``,
 the default run has ``count`` cases, which are drawn.
 
-Of the others, those of a list (one parameter) get the marker ``full``, and of a product of several parameters as many
-again: `.ci/run` has them as well. Those that are left get the marker ``rest``. They take longer than all other tests
-together and hardly ever find what the first ones do not, so they are run before a release. Tests that are slow have no
-``full`` cases.
+Of the others, as many again get the marker ``full``: `.ci/run` has them as well. Those that are left get the marker
+``rest``. They take longer than all other tests together and hardly ever find what the first ones do not, so they are
+run before a release. Tests that are slow have no ``full`` cases.
 """
 
 from __future__ import annotations
@@ -79,9 +78,7 @@ def mark_cases(items: Iterable[pytest.Item]) -> None:
             chosen = covering([_settings(item) for item in found], f"{SEED} {name}", strength)
         others = sorted(set(range(len(found))) - set(chosen))
         draws.shuffle(others)
-        again = len(others) if len(found[0].callspec.params) == 1 else len(chosen)
-        if found[0].get_closest_marker("slow"):
-            again = 0
+        again = 0 if found[0].get_closest_marker("slow") else len(chosen)
         for place in others[:again]:
             found[place].add_marker(pytest.mark.full)
         for place in others[again:]:

@@ -154,7 +154,7 @@ def numbers_in(value: object) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.few(24)
+@pytest.mark.few(12)
 @pytest.mark.filterwarnings("ignore::gigagp.errors.GigaGPWarning")
 @pytest.mark.parametrize("name", sorted(RUNS))
 def test_a_benchmark_runs(name, data_folder, tmp_path, monkeypatch):

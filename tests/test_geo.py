@@ -163,6 +163,7 @@ def test_kriging_is_ordinary_kriging(rioxarray):
         assert np.isclose(float(maps["mean"].sel(x=x, y=y_)), single[0]), "north is up and west is left"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("system", ["EPSG:4326", "EPSG:32633"])
 def test_a_map_keeps_its_system_in_a_file(geopandas, rioxarray, system, tmp_path):
     source = np.random.default_rng(0)

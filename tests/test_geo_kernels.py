@@ -102,6 +102,7 @@ def test_what_kriging_promises_works_for_mixtures(fitted):
     assert np.isfinite(model.variogram(n_bins=4).model).all()
 
 
+@pytest.mark.slow
 def test_covariates_are_seen_by_the_mean_alone():
     h = RNG.normal(size=60)
     model = geo.Kriging(covariates=["h"]).fit(np.c_[PLANE, h], VALUES + 2 * h)
@@ -117,6 +118,7 @@ def test_a_kernel_of_ones_own_is_kept_to_the_bit():
     np.testing.assert_array_equal(model.predict(PLANE), gp.predict(PLANE))
 
 
+@pytest.mark.slow
 def test_a_direction_is_found_where_there_is_one():
     X = np.random.default_rng(4).uniform(0, 100, (150, 2))
     y = drawn(kernels.Matern(1.5, [60.0, 8.0], 4.0, metric="rotated", angle=40.0), X, 0.2, 5)

@@ -55,6 +55,7 @@ def test_blocks_do_not_part_at_the_date_line():
     assert sorted(map(sorted, folds)) == [[0, 1, 2, 4], [3, 5]]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("covariates", [None, ["h"]])
 def test_left_out_blocks_are_those_of_fits_without_them(covariates):
     X, y = rows()

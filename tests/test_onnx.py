@@ -63,7 +63,7 @@ def answers(path, X):
     return onnxruntime.InferenceSession(path).run(["mean", "std"], {"X": X})
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_graph_answers_as_the_model(kernel, way, tmp_path):
@@ -161,6 +161,7 @@ def test_graphs_of_grids_answer_nan_to_nan_and_nothing_to_nothing(name, tmp_path
     assert answers(tmp_path / "model.onnx", within[:0])[0].shape == (0,)
 
 
+@pytest.mark.slow
 def test_a_grid_of_several_targets_has_a_graph(tmp_path):
     X, y = rows()
     gp = GPRegressor(kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10), optimizer=None, outputs="shared")

@@ -95,7 +95,7 @@ def test_the_default_run_and_the_others_are_all_cases(tmp_path):
     assert len(slow & rest) == 1
     assert len(default) + len(full) + len(rest) + 2 == len(everything) == 81
     assert not rest & collected("-m", "(slow or full) and not rest")
-    assert sum(name.startswith("test_of_few") for name in full) == 5
+    assert sum(name.startswith("test_of_few") for name in full) == 4
     assert sum(name.startswith("test_of_each") for name in full) == 5
     assert sum(name.startswith("test_of_each") for name in rest) == 5
     assert sum(name.startswith("test_of_each") for name in default) == 5

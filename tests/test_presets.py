@@ -39,7 +39,7 @@ def test_the_settings_of_the_paper():
     assert descent.sampling == "independent"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("warm_start", [True, False])
 @pytest.mark.parametrize("estimator", ["standard", "pathwise"])
 @pytest.mark.parametrize("solver", ["cg", "ap", "sgd"])

@@ -376,6 +376,7 @@ def test_sample_functions_are_functions(method):
         gp.sample_y(X_new, 0)
 
 
+@pytest.mark.slow
 def test_sampled_functions_and_answers_stay_those_of_their_fit():
     """A later fit in other units, or of other inputs, had put them into its own units, without a warning."""
     X = points(30, 2).numpy()
@@ -549,6 +550,7 @@ def test_verbose_writes_lines_to_a_stream_that_is_no_terminal(capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_the_memory_budget_bounds_blocks_and_refuses_what_cannot_fit():
     X, y = points(300, 2).numpy(), points(300, 1, seed=1)[:, 0].numpy()
     with pytest.raises(gigagp.errors.MemoryBudgetError, match=r"Exact inference on 300 rows needs 2,160,000 bytes"):

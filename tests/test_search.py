@@ -127,6 +127,7 @@ def test_the_same_seed_gives_the_same_points():
     assert not np.array_equal(found[0], found[2])
 
 
+@pytest.mark.slow
 def test_pending_points_are_kept_away_from():
     search = told()
     batch = search.ask(4)
@@ -175,7 +176,7 @@ def test_failed_points_are_not_asked_for_again():
     assert len(search.y) == 15  # a failure is not a value
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_a_failure_by_chance_hides_no_optimum(monkeypatch):
     def error():
         search = Search([(0, 1)] * 3, n_initial=4)
@@ -216,6 +217,7 @@ def test_a_region_where_all_trials_fail_is_left(monkeypatch):
     assert len(failures().failed) > 25
 
 
+@pytest.mark.slow
 def test_rows_are_added_without_learning_and_learned_again_when_due():
     search = told(n=40)
     search.ask()

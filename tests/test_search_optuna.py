@@ -32,7 +32,7 @@ def loss(trial):
     return -far - (kind is not None)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_every_kind_of_parameter_is_learned():
     def best(sampler):
         study = optuna.create_study(sampler=sampler, direction="maximize")
@@ -50,6 +50,7 @@ def test_every_kind_of_parameter_is_learned():
     assert best(optuna.samplers.RandomSampler(seed=0)).best_value < -0.1  # the control
 
 
+@pytest.mark.slow
 def test_infinite_values_and_other_ranges():
     def objective(trial):
         x = trial.suggest_float("x", 0.0, 1.0 if trial.number < 14 else 2.0)
@@ -62,6 +63,7 @@ def test_infinite_values_and_other_ranges():
     assert study.best_value < 0.01
 
 
+@pytest.mark.slow
 def test_threads_meet_where_the_search_begins():
     study = optuna.create_study(sampler=GigaSampler(n_initial=10))
     study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=16, n_jobs=8)

@@ -214,7 +214,7 @@ def test_first_points_are_new_until_none_is():
     assert search.ask()[0] in points
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_noise_is_worth_a_second_look():
     """Five arms: once all are known they are told again, and noise that is seen makes the better ones come often."""
     rng = np.random.default_rng(0)
@@ -248,6 +248,7 @@ def test_a_search_is_done_when_little_is_promised():
         search.is_done(tolerance=-1.0)
 
 
+@pytest.mark.slow
 def test_what_was_told_is_never_out_of_place():
     """Points that nobody asked for, of a grid and beyond `feasible`, are taken as data."""
     search = Search(BOUNDS, feasible=lambda x: x["layers"] < 3, n_initial=1)

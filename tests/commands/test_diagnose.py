@@ -13,6 +13,7 @@ from gigagp.estimators.saving import persistence
 SMALL = ("--draws", 30, "--rows", 40, "-q")
 
 
+@pytest.mark.slow
 def test_a_biased_configuration_is_called_so(run, csv, tmp_path):
     plot = tmp_path / "bias.png"
     arguments = ("--target", "y", "--solver", "cg", "--preconditioner", "none", "--max-epochs", 2, "--plot", plot)

@@ -31,6 +31,7 @@ def awkward(tmp_path):
     return path
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("inference", ["exact", "iterative"])
 def test_from_a_table_to_scores(run, awkward, tmp_path, inference):
     model, out = tmp_path / "model.gp", tmp_path / "p.csv"
@@ -52,6 +53,7 @@ def test_from_a_table_to_scores(run, awkward, tmp_path, inference):
     np.testing.assert_array_equal(read_table(out).values, first.values)
 
 
+@pytest.mark.slow
 def test_neighbours_take_whole_tables_some_rows_and_known_noise(run, awkward, tmp_path):
     """A method that reads tables in chunks and holds the rows takes all options of rows in memory."""
     model = tmp_path / "model.gp"

@@ -172,6 +172,7 @@ def test_an_interrupt_while_arguments_are_parsed_is_not_lost():
     assert (command.stdout, command.stderr, command.returncode) == ("", "gigagp: stopped.\n", 130)
 
 
+@pytest.mark.slow
 def test_cells_of_any_length_and_damaged_headers_are_one_line(refused, run, tmp_path):
     table = tmp_path / "t.csv"
     rows = "".join(f"{k},{'x' * 140_000},{k % 3}\n" for k in range(5))

@@ -48,7 +48,7 @@ def bands(path):
         return found.load()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "given",
     [

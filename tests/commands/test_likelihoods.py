@@ -87,6 +87,7 @@ def test_the_default_inference_of_gross_outliers(run, refused, table, tmp_path):
         refused(message, *fit, "--inference", other, "-o", tmp_path / "m.gp")
 
 
+@pytest.mark.slow
 def test_the_choice_between_gaussian_and_heavy_tails(run, refused, table, tmp_path):
     fit = ("fit", table, "--target", "wrong", "--columns", "u,v", "--likelihood", "auto", "-q", "-o", tmp_path / "m.gp")
     code, shown, error = run(*fit)

@@ -28,6 +28,7 @@ def folder(tmp_path):
     return path
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("likelihood", ["gaussian", "laplace"])
 def test_a_folder_is_fitted_and_evaluated(run, folder, tmp_path, likelihood):
     model, options = tmp_path / "m.gp", ("--target", "y", "--columns", "u,v", "--likelihood", likelihood)
@@ -46,6 +47,7 @@ def test_a_folder_is_fitted_and_evaluated(run, folder, tmp_path, likelihood):
     assert "optimizer     SparseAdam" in out
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["folder", "csv"])
 def test_classes(run, refused, folder, tmp_path, kind):
     table, model = folder, tmp_path / "m.gp"

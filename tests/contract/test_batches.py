@@ -60,7 +60,7 @@ def test_far_rows_change_nothing_else(system, place, dtype):
     assert (beside["std"] >= 0).all()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("outside", ["clamp", "prior"])
 @pytest.mark.parametrize("system", GRIDS, ids=repr)
 def test_far_rows_of_a_grid(system, outside):

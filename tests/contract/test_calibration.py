@@ -47,7 +47,7 @@ def test_laplace_approximations(likelihood):
     assert narrow.p_values(8)["all"] < LEVEL
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_uncertain_hyperparameters():
     """Samples have the right spread with uncertain hyperparameters, and are too narrow without: the control."""
     uncertain, learned = learned_spread(50, "laplace"), learned_spread(50, "learned")
@@ -68,6 +68,7 @@ def test_narrow_samples_are_found():
     assert narrow.spread > 1.2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Squared errors")  # which says the same
 def test_what_is_too_sure_is_found():
     """Another control: a model with functions at only eight rows has no variance between them."""

@@ -28,13 +28,13 @@ def test_a_cell(system, cell):
     check(system, *cell)
 
 
-@pytest.mark.each
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("system", "cell"), [one for one in BY_SOLVES if one not in LARGE], ids=cell_name)
 def test_a_cell_of_a_grid_by_solves(system, cell):
     check(system, *cell)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("system", "cell"), LARGE, ids=cell_name)
 def test_a_cell_of_a_large_grid_by_solves(system, cell):

@@ -42,7 +42,7 @@ def assert_own_units(gp, cell):
     assert np.allclose(gp.noise_variance_, cell.noise if cell.rows_known else cell.table.noise, rtol=1e-9)
 
 
-@pytest.mark.each
+@pytest.mark.few(6)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("noise", ["one", "rows"])
 @pytest.mark.parametrize("mean", ["constant", "linear", "function"])
@@ -143,6 +143,7 @@ def test_learned_hyperparameters_follow_the_units():
     assert float(left.kernel_.parameters()["lengthscale"][1]) < 1  # in metres, not in standard deviations
 
 
+@pytest.mark.few(6)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_a_variance_of_several_targets_is_a_share_of_each(system):

@@ -136,6 +136,7 @@ def test_draws_are_independent_and_a_seed_repeats_them():
     assert len(set(first[:, 0].tolist())) == 4
 
 
+@pytest.mark.slow
 def test_the_variance_that_is_measured_is_that_of_the_truncation():
     """A smaller step of the truncated series has a larger variance, as measured in the notes."""
     spreads = [

@@ -36,6 +36,7 @@ def test_scores_are_those_of_the_held_out_rows():
     np.testing.assert_allclose(again.predict(X[held_out]), found.mean, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_simple_methods_are_what_they_say():
     X, y = made_rows(400)
     found = compare(X, y, {"exact": GPRegressor(kernels.Matern(nu=1.5), inference=inference.Exact())})

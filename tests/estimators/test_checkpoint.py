@@ -150,6 +150,7 @@ def test_bad_checkpoints_and_seeds_are_refused(tmp_path):
         estimator("warm", random_state=None).fit(X, y, checkpoint=tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_a_mean_function_made_again_is_the_same_fit(tmp_path, monkeypatch):
     """The function of a new process is another object; only its values count."""
     path = tmp_path / "fit.checkpoint"

@@ -189,7 +189,7 @@ def answers(gp):
 CASES = [(name, n_targets) for name in MODELS for n_targets in (1, 2) if name != "known noise" or n_targets == 1]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "n_targets"), CASES)
 def test_a_loaded_model_gives_the_same_bits(name, n_targets, tmp_path):
     gp = clone(MODELS[name]).set_params(outputs="shared").fit(X, Y if n_targets == 2 else Y[:, 0])

@@ -164,6 +164,7 @@ def test_other_inferences(fitted, method):
     assert 0.7 < np.median(error / std) < 1.5
 
 
+@pytest.mark.slow
 def test_what_is_learned_of_one_output_helps_another():
     """The last quarter of the third output is told by the others; on its own it is not known there."""
     X, Y = table(80)

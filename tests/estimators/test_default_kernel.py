@@ -36,6 +36,7 @@ def test_the_default_is_auto(chosen):
     assert "kernels tried averaged" in chosen.describe()
 
 
+@pytest.mark.slow
 def test_manners(chosen, tmp_path):
     again = clone(chosen)
     assert again.get_params(deep=False) == GPRegressor().get_params(deep=False)
@@ -114,7 +115,7 @@ def test_a_plan_and_a_fit_have_one_default(monkeypatch):
     assert seen == ["auto", "auto"]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "rule"), [([], "average"), (["--inference", "exact"], "average"), (["--optimizer", "none"], None)]
 )

@@ -93,6 +93,7 @@ def test_each_through_all_doors(name, tmp_path):
         np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_learned_parameters_are_shown_and_given_ones_stay():
     gp = fitted("gamma")
     assert 1.5 < gp.likelihood_.shape < 8
@@ -104,6 +105,7 @@ def test_learned_parameters_are_shown_and_given_ones_stay():
     assert fixed.set_params(likelihood__shape=3.0).likelihood == likelihoods.Gamma(3.0)
 
 
+@pytest.mark.slow
 def test_units_of_amounts_change_nothing_but_the_units():
     y, _ = CASES["gamma"]
     one, other = (GPRegressor(likelihood="gamma").fit(X, factor * y) for factor in (1.0, 1e6))
@@ -131,6 +133,7 @@ def test_an_exposure_is_a_factor_of_the_rate():
     assert np.abs(np.log(without.predict(NEW) / truth)).max() > 2 * np.abs(np.log(rate / truth)).max()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["poisson", "negative-binomial"])
 def test_the_unit_of_the_exposure(name):
     """Hours or seconds: the mean of the log rate is learned, so that the unit changes the rate alone."""
@@ -143,6 +146,7 @@ def test_the_unit_of_the_exposure(name):
     assert values[1] == pytest.approx(values[0], abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_table_that_is_read_in_chunks():
     y, _ = CASES["gamma"]
     one, other = GPRegressor(likelihood="gamma").fit(X, y), GPRegressor(likelihood="gamma").fit_table((X, y))

@@ -17,6 +17,7 @@ def rows(n: int, d: int = 1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, 1 + np.sin(2 * X[:, 0])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("likelihood", "n", "d", "giant"),
     [("poisson", 30, 1, 1e5), ("negative-binomial", 60, 3, 1e4), ("zero-inflated-poisson", 40, 1, 1e5)],
@@ -45,6 +46,7 @@ def overdispersed(X: np.ndarray, log_rate: np.ndarray, rng: np.random.Generator)
     return rng.poisson(np.exp(log_rate) * rng.gamma(0.5, 2, len(X))).astype(float)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("made", [peaks, mostly_zero, rough, overdispersed])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_other_counts_are_not(made, seed: int) -> None:
@@ -53,6 +55,7 @@ def test_other_counts_are_not(made, seed: int) -> None:
     GPRegressor(likelihood="poisson", random_state=0).fit(X, made(X, log_rate, np.random.default_rng(seed)))
 
 
+@pytest.mark.slow
 def test_counts_of_long_exposures_are_not() -> None:
     """The control is the same count without its exposure."""
     X, log_rate = rows(40)

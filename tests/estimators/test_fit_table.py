@@ -190,6 +190,7 @@ def test_a_target_far_from_zero_keeps_its_digits():
     assert flat.scaling_.y_scale.tolist() == [1.0]
 
 
+@pytest.mark.slow
 def test_the_rows_are_never_held(monkeypatch):
     monkeypatch.setattr(preview, "_SAMPLE_ROWS", 200)
     monkeypatch.setattr(moments, "_LEAST_ROWS", 250)

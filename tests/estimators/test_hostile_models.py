@@ -91,6 +91,7 @@ def outcome(path, kind, tensors, header, allowed=(ModelFileError,)):
 # Known changes --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_an_unharmed_state_gives_the_same_bits(states, tmp_path, name):
     for one, other in zip(outcome(tmp_path / "m", *states[name]), answers(MODELS[name]), strict=True):

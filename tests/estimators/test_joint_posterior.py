@@ -66,7 +66,7 @@ def test_derivatives_for_every_kernel_in_any_units(name, method):
         assert right(moved(gp, asked))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_derivatives_on_the_sphere(method):
     """Inputs in degrees, across the date line and near a pole, and a third one in units of its own."""

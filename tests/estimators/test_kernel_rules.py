@@ -196,6 +196,7 @@ def test_an_inference_gets_the_kernels_that_it_supports():
         assert len(gp.kernel_choice_.tried) == 4
 
 
+@pytest.mark.slow
 def test_a_choice_with_known_noise_and_several_targets():
     noise = np.linspace(0.01, 0.05, len(Y))
     gp = GPRegressor("choose", noise_variance=noise).fit(X, Y)
@@ -428,6 +429,7 @@ def test_auto_averages_few_rows_and_chooses_for_many(monkeypatch, tmp_path):
     np.testing.assert_array_equal(large.predict(NEW), expected)
 
 
+@pytest.mark.slow
 def test_auto_keeps_to_a_multiple_of_the_default(monkeypatch):
     """By nominal seconds of the evaluations and endings; an average that nobody limits takes more."""
     share = 1.8
@@ -465,6 +467,7 @@ def test_auto_without_time_to_spare_is_the_default_to_the_bit(monkeypatch):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_other_columns_than_numbers(rule, tmp_path):
     """Categories have one lengthscale in every candidate."""
@@ -500,7 +503,7 @@ TABLES = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_degenerate_tables(name, rule):
@@ -604,6 +607,7 @@ def test_repeats_among_many_rows_do_not_take_the_noise_away(monkeypatch):
 # Manners, files, the command line -------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_save_load_and_describe(rule, tmp_path):
     gp = fitted(rule)
@@ -687,7 +691,7 @@ def test_the_candidates_of_one_input():
     assert all(kernel.n_inputs == 1 for kernel in found.values())
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "kernel", "rule"),
     [

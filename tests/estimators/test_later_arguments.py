@@ -74,7 +74,7 @@ def test_every_argument_has_another_value():
     assert OTHER.keys() == inspect.signature(GPRegressor).parameters.keys()
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("value", ["another", "nonsense"])
 def test_later_arguments_change_no_answer_and_no_file(fitted, value, tmp_path):
     before, given = answers(fitted), fitted.get_params(deep=False)
@@ -123,6 +123,7 @@ def test_a_classifier_keeps_the_likelihood_of_its_fit():
     assert gp.fit(X, CURVE > 0).predict_proba(POINTS).tobytes() != before
 
 
+@pytest.mark.slow
 def test_laplace_with_a_chosen_likelihood_answers_for_it(tmp_path):
     """Vecchia's approximation has no weights that would tell of Student-t noise: the likelihood itself is kept."""
     gp, y = FITS["chosen noise"]

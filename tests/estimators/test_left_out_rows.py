@@ -32,6 +32,7 @@ def sizes_of(gp: GPRegressor) -> torch.Tensor:
     return (gp.posterior_.table.Y - found.mean).abs() * found.variance.rsqrt()[:, None]
 
 
+@pytest.mark.slow
 def test_the_chance_is_a_bound_for_the_model_itself():
     """However much the rows are correlated; error bars that are 15 % too small break it (the control)."""
     chances, narrower = [], []

@@ -33,7 +33,7 @@ def pure_noise(d: int, repeats: int, seed: int) -> tuple[np.ndarray, np.ndarray,
     return X, y, random
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("d", "repeats"), [(1, 0), (2, 0), (1, 2), (2, 2)])
 def test_pure_noise_is_noise_with_and_without_repeated_rows(d, repeats):
     """Two stations that repeated by chance had been predicted with a std of .003; new values lay 20 of these off."""
@@ -97,6 +97,7 @@ def zeros_and_earnings(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, np.where(random.random(n) < 0.5, 0.0, random.exponential(5000, size=n))
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:The rows around", "ignore:Most targets vary")
 @pytest.mark.parametrize(("kernel", "seeds"), [(None, 3), ("average", 1)])
 def test_many_equal_targets_leave_noise(kernel, seeds):
@@ -109,6 +110,7 @@ def test_many_equal_targets_leave_noise(kernel, seeds):
         assert np.mean(np.abs(targets - mean) < 1.96 * std) > 0.85
 
 
+@pytest.mark.slow
 def test_functions_keep_their_noise():
     """The control: no word and no more noise where intervals hold, also without noise, in clumps and large units."""
     random = np.random.default_rng(2)

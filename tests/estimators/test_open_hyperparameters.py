@@ -58,6 +58,7 @@ def parts(gp: GPRegressor) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarra
     return mixture.weights.numpy(), [dense(gp, one, NEW) for one in mixture.components]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["averaged", "alone"])
 def test_all_answers_are_weighted_sums_of_dense_processes(name, request):
     """Answers at the learned hyperparameters are the control."""
@@ -187,6 +188,7 @@ def test_draws_that_cannot_be_had_are_refused(settings, words):
         GPRegressor(**{"kernel": kernels.Matern(nu=1.5), "hyperparameters": "laplace", **settings}).fit(*rows())
 
 
+@pytest.mark.slow
 def test_outputs_have_draws_of_their_own():
     X, y = rows(20)
     gp = GPRegressor(kernels.Matern(nu=1.5), hyperparameters="laplace").fit(X, np.stack([y, -2 * y], 1))
@@ -223,6 +225,7 @@ def test_learning_again_asks_for_no_more_draws_than_the_fit():
         GPRegressor(hyperparameters="laplace").fit(X, y)
 
 
+@pytest.mark.slow
 def test_the_expected_improvement_is_that_of_the_mixture(averaged):
     """That of a normal distribution with the same moments is the control."""
     mixture, points = averaged._uncertain, torch.from_numpy(NEW)

@@ -161,7 +161,7 @@ TABLES: list[Callable[[], Table]] = [
 ]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("make", TABLES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("kernel", [None, "auto"])
 def test_ordinary_tables_are_fitted_without_a_word(make, kernel):

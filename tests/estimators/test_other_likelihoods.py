@@ -34,6 +34,7 @@ def months(n: int = 180) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return t[:, None], np.random.default_rng(1).poisson(rate).astype(float), rate
 
 
+@pytest.mark.slow
 def test_labels_of_one_scale_keep_the_default_kernel_to_the_bit():
     X, y = waves(120)
     chosen, plain = GPClassifier().fit(X, y), GPClassifier(kernels.RBF()).fit(X, y)
@@ -70,6 +71,7 @@ def test_neighbours_compare_by_laplace_where_they_learn_from_some_rows():
     assert np.isfinite([one.gain for one in gp.kernel_choice_.tried]).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("rows", "arguments"),
     [

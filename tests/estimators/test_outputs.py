@@ -288,6 +288,7 @@ def test_joint_distributions():
 # Further rows, files, checkpoints -------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("refit", [False, True])
 def test_rows_are_added_to_each_output(refit):
     first, rest = slice(0, 30), slice(30, 37)
@@ -467,6 +468,7 @@ def test_pictures_and_reports_are_of_the_output_that_is_asked_for(tmp_path):
         gp.plot(target=3, path=tmp_path / "x.png")
 
 
+@pytest.mark.slow
 def test_encoded_tables_and_validation():
     gp = GPRegressor(encode="auto", optimizer=optimization.LBFGS(steps=3))
     gp.fit(FRAME, Y, validation=(FRAME_NEW, Y_NEW))

@@ -123,6 +123,7 @@ def test_answers_are_those_of_dense_algebra(method, inputs, tolerance):
     assert abs(dense(gp, table, y, one, noise)[1] - whole).max() > 0.01
 
 
+@pytest.mark.slow
 def test_products_of_many_cells_are_kronecker_products_of_the_same_model():
     draw = np.random.default_rng(1)
     who, when = np.nonzero(draw.random((40, 25)) < 0.7)
@@ -206,6 +207,7 @@ def test_learning_saving_and_words(tmp_path):
     assert plan.chosen.rmse < 1.5 * y.std()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Learning stopped after")  # by so few steps
 def test_a_killed_fit_of_a_panel_resumes_to_the_same_bits(tmp_path, monkeypatch):
     table, y = sensors(inputs=False)

@@ -210,6 +210,7 @@ for number in range(10**9):
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_is_replaced_again_and_again_is_never_half_of_two(tmp_path):
     """Every read is of one file: its header and its tensors come from the same save."""
     path, other = tmp_path / "one.gp", tmp_path / "other.gp"

@@ -70,7 +70,7 @@ def dense_ratio(
     return float((errors / std.reshape(len(points), -1) ** 2).mean(0).max())
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("noise", ["one", "rows", "white"])
 @pytest.mark.parametrize("name", ["functions", "inducing points"])
 def test_a_fit_warns_where_its_functions_cannot_follow_the_targets(name, noise):
@@ -117,6 +117,7 @@ def test_the_exact_posterior_has_the_errors_that_it_predicts(kind):
     assert small_variances.latent_errors(table_of(gp, X, Y), gp.posterior_) == pytest.approx(1.0, abs=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_a_fit_warns_where_latent_variances_are_too_small(name):
     """The noise hides it at the rows; with more functions there is nothing to warn of."""
@@ -157,6 +158,7 @@ def test_points_at_which_far_rows_matter_do_not_count():
     assert of_near > 1.5  # the control: they would count as errors
 
 
+@pytest.mark.slow
 def test_a_fit_without_errors_and_without_variances_does_not_warn():
     X = np.array([[0.0], [1.0]])
     method = inference.SparseVariational(n_inducing=2, batch_size=None)

@@ -40,7 +40,7 @@ def at(X: np.ndarray, y: np.ndarray, noise: float, **settings) -> Likeness | Non
     return likeness(gp.posterior_.model, gp.posterior_.table)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_rows_of_the_model_have_standard_normal_likenesses():
     """The larger of two of them, among few rows and many, even and in clumps; not with a ripple (the control)."""
     found, control = [], []
@@ -59,6 +59,7 @@ def test_rows_of_the_model_have_standard_normal_likenesses():
     assert np.mean(control) > 0.2
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Most targets vary")  # in clumps
 @pytest.mark.parametrize(("n", "fits"), [(60, 8), (150, 4)])
 def test_fits_to_rows_of_their_model_do_not_warn(n, fits):

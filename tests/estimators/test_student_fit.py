@@ -137,6 +137,7 @@ def test_the_white_part_of_a_kernel_is_counted_once():
         assert trapezoid(apart**2 * density, apart) == pytest.approx(std**2, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_units_of_the_data():
     X, y, _ = measured(120)
     one, other = (
@@ -320,6 +321,7 @@ def test_auto_finds_wrong_targets_that_its_sample_does_not_hold(wrong, monkeypat
     assert found() == Gaussian()
 
 
+@pytest.mark.slow
 def test_the_comparison_stays_small_where_many_rows_are_far():
     X, y, _ = measured(5000, share=0.05, size=50.0)
     found = choose(Arguments.of(GPRegressor(kernels.Matern(nu=1.5), likelihood="auto")), X, y, generator())
@@ -369,6 +371,7 @@ def test_rows_predicted_from_all_others():
     assert np.median(np.abs(y - found.mean)[~wrong]) < 2 * scale
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", [inference.Vecchia(n_neighbors=20), inference.Iterative()])
 def test_a_rule_for_kernels_compares_them_by_weights_of_rows(method):
     """With Laplace's approximation it ended in a `TypeError`, and beyond 500 rows it took the noise for Gaussian."""

@@ -128,6 +128,7 @@ def test_deviation_covariance_posterior_and_samples_agree(likelihood):
     assert (abs(targets.mean(1) - mean) < 5 * whole / np.sqrt(count)).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("likelihood", ["poisson", "logistic"])
 def test_the_joint_distribution_has_gradients(likelihood):
     gp = fit(likelihood)

@@ -195,6 +195,7 @@ def test_standardized_units_by_choice() -> None:
         fit(None, hyperparameter_units="imperial")
 
 
+@pytest.mark.slow
 def test_learning_does_not_depend_on_the_units_of_the_table() -> None:
     optimizer = optimization.LBFGS(20)
     metres = GPRegressor(kernels.Matern(nu=1.5), optimizer=optimizer).fit(X, Y)

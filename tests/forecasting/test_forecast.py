@@ -43,6 +43,7 @@ def found(monthly):
     return gigagp.forecast(y, STEPS, time=dates)
 
 
+@pytest.mark.slow
 def test_a_season_in_logarithms_is_foretold(found, monthly):
     _, _, dates, truth = monthly
     assert np.array_equal(found.times.astype("datetime64[D]"), dates)
@@ -186,6 +187,7 @@ def test_transforms_are_those_that_values_allow():
         assert all(np.allclose(one.inverse(one.forward(y)), y) for one in kinds)
 
 
+@pytest.mark.slow
 def test_a_table_is_forecast_whatever_its_order():
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     dates, y = np.arange("2024-01-31", "2024-02-11", dtype="datetime64[D]"), seasonal(11)
@@ -323,7 +325,7 @@ def test_rows_of_several_series_are_not_taken_for_one_without_a_word():
     gigagp.forecast(table.select(["t", "y"]), 1, time="t", target="y")  # measurements that repeat
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_a_backtest_scores_all_methods_on_the_same_values():
     y = 10 + np.tile([1.0, 3.0, 2.0, 7.0], 4)[:15] + 0.1 * np.random.default_rng(0).normal(size=15)
     found = gigagp.forecast(y, 2, periods=[4]).backtest(2)

@@ -140,7 +140,7 @@ def test_plans_are_in_the_targets_units():
 
 
 @needs_extension
-@pytest.mark.slow
+@pytest.mark.rest
 def test_a_plan_forecasts_the_score_of_new_rows():
     X, y = made_rows(4400, 3, 4)
     gp = GPRegressor(Matern(nu=1.5))
@@ -275,7 +275,7 @@ def test_neighbours_end_a_fit_whose_last_solve_is_cut(monkeypatch):
         )  # the control: it has nothing else
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @needs_extension
 @pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")  # both of the control
 def test_neighbours_end_a_fit_with_too_little_noise_for_solves():

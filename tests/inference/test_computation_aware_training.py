@@ -91,6 +91,7 @@ def test_learning_the_actions_helps():
     assert learned_nll < frozen_nll - 0.3
 
 
+@pytest.mark.slow
 def test_clusters_raise_the_bound():
     found = [fit(policy, optimizer=optimization.Auto()).log_marginal_likelihood().value for policy in (BLOCKS, PAPER)]
     assert found[0] > found[1] + 2
@@ -104,6 +105,7 @@ def objective_of(policy=BLOCKS, count=12, n=90, seed=0):
     return ComputationAwareObjective(table, count, policy, "elbo", generator(seed))
 
 
+@pytest.mark.slow
 def test_actions_are_learned_with_the_hyperparameters():
     """Every optimizer changes both, and reports the ELBO of the posterior."""
     model = Model(kernels.Matern(1.5).bind(2), ZeroMean(), torch.tensor(0.09, **F64))
@@ -227,6 +229,7 @@ def test_float32_is_near_float64():
     assert "float64" in narrow.engine_
 
 
+@pytest.mark.slow
 def test_samples_have_the_posterior_s_moments():
     gp = fit()
     x = X_NEW[:4]

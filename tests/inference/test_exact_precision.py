@@ -116,6 +116,7 @@ METHODS = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # relevance vectors cannot follow the rows
 @pytest.mark.parametrize("layout", ["spread", "clumps", "repeats"])
 @pytest.mark.parametrize("method", METHODS)

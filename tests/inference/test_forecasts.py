@@ -144,7 +144,7 @@ def prefer(monkeypatch, kind, seconds: float = 1e-3):
     monkeypatch.setattr(kind, "forecast", lambda self, known: Forecast(seconds, 1.0, -9.0, 1e-3))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [inference.SparseVariational, inference.Grid, inference.ComputationAware])
 def test_any_method_can_end_a_fit(kind, small, monkeypatch, tmp_path):
     X, y = rows(300)
@@ -263,6 +263,7 @@ def test_what_cannot_end_in_time_is_not_tried(small, monkeypatch):
         GPRegressor(optimizer=QUICK).fit(X, y)
 
 
+@pytest.mark.slow
 def test_a_killed_fit_that_ends_with_inducing_points_resumes(small, monkeypatch, tmp_path):
     prefer(monkeypatch, inference.SparseVariational)
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)

@@ -204,7 +204,7 @@ HALVES: dict[str, tuple[Any, str, Any, list[tuple[str, str]]]] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("half", HALVES)
 def test_a_half_that_is_held_does_not_pass(half, monkeypatch):
     """The control: with the derivative of only some factors of a formula, as in an old error, the test above fails."""

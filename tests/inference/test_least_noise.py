@@ -33,7 +33,7 @@ def function(X: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.sin(6 * U[:, 0]) * np.cos(4 * U[:, 1]) + U[:, 2] ** 2
 
 
-@pytest.mark.each
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["even", "clumped", "repeated", "scaled"])
 @pytest.mark.parametrize("inference", [Exact(), Iterative()], ids=["exact", "iterative"])
 def test_a_function_without_noise_is_learned(kind, inference):
@@ -100,7 +100,7 @@ def test_noise_that_is_given_stays():
         assert gp.noise_variance_ == pytest.approx(1e-18)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.parametrize("nu", [1.5, 2.5])
 def test_functions_seen_at_once_learn_the_noise_that_they_leave(nu):
     """With a few steps the error bars of functions were tens to thousands of times too small, without a warning."""

@@ -322,6 +322,7 @@ def test_choices_work_as_with_exact_inference(settings):
     assert np.isfinite(std).all()
 
 
+@pytest.mark.slow
 def test_the_forecast_of_auto_knows_it():
     draw = np.random.default_rng(4)
     t = np.sort(draw.uniform(0, 60, 3200))
@@ -343,6 +344,7 @@ def test_without_the_extension_answers_are_the_same(monkeypatch):
         np.testing.assert_allclose(other, one, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_gradients_by_points_are_those_of_exact_inference():
     model, exact, markov = both(kernels.Matern(2.5, 0.7) + kernels.DampedTrend(1.0, 0.2), ConstantMean(), targets=1)
     one, other = exact.posterior(model), markov.posterior(model, torch.Generator())

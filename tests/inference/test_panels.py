@@ -37,6 +37,7 @@ def unit_samples(kernel, X: torch.Tensor) -> PanelSamples:
     return replace(prior, weights=torch.eye(len(prior.weights), dtype=torch.float64))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "gaps"), [("product", "at random"), ("sums of factors", "repeated")])
 def test_samples_have_the_covariance_of_the_kernel_in_the_cells_and_between_cells_and_points(name, gaps):
     X, kernel = cells(gaps), KERNELS[name].bind(3)
@@ -114,6 +115,7 @@ def test_variances_from_samples_are_those_of_the_posterior_where_noise_is_low():
     assert abs(np.mean(np.log(found[gap] / wanted[gap]))) < 0.05
 
 
+@pytest.mark.slow
 def test_the_guide_is_the_exact_likelihood_of_its_cells():
     X = cells("cut short")
     y = torch.sin(2 * X[:, :1]) + 0.1 * torch.randn(len(X), 1, generator=generator(4), dtype=torch.float64)

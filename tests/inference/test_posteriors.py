@@ -302,6 +302,7 @@ def test_the_likelihood_finishes_what_the_solve_left_undone():
     assert 0.5 * float((error * (H @ error)).sum()) > 0.5  # the control: the error without this
 
 
+@pytest.mark.slow
 def test_nothing_of_the_size_of_all_pairs_is_allocated_for_predictions():
     rows, Y = X, draw_targets(ROUGH, X, 0.1)
     method = iterative(n_samples=8, gradient=Pathwise(n_features=100))

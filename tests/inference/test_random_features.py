@@ -189,6 +189,7 @@ def test_a_snapshot_goes_on_with_the_same_draws():
 # Learning -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_many_features_learn_what_the_exact_likelihood_learns():
     exact = Adam(0.1, 30).run(ExactObjective(table_of()), model_of(), new_trace(), generator())
     distances = []

@@ -67,6 +67,7 @@ def test_the_stated_error_is_the_true_one(ratio):
     assert stated == pytest.approx(true, rel=0.15)
 
 
+@pytest.mark.few(1)
 @needs_extension
 @pytest.mark.parametrize(("lengthscale", "noise", "enough"), [(0.3, 1e-3, True), (10.0, 3.0, False)])
 def test_samples_are_added_where_neighbours_do_not_help(lengthscale, noise, enough):

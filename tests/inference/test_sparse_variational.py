@@ -93,6 +93,7 @@ def test_all_rows_as_inducing_points_are_exact_inference(n_targets):
     assert fewer.evaluate(fewer.start(model)).value < expected.value - 0.5
 
 
+@pytest.mark.slow
 def test_the_bound_lies_below_the_likelihood_and_needs_its_trace_term():
     """100 random problems. Without the trace term many values exceed the likelihood, so the comparison can fail."""
     above = 0

@@ -144,6 +144,7 @@ def test_a_factor_is_not_that_of_another_known_noise():
     assert not low.equals(model)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("factor", [1.3, 1.7])
 def test_a_preconditioner_is_kept_while_hyperparameters_hardly_move(factor):
     X = points(1500, 4)

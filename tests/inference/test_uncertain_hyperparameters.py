@@ -105,7 +105,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("draws", [32, pytest.param(128, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", [32, pytest.param(128, marks=pytest.mark.rest)])
 def test_draws_come_to_the_sum_over_a_dense_grid(draws, monkeypatch):
     """Answers at the learned hyperparameters are the control, whose errors are those that draws should remove."""
     monkeypatch.setattr(uncertain, "_DRAWS", (draws, 64, 64))
@@ -261,7 +261,7 @@ def test_bounds_hold_for_every_draw():
     assert len(lengths) == 1
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["two rows", "constant target", "many inputs", "no noise", "far row", "one place"])
 def test_what_rows_do_not_determine_stays_with_the_prior(kind):
     """Nothing runs away: deviations stay finite and below the prior's at ten times its deviation."""
@@ -308,6 +308,7 @@ def test_answers_agree_with_each_other():
     np.testing.assert_array_equal(gp.predict(NEW, return_std=True), before)
 
 
+@pytest.mark.slow
 def test_a_mixture_is_made_once_for_a_fit(tmp_path):
     X, y = rows(20, 0.3, 1)
     gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Vecchia(19, 19)).fit(X, y)

@@ -99,6 +99,7 @@ def test_the_uncertainty_of_the_mean_is_in_every_answer(mean):
     assert float(more.diagonal().max()) > 1e-3
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["functions", "at"])
 def test_samples_have_the_covariance_of_the_predictions(kind):
     kernel = kernels.Matern(1.5, [0.8, 1.7], 1.3).bind(2)
@@ -119,6 +120,7 @@ def test_samples_have_the_covariance_of_the_predictions(kind):
     assert not within_standard_errors(squares.view(groups, -1, 6, 6).mean(1), 1.3 * covariance, errors=4.5)
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_the_batch():
     X = clumps(N)
     found = posterior(inference.Vecchia(9, 12), X, draw_targets(KERNEL, X, NOISE, columns=2), LinearMean())
@@ -361,7 +363,7 @@ def test_a_model_that_was_learned_comes_back_to_the_bit(tmp_path, dtype):
         np.testing.assert_array_equal(answer(gp), answer(loaded))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kill_at", [1, 3, 5])
 @pytest.mark.parametrize(
     "optimizer",

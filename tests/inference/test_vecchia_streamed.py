@@ -181,6 +181,7 @@ def per_row(kernel, X, y, neighbours):
     return -0.5 * (found.residual[:, 0].square() / found.variance + found.variance.log() + math.log(2 * math.pi))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_minibatch_has_the_likelihood_of_all_rows_and_the_held_rows_have_not():
     X = 0.15 * by_place(2000)  # dense rows
@@ -194,6 +195,7 @@ def test_a_minibatch_has_the_likelihood_of_all_rows_and_the_held_rows_have_not()
     assert abs(held.evaluate(MODEL).value / held.n_rows - float(every.mean())) > 4 * error
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("table", [clumps, by_place])
 def test_hyperparameters_are_those_of_the_held_fit(table):

@@ -176,6 +176,7 @@ def test_constant_and_half_constant_targets():
         assert np.abs(mean[:40] - 3.0).mean() < 0.2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("white", [False, True])
 def test_a_kernel_is_learned_with_known_noise_of_each_row(white):
     X, y, truth = measured(150, 10.0)

@@ -133,6 +133,7 @@ def test_prediction_without_groups_is_that_of_the_other_parts(method: object) ->
     assert np.abs(gp.predict(new.numpy()) - mean).max() > 0.1  # a control
 
 
+@pytest.mark.slow
 def test_a_mixture_without_groups_is_that_of_its_components() -> None:
     """Mixed by hand; that of the learned hyperparameters is the control."""
     X, y = rows(40)
@@ -174,6 +175,7 @@ def test_who_holds_no_effects_says_what_would() -> None:
         _ = gp.group_effects_
 
 
+@pytest.mark.slow
 def test_samples_have_the_moments_of_predictions() -> None:
     gp, X = fitted(inference.Vecchia(30)), points()
     mean, cov = gp.predict(X, return_cov=True)

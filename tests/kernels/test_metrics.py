@@ -266,7 +266,7 @@ def test_a_rotation_is_in_the_units_of_the_inputs(name):
     assert abs(wrong.set_params(optimizer=None).fit(X, y).predict(new) - expected[0]).max() > 0.1
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("angle", [20.0, 90.0, 135.0])
 def test_a_fit_finds_the_angle(angle):
     X = np.random.default_rng(4).uniform(0, 100, (350, 2)) * [1.0, 0.6]

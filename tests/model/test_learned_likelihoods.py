@@ -220,7 +220,7 @@ def test_predictions_are_those_of_quadrature(likelihood, mean, std):
 
 
 @each
-@pytest.mark.each
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("mean", "std"), [(0.5, 1.0), (-2.0, 2.5), (9.0, 0.01)])
 def test_quantiles(likelihood, mean, std):
     """A mixture has at most the level below a quantile, and at least the level up to it."""

@@ -14,7 +14,7 @@ X = points(7, 4)
 BUDGET = 2**30
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ALL)
 def test_they_have_the_covariance_of_the_prior(name):
     """The mean is over features and weights, so that any number of features will do."""
@@ -54,6 +54,7 @@ def test_samples_are_independent_given_the_features():
     assert within_standard_errors((values[:, ::2] * values[:, 1::2]).T, 0.0)
 
 
+@pytest.mark.slow
 def test_blocks_change_nothing_and_keep_to_the_budget():
     kernel, many = ALL["nested"], points(3000, 4, seed=2)
     samples = PriorSamples.new(kernel, 4, 3, 100, generator())

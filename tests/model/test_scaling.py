@@ -118,7 +118,7 @@ FITS = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("chosen", FITS.values(), ids=FITS)
 def test_fits_learn_the_other_rows(chosen, monkeypatch):
     X, function, far = with_far_rows(300, 0.15, -9999.0)
@@ -138,6 +138,7 @@ def test_fits_learn_the_other_rows(chosen, monkeypatch):
     assert error() > 0.5
 
 
+@pytest.mark.slow
 def test_classifiers_learn_the_other_rows(monkeypatch):
     X, function, far = with_far_rows(450, 0.15, -9999.0)
     train = np.arange(len(X)) % 3 > 0
@@ -177,7 +178,7 @@ def test_fits_warn_of_targets_that_no_row_around_them_predicts(chosen):
         GPRegressor(random_state=0, **{"kernel": kernels.Matern(nu=1.5)} | chosen).fit(X, y)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("where", [10.0, 100.0])
 @pytest.mark.parametrize("mean", ["constant", lambda X: 1000.0 + X[:, 0]])
 def test_streamed_fits_warn_of_far_targets_in_the_units_of_the_data(where, mean):
@@ -188,6 +189,7 @@ def test_streamed_fits_warn_of_far_targets_in_the_units_of_the_data(where, mean)
         GPRegressor(inference=inference.Vecchia(10), mean=mean, random_state=0).fit_table(lambda: [(X, y)])
 
 
+@pytest.mark.slow
 def test_the_warning_is_of_bad_fits():
     X, y = with_a_far_target(10.0)
     others = np.arange(len(X)) != 17
@@ -231,7 +233,7 @@ def test_other_targets_and_other_noise_do_not_warn(y, chosen):
     GPRegressor(random_state=0, **{"kernel": kernels.Matern(nu=1.5)} | chosen).fit(with_a_far_target(0.0)[0], y)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("y", "likelihood"),
     [

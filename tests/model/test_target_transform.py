@@ -391,7 +391,7 @@ def test_auto_leaves_targets_with_few_values_alone(y, reason):
     assert reason in gp.describe()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [*KINDS, "auto"])
 def test_constant_targets_stay_constant(kind):
     X, _ = skewed(30)

@@ -166,14 +166,14 @@ def assert_dense(p: Problem, tolerance: float = 1e-8) -> None:
         torch.testing.assert_close(flat(derived.gradient)[where], derived.gradient[name].reshape(-1))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_is_the_dense_algebra(name, engine):
     assert_dense(problem(KERNELS[name], engine=engine))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("table", TABLES)
 def test_tables_of_every_shape(table, engine):
@@ -188,6 +188,7 @@ def test_several_targets_with_columns_that_are_subtracted(name, engine):
     assert_dense(problem(KERNELS[name], engine=engine, t=3, rank=4))
 
 
+@pytest.mark.slow
 def test_a_kernel_of_ones_own_goes_to_torch():
     p = problem((Cauchy([0.7, 1.3, 2.1, 0.9], 1.2) + kernels.White(0.1)).bind(4), engine="auto", t=2)
     p = p._replace(pool=replace(p.pool, kernel=Cauchy([0.7, 1.3, 2.1, 0.9], 1.2).bind(4), noise=p.noise))
@@ -200,7 +201,7 @@ def test_the_package_goes_to_compiled_code():
     assert problem(KERNELS["nested"], engine="auto").pool.is_native
 
 
-@pytest.mark.each
+@pytest.mark.few(2)
 @pytest.mark.skipif(not SETS, reason="no compiled extension")
 @pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("m", [0, 1, 3, 4, 5, 11])
@@ -209,6 +210,7 @@ def test_every_instruction_set_and_remainder_of_its_blocks(instruction_set, m):
     assert_dense(p._replace(pool=replace(p.pool, instruction_set=instruction_set)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_as_many_neighbours_as_rows_are_the_exact_likelihood(engine):
     p = problem(KERNELS["sum"], engine=engine, t=2)
@@ -228,6 +230,7 @@ def test_as_many_neighbours_as_rows_are_the_exact_likelihood(engine):
     assert abs(fewer.value - float(value)) > 1e-4
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_gradients_are_those_of_differences(engine):
     p = problem(KERNELS["growing noise"], engine=engine, t=2)
@@ -249,7 +252,7 @@ def test_gradients_are_those_of_differences(engine):
     assert float(found.gradient[NOISE]) == pytest.approx(slope, rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_information_is_the_covariance_of_gradients(engine):
@@ -401,6 +404,7 @@ def test_rows_in_float32_are_computed_in_float64(engine):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_other_neighbours_are_another_answer(engine):
     """The control of all tests above."""

@@ -56,6 +56,7 @@ def test_without_it_the_fast_operator_is_the_operator():
     assert H.fast is H
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("storage", ["dense", "tiles"])
 def test_conjugate_gradients_reach_float64_tolerances(storage):
     solver = ConjugateGradients(tolerance=1e-10, max_epochs=300, preconditioner=None)
@@ -90,6 +91,7 @@ def test_the_other_solvers_report_true_residuals(solver):
     assert torch.allclose(solution.relative_residual, true, rtol=0.05, atol=0)
 
 
+@pytest.mark.slow
 def test_a_fit_gives_the_answers_of_float64():
     X = np.random.default_rng(0).normal(size=(300, 2))
     y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * np.random.default_rng(1).normal(size=300)
@@ -112,7 +114,7 @@ def hard_rows(layout: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, y, rng.normal(size=(60, 3))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "mixed"])
 @pytest.mark.parametrize(
     ("layout", "kernel", "coarse"),
@@ -160,6 +162,7 @@ def test_learning_down_to_little_noise_predicts_as_in_float64():
     assert scores["mixed"] == pytest.approx(scores["float64"], abs=0.01)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("keeps", [False, True])
 def test_matrices_do_not_outlive_their_step(keeps, monkeypatch):
     """Stored matrices of one step after another would fill the memory until Python looks for cycles of references."""

@@ -65,7 +65,7 @@ def discrete_table(n, d=8, seed=0):
     return X.numpy(), (10 * torch.clamp(torch.round(2 * score), 0, 10)).numpy()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("n", [40, 300])
 def test_the_noise_never_collapses_on_discrete_targets(n, seed):
@@ -261,6 +261,7 @@ def draw_series(x, lengthscale, seed):
     return sum(np.cos(f * x + p) for f, p in zip(frequencies, phases, strict=True)) * (2 / 2000) ** 0.5
 
 
+@pytest.mark.slow
 def test_rougher_starts_cost_little_where_they_find_nothing():
     """Noise is noise: a few likelihoods and steps, and the same answer to the bit."""
     rng = np.random.default_rng(0)

@@ -82,7 +82,7 @@ SERIES = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SERIES)
 def test_kernels_of_series_have_the_derivatives_of_autograd(name, monkeypatch):
     kernel = SERIES[name].bind(1)

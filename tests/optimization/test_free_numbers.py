@@ -55,6 +55,7 @@ def test_a_model_changes_them_by_name_and_drops_them_with_its_rows():
         model.replace({"height": torch.tensor(1.0)})
 
 
+@pytest.mark.slow
 def test_the_path_of_adam_is_that_of_torch():
     model = replace(START, free=FREE)
     space = ParameterSpace(model, "softplus")

@@ -177,6 +177,7 @@ def test_more_starts_never_end_lower(one):
     assert values[-1] > values[0] + 1  # the start led to a poor optimum
 
 
+@pytest.mark.slow
 def test_the_best_model_is_the_one_that_predicts():
     gp = wavy(Restarts(optimization.LBFGS(), 6))
     best = max(step.objective for step in gp.history_ if step.stage == "restarts, end")
@@ -184,6 +185,7 @@ def test_the_best_model_is_the_one_that_predicts():
     assert len([step for step in gp.history_ if step.stage == "restarts, end"]) == 7
 
 
+@pytest.mark.slow
 def test_starts_are_spread_over_the_box_and_repeat():
     kernel = kernels.RBF(1.0, bounds={"lengthscale": (0.01, 100.0), "variance": (0.5, None)})
     starts = []

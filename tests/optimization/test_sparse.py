@@ -43,7 +43,7 @@ def exact_of(objective, model):
     return Phi, S, mean, root
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_it_reaches_the_exact_posterior_mean():
     """T11 at a smaller size. The data determine the predictions, not every weight."""
     settings = from_nothing(n_basis=100, basis_batch=25, row_batch=60)
@@ -55,7 +55,7 @@ def test_it_reaches_the_exact_posterior_mean():
     assert float((Phi @ mean).square().mean().sqrt()) > 0.5  # the control: where it starts
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_full_batches_reach_the_best_chevron_and_the_evidence():
     X, Y = sine(60)
     settings = inference.QuadruplyStochastic(n_basis=12, n_columns=4)

@@ -100,6 +100,7 @@ def test_steps_out_of_the_range_of_numbers(transform, method):
     assert last.kernel_ == gp.kernel_
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("optimizer", [LBFGS(steps=100, tolerance=1e-9), Adam(0.5, 80)])
 @pytest.mark.filterwarnings("ignore::gigagp.errors.FitWarning")
 def test_data_without_noise_end_in_a_fit(optimizer):

@@ -50,6 +50,7 @@ def test_the_average_is_over_scales():
     np.testing.assert_allclose(reached["lengthscale"], expected, rtol=1e-9)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", [inference.Exact(), inference.Iterative()], ids=["exact", "iterative"])
 def test_it_is_a_better_start(method):
     optimizer = SubsetStart(Adam(steps=1), n_centroids=3, n_neighbours=50, optimizer=LBFGS())

@@ -195,6 +195,7 @@ def test_reliability_counts_rows_in_groups(two):
     assert ax.get_xlabel() == "probability of yes (%)"
 
 
+@pytest.mark.slow
 def test_chance_covers_what_calibrated_probabilities_give():
     rng, inside, total = np.random.default_rng(2), 0, 0
     for _ in range(60):

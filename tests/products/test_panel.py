@@ -40,7 +40,7 @@ def test_a_panel_multiplies_as_the_dense_matrix(name, gaps):
         assert torch.allclose(found, matrix @ vectors, rtol=0, atol=size * tolerance(torch.float64))
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "gaps"), PAIRS)
 def test_gradients_of_a_panel_are_those_of_the_dense_matrix(name, gaps):
     X = cells(gaps)

@@ -31,6 +31,7 @@ def test_every_entry_is_in_one_part(make, n, parts):
     torch.testing.assert_close(sum(found), kernel.block(X, X).detach(), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("make", ENGINES)
 def test_parts_are_about_equal(make):
     """Else one process would wait for another."""

@@ -145,7 +145,7 @@ def fitted_or_not(estimator, Y):
     return came
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", FITS)
 def test_the_first_leaves_a_fitted_model_wherever_it_comes(signals, tmp_path, name):
     found = []
@@ -175,6 +175,7 @@ def test_the_first_leaves_a_fitted_model_wherever_it_comes(signals, tmp_path, na
     assert found[0] == "stopped"
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.parametrize("name", ["exact auto", "iterative auto", "quadruply sampled"])
 @pytest.mark.filterwarnings("ignore:Learning stopped after")  # by so few steps

@@ -130,6 +130,7 @@ def test_other_threads_and_processes_show_no_bar(terminal):
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("backend", "n_jobs"), [("threading", 2), ("loky", 2), ("threading", 1)])
 def test_cross_validation_in_parallel_prints_nothing(backend, n_jobs):
     """Two folds at a time on a terminal show neither bars nor lines, and one at a time does."""
@@ -289,6 +290,7 @@ _reports = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(reports=st.lists(_reports, max_size=40))
 @settings(max_examples=300, deadline=None, database=None)  # a checkout may be read-only
 def test_no_report_makes_the_time_left_absurd(reports):
@@ -537,6 +539,7 @@ def test_long_solves_move_within_a_step():
         assert max(found) > 0.5
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_kernels_are_tried_in_one_phase(rule):
     X, y = rows(40)

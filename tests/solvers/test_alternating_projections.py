@@ -69,6 +69,7 @@ def test_the_printed_score_sums_over_the_columns_first():
         assert (first == expected) if score == "sum" else (first in (0, 1))
 
 
+@pytest.mark.slow
 def test_the_frobenius_score_needs_no_more_epochs_than_the_sum():
     matrix, b = kernel_matrix(300, 4, noise=0.05), normal(300, 9)
     epochs = {
@@ -119,7 +120,7 @@ def test_the_coarse_space_is_solved_exactly_after_every_step():
     assert solution.detail["coarse_rank"] == 10
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_clusters_and_the_coarse_space_together_save_most_epochs():
     matrix, b = kernel_matrix(400, 3, noise=0.01), normal(400, 5)
     epochs = {}

@@ -161,7 +161,7 @@ def test_columns_of_different_scale_are_each_solved(solver):
     assert float(true_residual(matrix, solution.value, b).max()) <= 0.01
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @every_iterative
 def test_it_goes_on_until_targets_and_probes_are_both_done(solver):
     matrix = kernel_matrix(120, noise=0.02)

@@ -30,6 +30,7 @@ def test_it_is_within_four_standard_errors(preconditioner, matrix):
     assert estimate.standard_error < 0.05 * abs(exact(matrix))
 
 
+@pytest.mark.slow
 def test_the_mean_over_many_runs_is_unbiased_and_the_error_is_honest():
     matrix = kernel_matrix(80, noise=0.05)
     runs = [log_determinant(matrix, TwoLevel(10, 10), 8, generator=generator(seed)) for seed in range(60)]

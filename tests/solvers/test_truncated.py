@@ -76,6 +76,7 @@ def test_the_mean_over_the_lengths_is_the_solution(law, kind, preconditioner):
     assert relative_error(found, EXACT) < 1e-10
 
 
+@pytest.mark.slow
 def test_stopping_without_weights_is_biased():
     """The controls are one fixed length, and the converged solution in place of the weighted sum."""
     fixed = PLAIN.solve(MATRIX, B).value
@@ -140,6 +141,7 @@ def test_two_solutions_are_read_from_one_run():
         torch.testing.assert_close(both.truncated.plain.residual, residual, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_lengths_are_independent_and_follow_the_law():
     law = ExponentialDecay(0.3, 2, 60)
     solver, source = replace(PLAIN, truncation=law), generator(5)

@@ -43,6 +43,7 @@ def in_scales(gradient, model):
 # 1 ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("estimator", [Hutchinson(16), Pathwise(16, prior="exact")], ids=["standard", "pathwise"])
 def test_1_the_average_over_200_seeds_is_the_gradient(estimator):
     model, X, matrix = setting(150, 3, 0.3)
@@ -68,7 +69,7 @@ def test_1_the_average_over_200_seeds_is_the_gradient(estimator):
 # 2 ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("sigma", "measured"), [(1.0, 769), (0.3, 4196), (0.1, 9438), (0.03, 11908)])
 def test_2_the_initial_distance(sigma, measured):
     model, X, matrix = setting(1000, 4, sigma)
@@ -97,6 +98,7 @@ def test_2_the_initial_distance(sigma, measured):
 # 3 ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_3_variances_of_the_trace_estimates():
     """Equations 18 and 20 within 5 %; equal for signal and noise, smaller for every lengthscale."""
     model, X, matrix = setting(200, 4, 0.1)

@@ -48,6 +48,7 @@ def test_18_mean_and_variance_of_many_samples():
     torch.testing.assert_close(mean, EXACT.mean, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_18_the_relative_error_of_64_samples_is_18_percent():
     errors = []
     for seed in range(12):

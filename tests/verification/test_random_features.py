@@ -55,6 +55,7 @@ def small_series():
 # Test 7: signs and rates of the bias ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_7_the_biases_have_the_proven_signs_and_fall_like_one_over_j():
     model, table, exact = problem(200, 1.0)
     assert exact.tolist() == pytest.approx([3.293044, 26.745202], abs=1e-6)
@@ -211,6 +212,7 @@ def test_11_no_increment_exceeds_its_bound():
 # Test 9: what is learned ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_9_few_features_learn_too_short_a_lengthscale():
     """Noise fixed, the objective averaged over draws, a grid of lengthscales: -0.39 at 20, -0.31 at 50 frequencies."""
     grid = torch.logspace(-1.6, -0.3, 27, dtype=torch.float64)

@@ -181,7 +181,7 @@ SPREADS = [  # noise, rate, minimum, standard deviations of the data fit and of 
 ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("noise", "rate", "minimum", "of_fit", "of_determinant"), SPREADS)
 def test_every_law_is_unbiased_and_has_the_variance_of_the_formula(noise, rate, minimum, of_fit, of_determinant):
     problem, law = PROBLEMS[noise], ExponentialDecay(rate, minimum, 200)
@@ -231,6 +231,7 @@ def derivatives(problem):
     }
 
 
+@pytest.mark.slow
 def test_the_gradients_quadratic_form_needs_independent_lengths():
     solved, _ = solutions(LOW, ExponentialDecay(0.1, 5, 200))
     expected = {"lengthscale": (-12.425689, -85.862, -111.754), NOISE: (94.857945, 162.280, 9.043)}

@@ -271,6 +271,7 @@ def test_warnings_of_predictions_are_on_the_page_and_still_warn(model, monkeypat
         assert "variances are rough here" in gigagp.report(model, *table(60))
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine")
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_it_without_an_error_or_a_request(page, tmp_path, width):

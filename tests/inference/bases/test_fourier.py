@@ -46,6 +46,7 @@ def test_a_column_is_the_same_in_every_block(name):
     assert name == "constant" or not torch.allclose(other, whole[:, index])
 
 
+@pytest.mark.slow
 def test_only_the_block_is_made():
     basis = FourierBasis(Matern(1.5).bind(4), 10**12)
     index = torch.randint(10**12, (50,), generator=generator(0))

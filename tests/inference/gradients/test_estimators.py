@@ -65,7 +65,7 @@ def test_exact_is_the_derivative_of_the_likelihood(name):
     torch.testing.assert_close(found, torch.cat([one.reshape(-1) for one in expected]), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
 @pytest.mark.parametrize("name", ["matern32", "sum"])
 def test_estimates_are_unbiased(name, estimator):
@@ -74,6 +74,7 @@ def test_estimates_are_unbiased(name, estimator):
     assert within_standard_errors(estimates(estimator, model), exact_gradient(model))
 
 
+@pytest.mark.slow
 def test_the_published_frequencies_are_biased():
     """Control: the law of independent coordinates is another kernel, so its error never averages out."""
     model = model_of(kernels.Matern(1.5, 2.0, 1.0), noise=0.01)
@@ -141,6 +142,7 @@ def test_laws_of_hutchinson():
     assert set(vectors.unique().tolist()) == {-1.0, 1.0}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("prior", ["exact", "features"])
 def test_pathwise_right_hand_sides_have_the_covariance_of_the_rows(prior):
     """Check with white parts, a separate noise for each row, and redrawn features."""

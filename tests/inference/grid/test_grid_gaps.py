@@ -288,6 +288,7 @@ def test_a_lattice_must_be_there_and_have_gaps_and_suit_the_kernel() -> None:
     assert float(GridStatistics.from_rows(limited, gappy, gappy[:, 0]).gram.trace) == pytest.approx(len(gappy))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # as well
 def test_a_lattice_with_gaps_is_fitted_and_predicted_as_by_exact_inference() -> None:
     """With fixed hyperparameters, the posterior at the lattice's points is that of the kernel itself."""

@@ -306,6 +306,7 @@ def test_a_lengthscale_far_beyond_the_grid_does_not_stall_solves() -> None:
     assert not unfinished.converged
 
 
+@pytest.mark.slow
 def test_a_lengthscale_far_beyond_the_grid_gives_what_dense_algebra_does() -> None:
     """Solves, data fits, explained variances and the determinant, on 9 x 9 x 9 nodes."""
     long = Long(9)
@@ -349,6 +350,7 @@ def test_the_holes_preconditioner_is_positive_and_exact_where_the_model_is() -> 
 # Stochastic parts -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_log_determinants_by_quadrature() -> None:
     plane = Plane(ZeroMean())
     model = plane.model()

@@ -203,6 +203,7 @@ def test_the_uncertainty_of_the_trend_is_in_the_variance(mean: Mean, exact_nodes
     assert bool(((ratio - 1).abs() < 4 * (2 / 64) ** 0.5).all())
 
 
+@pytest.mark.slow
 def test_the_uncertainty_of_the_trend_beyond_the_grid() -> None:
     """Where only the prior is left, the uncertainty of the coefficients is added to it."""
     found = posterior(replace(TIGHT, outside="prior"), LinearMean())

@@ -177,6 +177,7 @@ def test_several_targets_share_the_grid() -> None:
     assert gp.sample_y(NEW[:4], 3).shape == (4, 2, 3)
 
 
+@pytest.mark.slow
 def test_low_rank_variances_and_their_parts() -> None:
     settings = inference.Grid(size=(24, 24), exact_nodes=0, variance="low_rank", rank=60)
     gp = fitted(inference=settings, optimizer=None, noise_variance=0.03, kernel=kernels.Matern(2.5, [0.5, 0.5]))
@@ -217,6 +218,7 @@ def test_a_lengthscale_below_the_cell_is_warned_of() -> None:
         fitted(kernel=kernels.Matern(1.5, 0.1), inference=inference.Grid(size=12), optimizer=None, noise_variance=1.0)
 
 
+@pytest.mark.slow
 def test_points_beyond_the_grid() -> None:
     far = np.array([[50.0, 1.0]])
     settings = {"optimizer": None, "noise_variance": 0.03}
@@ -240,7 +242,7 @@ def test_points_beyond_the_grid() -> None:
     assert np.isfinite(clamped.predict(far)).all()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [16, 40])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_small_tables_without_noise(seed: int, size: int) -> None:

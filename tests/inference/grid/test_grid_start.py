@@ -102,6 +102,7 @@ def test_the_advice_names_what_limits_the_grid() -> None:
     assert "at the start of learning" in advice(auto, 100, 10**6, 10**9)
 
 
+@pytest.mark.slow
 def test_a_fit_is_not_told_to_raise_a_budget_that_does_not_limit_it() -> None:
     random = np.random.default_rng(1)
     X = random.random((2000, 2))

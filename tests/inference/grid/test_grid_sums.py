@@ -115,7 +115,7 @@ def fitted(kernel: Kernel, X: Array, y: Array, noise: Array | float, **settings:
     return gp.fit(X, y)
 
 
-@pytest.mark.pairs
+@pytest.mark.few(2)
 @pytest.mark.parametrize("exact_nodes", [1500, 0], ids=["dense", "iterative"])
 @pytest.mark.parametrize("known", [False, True], ids=["", "row noise"])
 @pytest.mark.parametrize("kind", ["normal", "gappy", "clumped", "duplicated"])
@@ -140,6 +140,7 @@ def test_an_additive_model_is_that_of_dense_algebra(kind: str, known: bool, exac
     assert abs(value - less.value) > 4.5 * error + 1e-5
 
 
+@pytest.mark.slow
 def test_new_samples_of_a_sum_have_the_posterior_covariance() -> None:
     """More than are stored need noise drawn from the dense ``W'W``."""
     X, y = table("gappy")
@@ -302,6 +303,7 @@ def test_a_system_with_slopes_corrects_its_quadratic_forms() -> None:
     assert float(system.prior_squares(found)) == pytest.approx(float(dense.prior_squares(exact)), rel=1e-2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("standardize", [True, False])
 def test_a_fit_learns_an_additive_function(standardize: bool, tmp_path) -> None:
     """Rows and a streamed table give the same function, which a file keeps, and more rows can be added."""

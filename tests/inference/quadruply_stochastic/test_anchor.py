@@ -80,7 +80,7 @@ def test_the_dense_prior_term_at_the_anchor_is_known():
     assert float(torch.stack(found[False]).std(0).min()) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.few(1)
 @pytest.mark.parametrize("share", [1.0, 1.3])
 def test_away_from_the_anchor_and_its_kernel_nothing_is_biased(share):
@@ -105,6 +105,7 @@ def test_away_from_the_anchor_and_its_kernel_nothing_is_biased(share):
         assert (whole.value == pytest.approx(truth.value, rel=1e-10)) == known
 
 
+@pytest.mark.slow
 def test_an_anchor_takes_the_noise_of_functions_out_of_steps():
     deviations = {}
     for on in (True, False):

@@ -102,6 +102,7 @@ def test_the_root_form_is_no_bound_for_sure():
         assert sum(found) / 2 == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_bias_of_each_form():
     """T7f at m = 2000: the linear form is loose, the root form next to exact, the printed one wrong unless sd = 1."""
     n, m, size = 200, 2000, 200
@@ -156,6 +157,7 @@ def gap_of_the_mean(m, size, smallest, draws=200):
     return torch.tensor(found).mean().item(), torch.tensor(found).std().item() / draws**0.5
 
 
+@pytest.mark.slow
 def test_the_gap_falls_with_the_batch_and_is_flat_in_the_number_of_functions():
     few, many, wide = (gap_of_the_mean(*sizes, True) for sizes in ((500, 50), (4000, 50), (4000, 400)))
     assert few[0] > 4 * few[1]

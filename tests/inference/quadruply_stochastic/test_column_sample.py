@@ -144,7 +144,7 @@ ENUMERATED = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ENUMERATED)
 def test_value_and_gradient_are_unbiased_over_all_samples(name):
     settings = ENUMERATED[name]
@@ -165,7 +165,7 @@ def test_value_and_gradient_are_unbiased_over_all_samples(name):
     assert abs(sum(shared) / len(shared) - whole.value) > 0.05  # the control: columns without their weight
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.few(1)
 @pytest.mark.parametrize("n_columns", [20, 80])
 def test_random_draws_agree_with_the_gradient_by_dense_algebra(n_columns):

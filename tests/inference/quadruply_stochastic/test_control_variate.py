@@ -43,7 +43,7 @@ def as_printed(made, features, vectors, sample, weights):
     return scale * q + ((1 - scale) * q).detach()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("offset", [OFFSET, torch.zeros_like(OFFSET)])
 @pytest.mark.parametrize("replacement", [False, True])
 def test_it_is_zero_in_the_mean_with_an_unbiased_gradient(offset, replacement):

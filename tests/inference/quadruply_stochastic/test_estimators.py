@@ -231,6 +231,7 @@ def test_with_everything_sampled_there_is_no_variance():
     assert bool((torch.cat([everything.left, everything.right]) == 1).all())
 
 
+@pytest.mark.slow
 def test_structured_forms_have_the_mean_of_the_generic_ones_and_less_variance():
     """T12: a diagonal root and a diagonal S that are treated as dense lose most of the precision."""
     g = generator(0)

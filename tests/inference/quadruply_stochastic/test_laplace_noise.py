@@ -147,6 +147,7 @@ def test_the_covariance_is_nearly_that_of_the_exact_process(n_columns):
         assert errors > 4  # the control: the covariance of the weights
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
 def test_the_default_fit_follows_targets_with_little_noise_past_wrong_ones(noise):
     rng = np.random.default_rng(0)
@@ -256,6 +257,7 @@ def test_a_step_of_the_mean_alone_ends_a_search_with_two_targets():
     assert best(noises).value == pytest.approx(warm.value, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_search_with_two_targets_does_not_creep_along_small_shares_of_newtons_steps():
     """It went to the first place that gained anything, and after fifty steps it was three nats below the best bound."""
     clumps = ((0.0, 5), (1.0, 4), (1.5, 6))

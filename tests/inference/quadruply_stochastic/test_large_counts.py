@@ -59,6 +59,7 @@ def dense_laplace(K: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return f, np.sqrt(K.diagonal() - (half**2).sum(0))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("largest", "d"), [(1e5, 1), (1e10, 3)])
 def test_a_default_fit_with_a_large_count_agrees_with_dense_laplace(largest: float, d: int) -> None:
     X, y = counts(largest, d)

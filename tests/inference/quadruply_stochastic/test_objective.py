@@ -294,6 +294,7 @@ def test_the_chevron_leaves_the_mean_alone():
     assert float(found[0].abs().max()) > 1
 
 
+@pytest.mark.slow
 def test_a_step_is_free_of_rows_and_functions():
     """T13, by counting: no tensor of a step grows with n or m."""
     counts = {}

@@ -199,6 +199,7 @@ def test_the_regressor_fits_predicts_and_comes_back_from_a_file(settings, tmp_pa
     assert loaded.log_marginal_likelihood() == gp.log_marginal_likelihood()
 
 
+@pytest.mark.slow
 def test_without_an_optimizer_the_weights_are_learned_and_the_hyperparameters_kept(monkeypatch):
     x, y = table_of(120)
     monkeypatch.setattr(
@@ -350,6 +351,7 @@ def test_weights_come_back_from_their_arrays():
     assert Weights.from_arrays(weights.arrays()).n_columns == 2
 
 
+@pytest.mark.slow
 def test_known_noise_is_kept():
     x, y = table_of(100)
     noise = np.full(100, 0.02)

@@ -82,7 +82,7 @@ def test_functions_that_creep_away_are_taken_out(seed: int, monkeypatch: pytest.
     assert coming_back(Phi, y, found[0][1:], found[1]) > enough  # the control
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_leaps_end_at_optima_as_high_as_those_of_single_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are several optima, and updates of other lengths lead to others: higher ones as often as lower ones."""
     higher = []
@@ -142,6 +142,7 @@ def steps_for_labels(monkeypatch: pytest.MonkeyPatch, **settings: float) -> tupl
     return len(calls), found.value
 
 
+@pytest.mark.slow
 def test_searches_between_updates_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps for labels halve what is left, and the weights change with the next update anyway."""
     found, value = steps_for_labels(monkeypatch)

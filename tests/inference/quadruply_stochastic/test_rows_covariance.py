@@ -57,7 +57,7 @@ def test_it_is_the_exact_process_given_the_rows(monkeypatch):
     assert known.divergence == pytest.approx(divergence, rel=1e-4)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("basis", ["fourier", "inducing"])
 @pytest.mark.parametrize("count", [15, 60])
 def test_it_is_never_below_that_of_all_rows(basis, count):
@@ -136,6 +136,7 @@ def test_with_points_at_all_rows_the_bound_is_the_best_there_is(likelihood, labe
     assert posterior.bound.value < best - 0.01
 
 
+@pytest.mark.slow
 def test_samples_of_rows_and_functions_see_the_spread_of_the_rows_without_bias():
     settings = QuadruplyStochastic(n_basis=80, basis_batch=20, row_batch=20, start_rows=30)
     labels = (3 * X[:, :1]).sin().sign()
@@ -153,6 +154,7 @@ def test_samples_of_rows_and_functions_see_the_spread_of_the_rows_without_bias()
     assert whole.value == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.slow
 def test_samples_have_mean_and_covariance():
     _, posterior = fitted(QuadruplyStochastic(n_basis=400, row_batch=20, start_rows=30))
     functions = posterior.sample_functions(4000, generator(1))
@@ -195,6 +197,7 @@ def test_the_estimators_have_it_and_files_too(tmp_path):
     assert abs(away - 0.5) < abs(other - 0.5)
 
 
+@pytest.mark.slow
 def test_a_killed_classifier_goes_on_with_the_spread_of_its_rows(tmp_path):
     labels = (3 * X[:, 0]).sin().numpy() > 0
     settings = QuadruplyStochastic(n_basis=80, basis_batch=20, row_batch=20, start_rows=30)

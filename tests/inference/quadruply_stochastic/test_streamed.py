@@ -110,6 +110,7 @@ def test_batches_of_a_pass_add_up_to_the_bound_of_all_rows(tmp_path, likelihood)
     assert abs(few / whole.value - 1) > 1e-7  # without the last batch it is not
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 def test_a_table_no_larger_than_a_window_is_fitted_as_fit_does(tmp_path):
     path = folder(tmp_path / "p")
@@ -161,7 +162,7 @@ def test_the_rows_of_the_sample_are_a_start_for_all():
     assert errors[None] < 0.5 * errors[0]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize(
     "changes",
@@ -180,6 +181,7 @@ def test_every_basis_and_control(changes):
     assert np.sqrt(np.mean((gp.predict(X) - 7 - 3 * TRUTH) ** 2)) < 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.usefixtures("small_windows")
 def test_relevance_vectors_are_rows_of_the_sample():
@@ -335,6 +337,7 @@ def test_an_error_without_a_checkpoint_says_how_to_have_one(tmp_path, monkeypatc
         GPRegressor(**OPTIONS).fit_table(path, "y", INPUTS)
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("when", ["at the first sample", "in the pass at the end"])
 def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, when):
@@ -433,6 +436,7 @@ def test_tables_that_cannot_be_learned(tmp_path, monkeypatch, windows, change, o
         GPClassifier(**OPTIONS).fit_table(path, **{"target": "label", "inputs": INPUTS, **options})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_windows")
 def test_what_else_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()

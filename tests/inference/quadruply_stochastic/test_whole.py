@@ -312,7 +312,7 @@ def test_a_threshold_that_drops_every_vector_keeps_the_most_relevant_and_says_so
     np.testing.assert_array_equal(load(tmp_path / "rvm.gp").predict(X[:5]), mean)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # of the control
 @pytest.mark.parametrize("mean", ["zero", "linear"])
 @pytest.mark.parametrize("basis", ["fourier", "inducing", "grid"])

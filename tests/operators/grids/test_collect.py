@@ -53,6 +53,7 @@ def collected(source, **options) -> GridCollector:
     return GridCollector(GRID, 1, 3, 1).read(source, **named, **options)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("chunk_rows", [7, 64, 10_000])
 def test_every_kind_of_source_gives_the_same_statistics(tmp_path, chunk_rows, expected):
     X, Y, frame = table()
@@ -121,6 +122,7 @@ def test_a_damaged_file_is_named_and_reading_goes_on_when_it_is_mended(tmp_path,
         assert resumed.n_rows == 600
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("lattice", [False, True])
 def test_a_pass_that_stops_anywhere_goes_on_to_the_same_bits(tmp_path, monkeypatch, lattice):

@@ -59,6 +59,7 @@ def test_the_cheapest_recipe_is_chosen_and_one_that_does_not_end_never_is():
     assert cheapest(H, free)[0] is good
 
 
+@pytest.mark.few(1)
 @compiled
 @pytest.mark.parametrize("budget", [2**20, 2**23, 2**26, None])
 def test_a_trial_fits_into_any_budget(budget):

@@ -62,6 +62,7 @@ def test_error_bars_of_complete_and_of_other_rows(method):
     assert re.search(r"noise +standard deviation 0\.[23]\d+ in complete rows; [456]\.\d+ without 'x'\n", gp.describe())
 
 
+@pytest.mark.slow
 def test_one_noise_for_all_rows_is_wrong_for_both():
     """The control: the same kernel without noise of its own for these rows."""
     X, y = table(350, 0)
@@ -73,7 +74,7 @@ def test_one_noise_for_all_rows_is_wrong_for_both():
     assert "complete rows" not in gp.describe()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rule", ["average", "choose", "auto"])
 def test_rules_for_the_kernel_keep_it(rule):
     X, y = table(150, 0)
@@ -158,6 +159,7 @@ def test_what_is_given_stays():
     assert {type(one) for one in METHODS} <= set(registered().values())
 
 
+@pytest.mark.slow
 def test_missing_cells_that_tell_nothing_cost_nothing():
     """An input that does not matter: its rows are as certain as others."""
     X, y = table(350, 4, share=0.0)
@@ -199,6 +201,7 @@ def by_hand(gp: GPRegressor, new: pd.DataFrame, X: pd.DataFrame, row: int, colum
     return mean.mean(), float(np.sqrt(np.mean(std**2) + mean.var()))
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:X. column 'x' has")
 @pytest.mark.parametrize("kernel", [None, "average"])
 def test_a_cell_that_is_missing_after_the_fit_leaves_open_what_it_was(kernel):

@@ -70,6 +70,7 @@ def test_predictions_beside_dense_algebra():
     np.testing.assert_allclose(cov, exact, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_default_kernel_learns_one_lengthscale_for_each_part():
     X, y = table()  # nine missing cells are too few for noise of their own
     model = GPRegressor(encode="auto").fit(X, y)
@@ -178,6 +179,7 @@ def test_rows_are_added_in_the_same_encoding():
     assert model.posterior_.n_rows == N
 
 
+@pytest.mark.slow
 def test_validation_rows_are_encoded():
     X, y = table()
     new, measured = table(20, 5)
@@ -303,6 +305,7 @@ def test_the_encoder_of_a_model_is_that_of_its_table():
     assert fitted().encoder_ == TableEncoder.fit(table()[0])
 
 
+@pytest.mark.slow
 def test_transforms_of_the_target_take_the_table():
     X, y = table()
     model = GPRegressor(encode="auto", target_transform="log").fit(X, np.exp(y))
