@@ -70,7 +70,7 @@ def fit(
             help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear; or average to mix "
             "several by their evidence, choose to take one by the evidence of 500 rows, or auto to average up to 2,000 "
             "rows and to choose beyond.",
-            show_default="auto where it can be had, else matern32",
+            show_default="auto; rbf or rq for classes",
         ),
     ] = None,
     inference: Annotated[
@@ -202,8 +202,7 @@ def fit(
         if method.of_classes and given is not None:
             msg = f"{option} does not apply to --likelihood {likelihood}, whose targets are classes."
             raise InvalidInputError(msg)
-    word = method.default_kernel if kernel is None else kernel
-    chosen_kernel = word if word is None or word in options.KERNEL_RULES else options.choose_kernel(word)
+    chosen_kernel = kernel if kernel is None or kernel in options.KERNEL_RULES else options.choose_kernel(kernel)
     if method.of_classes and mean == "linear":
         msg = f"--mean linear does not apply to --likelihood {likelihood}: the latent function's mean is zero."
         raise InvalidInputError(msg)
@@ -311,11 +310,6 @@ class _Method:
     def of_classes(self) -> bool:
         """Whether the target is a class."""
         return self.likelihood in options.OF_CLASSES
-
-    @property
-    def default_kernel(self) -> str | None:
-        """The kernel of a command that gives none; None is the default of `GPRegressor`."""
-        return "matern32" if self.of_classes else None
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the estimator."""
