@@ -143,7 +143,7 @@ def test_plots(run, refused, model, tmp_path):
     for arguments, message in (
         (("--at", "1"), "only for maps of three inputs"),
         (("--lower", "a,b"), "lower of a picture must be finite numbers for u; got 'a'"),
-        (("--target", 2), "target of a picture must be from 0 to 0"),
+        (("--target", 2), "--target must be 1, as the model has one target; got '2'."),
         (("--out", tmp_path / "map.jpg"), "ends in .png"),
         (("--out", tmp_path / "no" / "map.png"), "does not exist"),
         (("--upper", "99,99"), "outside of the grid's region"),

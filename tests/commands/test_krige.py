@@ -126,7 +126,7 @@ def test_covariates_are_taken_from_rasters(run, files, frame, tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["s.gpkg", "--value", "zink", "--cell", 1e3], "has no column 'zink'; its columns are zinc, geometry"),
+        (["s.gpkg", "--value", "zink", "--cell", 1e3], "has no column 'zink'. Did you mean 'zinc'? Its columns are: "),
         (["s.csv", "--value", "zinc", "--cell", 1e3, "--crs", "EPSG:99999"], "pyproj knows, such as EPSG:4326; got"),
         (["s.gpkg", "--value", "zinc", "--covariate", "height.tif", "--out", "height.tif"], "would be replaced"),
         (["s.gpkg", "--value", "zinc"], "--cell must give the size of the cells of the map"),
@@ -142,6 +142,7 @@ def test_covariates_are_taken_from_rasters(run, files, frame, tmp_path):
         (["s.gpkg", "--value", "zinc", "--covariate", "s.csv"], "s.csv cannot be read as a raster"),
         (["s.csv", "--value", "zinc", "--cell", 1e3], "or be given with x and y; its columns are zinc, east, north"),
         (["empty.csv", "--value", "zinc", "--cell", 1e3, "--x", "east", "--y", "north"], "must have rows; got none"),
+        (["s.gpkg", "--value", "zinc", "--cell", 1e3, "--folds", 51], "number of different places, 50; got 51"),
         (["none.gpkg", "--value", "zinc", "--cell", 1e3], "none.gpkg does not exist"),
         (["broken.gpkg", "--value", "zinc", "--cell", 1e3], "cannot be read as a table of places"),
     ],

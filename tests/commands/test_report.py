@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import gigagp
+from gigagp import inference
+
 pytest.importorskip("matplotlib")
 
 
@@ -39,6 +42,44 @@ def test_fit_report_and_plot(run, refused, files):
     assert "dates" in refused("plot", model, "-o", files / "q.svg", "--upper", "soon")
     assert not (files / "q.html").exists()
     assert not (files / "q.svg").exists()
+
+
+X = np.random.default_rng(2).uniform(0, 6, (30, 1))
+ONCE = {"inference": inference.QuadruplyStochastic(n_basis=5), "optimizer": None}
+MODELS = {
+    "three classes": gigagp.GPClassifier(**ONCE).fit(X, np.array(["clay", "sand", "silt"])[(X[:, 0] // 2).astype(int)]),
+    "two classes": gigagp.GPClassifier(**ONCE).fit(X, np.where(X[:, 0] > 3, "wet", "dry")),
+    "two targets": gigagp.GPRegressor(optimizer=None, outputs="independent").fit(X, np.hstack([X, X**2])),
+    "one target": gigagp.GPRegressor(optimizer=None).fit(X, X[:, 0]),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "place"),
+    [
+        ("three classes", "sand", 1),
+        ("three classes", "3", 2),
+        ("three classes", "loam", "--target must be one of the classes clay, sand, silt, or a number from 1 to 3; got"),
+        ("two classes", "wet", None),
+        ("two classes", "2", None),
+        ("two classes", "dry", "--target must be wet, whose probability a picture of two classes shows; got 'dry'"),
+        ("two targets", "2", 1),
+        ("two targets", "0", "--target must be a number from 1 to 2; got '0'"),
+        ("one target", "1", 0),
+        ("one target", "2", "--target must be 1, as the model has one target; got '2'"),
+    ],
+)
+def test_a_target_to_draw_is_a_class_or_a_number_from_1(run, refused, monkeypatch, tmp_path, model, text, place):
+    shown = []
+    monkeypatch.setattr(gigagp, "load", lambda path: MODELS[model])
+    monkeypatch.setattr("gigagp.commands.plot.load_notes", lambda path: {})
+    monkeypatch.setattr("gigagp.plots.plot", lambda model, X, y, **options: shown.append(options["target"]))
+    call = ("plot", "m.gp", "-o", tmp_path / "m.png", "--target", text)
+    if isinstance(place, str):
+        assert place in refused(*call)
+    else:
+        assert run(*call)[0] == 0
+    assert shown == ([] if isinstance(place, str) else [place])
 
 
 @pytest.mark.slow

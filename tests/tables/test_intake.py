@@ -317,3 +317,11 @@ def test_an_object_that_fails_to_become_an_array_is_refused():
 
     with pytest.raises(InvalidInputError, match="X must be an array"):
         intake.numbers(Odd(), "X")
+
+
+def test_a_text_as_a_target_is_not_advised_to_be_left_out():
+    for call in (lambda X, y: GPRegressor().fit(X, y), FITTED.score):
+        with pytest.raises(InvalidInputError, match="or leave these rows out. GPClassifier takes classes"):
+            call(X, ["red"] * len(X))
+    with pytest.raises(InvalidInputError, match="or leave the column out"):
+        FITTED.predict(np.full((2, X.shape[1]), "red"))

@@ -120,7 +120,7 @@ class Blocks:
         chosen = found.select(find_columns(columns, found.column_names, source))
         for start in range(0, len(found), size):
             part = found.slice(start, size)
-            beside = numbers(part, others, source, start, labels) if others else None
+            beside = numbers(part, others, source, start, labels, others) if others else None
             yield Block(_named_cells(regressor, chosen.slice(start, size)), beside)
 
     def _tables(
@@ -128,14 +128,16 @@ class Blocks:
     ) -> Iterator[tuple[Table, Table | None]]:
         if self._found is not None:
             inputs = Table.from_arrow(self._found, columns, str(self.path))
-            beside = numbers(self._found, others, str(self.path), 0, labels) if others else None
+            beside = numbers(self._found, others, str(self.path), 0, labels, others) if others else None
             for start in range(0, max(len(self._found), 1), size):
                 rows = np.arange(start, min(start + size, len(self._found)))
                 yield inputs.take(rows), None if beside is None else beside.take(rows)
             return
         wanted = list(dict.fromkeys([*columns, *others]))
         for file in table_files(self.path):
-            for table in stream_file(file, wanted, BLOCK_ROWS, header=self.header, labels=labels):
+            for table in stream_file(
+                file, wanted, BLOCK_ROWS, header=self.header, labels=labels, targets=others
+            ):
                 yield table.select(columns), table.select(others) if others else None
 
 

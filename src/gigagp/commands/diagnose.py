@@ -18,7 +18,14 @@ import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import read_inputs
 from gigagp.commands.interrupts import interruptible
-from gigagp.commands.problem import choose_inputs, choose_rows, known_target, require_one_target, resolve_column
+from gigagp.commands.problem import (
+    beside_inputs,
+    choose_inputs,
+    choose_rows,
+    known_target,
+    require_one_target,
+    resolve_column,
+)
 from gigagp.errors import InvalidInputError
 from gigagp.tables.files import Table, read_columns
 
@@ -269,7 +276,7 @@ def _at_rows(
 
     target = resolve_column(target, found.column_names, source)
     inputs = choose_inputs(columns, found.column_names, [target], source)
-    data = choose_rows(Table.from_arrow(found, [*inputs, target], source), rows, seed)
+    data = choose_rows(Table.from_arrow(found, [*inputs, target], source, targets=[target]), rows, seed)
     regressor = GPRegressor(
         options.choose_kernel(kernel),
         inference=Exact(),
@@ -306,7 +313,7 @@ def _at_model(
     target = resolve_column(known_target(path, target), found.column_names, source)
     inputs = read_inputs(regressor, found, source, options.split_names(columns))
     values = inputs if isinstance(inputs, np.ndarray) else Table.from_arrow(inputs, source=source).values
-    measured = Table.from_arrow(found, [target], source).values
+    measured = beside_inputs(found, target, source)
     names = (*(f"input {place}" for place in range(values.shape[1])), "target")  # an input may have the target's name
     data = choose_rows(Table(names, np.column_stack([values, measured])), rows, seed).values
     posterior, transform = regressor.posterior_, regressor.target_transform_

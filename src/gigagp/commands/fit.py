@@ -19,6 +19,7 @@ import typer
 from gigagp.commands import options
 from gigagp.commands.blocks import is_large
 from gigagp.commands.problem import (
+    beside_inputs,
     choose_inputs,
     choose_rows,
     limits,
@@ -31,7 +32,7 @@ from gigagp.commands.problem import (
 )
 from gigagp.errors import FitInterruptedWarning, GigaGPWarning, InvalidInputError, ProcessFailedError
 from gigagp.storage.files import check_apart, check_folder
-from gigagp.tables.files import PLAIN, CsvStyle, Table, read_columns
+from gigagp.tables.files import PLAIN, CsvStyle, read_columns
 from gigagp.tables.files.streaming import column_names
 from gigagp.tables.files.table import find_columns, listed
 
@@ -400,7 +401,7 @@ class _Problem:
         name = self.beside[role]
         if self.found is None or name is None:
             return None
-        return Table.from_arrow(self.found, [name], str(self.path)).values[:, 0]
+        return beside_inputs(self.found, name, str(self.path))
 
 
 def _read(

@@ -106,7 +106,7 @@ def krige(
     corners = None if bounds is None else _corners(bounds, cell)
 
     from gigagp import GPRegressor
-    from gigagp.geo import Kriging
+    from gigagp.geo import BlockKFold, Kriging
     from gigagp.geo.places import Places, needed
     from gigagp.geo.rasters import Raster
     from gigagp.kernels.rebuilding import rebuilt
@@ -117,6 +117,9 @@ def krige(
     rows = Places.of(table, x, y, crs)
     if cell is not None:
         Raster.of(rows, cell, corners)  # refuses it before the fit
+    splitter = None if folds is None else BlockKFold(folds)
+    if splitter is not None:
+        splitter.blocks(rows.continuous(rows.X))  # likewise
     form = {"metric": "haversine"} if rows.is_geographic else {"ard": False}
     regressor = GPRegressor(
         None if kernel == "auto" else rebuilt(options.choose_kernel(kernel), form),
@@ -128,8 +131,8 @@ def krige(
     given = rasters or None
     model.fit(table, value, covariates=given)
     typer.echo(f"{model!r}, noise variance {model.gp.noise_variance_:.4g}")
-    if folds is not None:
-        typer.echo(str(model.cross_validate(folds)))
+    if splitter is not None:
+        typer.echo(str(model.cross_validate(splitter)))
     maps = model.predict(resolution=cell, bounds=corners, covariates=given, include_noise=include_noise)
     _write(maps, out, cell)
     if drawn is not None:

@@ -57,10 +57,10 @@ def plot(
         int | None, typer.Option(help="Number of points along an axis; by default enough.", show_default=False)
     ] = None,
     target: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help="Number of the target, or of a classifier the class, from 1, if the model has several; by default the "
-            "first target, or all classes.",
+            help="Of a model with several targets, the number of one from 1; of a classifier a class, by name or by "
+            "number from 1. By default the first target, or all classes.",
             show_default=False,
         ),
     ] = None,
@@ -80,8 +80,7 @@ def plot(
     which: str | int | None = across
     if across is not None and across not in names and across.isdecimal():
         which = int(across) - 1
-    if target is not None and target < 1:
-        raise InvalidInputError(f"--target must be the number of a target or class, from 1; got {target}.")
+    place = None if target is None else _target_place(regressor, target)
     label, is_classifier = load_notes(model).get("target"), isinstance(regressor, gigagp.GPClassifier)
     X = y = None
     if table is not None:
@@ -95,8 +94,8 @@ def plot(
         X,
         y,
         path=out,
-        label=label if (target in (None, 1) or is_classifier) and isinstance(label, str) else None,
-        target=None if target is None else target - 1,
+        label=label if (place in (None, 0) or is_classifier) and isinstance(label, str) else None,
+        target=place,
         across=which,
         at=_numbers("--at", at),
         lower=_ends(lower),
@@ -106,6 +105,30 @@ def plot(
         aspect=proportions,
     )
     typer.echo(f"Drew {out}.")
+
+
+def _target_place(regressor: Any, text: str) -> int | None:
+    """Return the number, from 0, of the target or the class that the text of ``--target`` means.
+
+    Of two classes a picture shows the probability of the second one, which has no number.
+    """
+    classes = [str(one) for one in getattr(regressor, "classes_", ())]
+    latent = getattr(regressor, "latent_", regressor)
+    count = len(classes) or sum(one.posterior_.n_targets for one in latent.estimators_)
+    if text in classes:
+        place = classes.index(text)
+    elif text.isdecimal() and 1 <= int(text) <= count:
+        place = int(text) - 1
+    else:
+        named = f"one of the classes {', '.join(classes)}, or " if classes else ""
+        every = f"a number from 1 to {count}" if count > 1 else "1, as the model has one target"
+        raise InvalidInputError(f"--target must be {named}{every}; got {text!r}.")
+    if len(classes) != 2:
+        return place
+    if place == 0:
+        msg = f"--target must be {classes[1]}, whose probability a picture of two classes shows; got {text!r}."
+        raise InvalidInputError(msg)
+    return None
 
 
 def _numbers(option: str, text: str | None) -> list[float] | None:

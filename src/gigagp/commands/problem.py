@@ -48,7 +48,14 @@ def loaded(
     if len(found) == 0:
         raise no_rows(source)
     table = Table.from_arrow(found, inputs, source).to_arrow() if strict else found.select(inputs)
-    return table, found.column(target) if of_classes else Table.from_arrow(found, [target], source).values[:, 0]
+    if of_classes:
+        return table, found.column(target)
+    return table, beside_inputs(found, target, source)
+
+
+def beside_inputs(found: pa.Table, name: str, source: str) -> np.ndarray:
+    """Return a column that is no input as numbers, (n,)."""
+    return Table.from_arrow(found, [name], source, targets=[name]).values[:, 0]
 
 
 def limits(found: pa.Table, lower: str, upper: str, source: str) -> np.ndarray:
@@ -60,7 +67,7 @@ def limits(found: pa.Table, lower: str, upper: str, source: str) -> np.ndarray:
         if pa.types.is_floating(column.type):
             is_open = pc.or_(is_open, pc.fill_null(pc.is_inf(column), False))
         filled = found.select([name]).set_column(0, name, pc.if_else(is_open, pa.scalar(0, column.type), column))
-        values = Table.from_arrow(filled, [name], source).values[:, 0]
+        values = beside_inputs(filled, name, source)
         both.append(np.where(is_open.to_numpy(), nothing, values))
     return np.stack(both, 1)
 

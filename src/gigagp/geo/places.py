@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
+from gigagp.tables.files import find_column
 from gigagp.tables.intake import frame_names, numbers
 
 #: Names of the columns of coordinates that are known, and whether they are longitudes and latitudes in degrees.
@@ -222,8 +223,8 @@ def column(table: Any, name: Any, *, finite: bool = True) -> np.ndarray:
         msg = f"target of Kriging names the column {name!r} of an array, which has no names. Give the values instead."
         raise InvalidInputError(msg)
     if name not in column_names(table):
-        known = ", ".join(map(str, column_names(table)))
-        raise InvalidInputError(f"The table of Kriging has no column {name!r}; its columns are {known}.")
+        known = {str(one): one for one in column_names(table)}
+        name = known[find_column(str(name), list(known), "The table of Kriging")]
     found = numbers(table[name], f"Column {name!r} of the table of Kriging", finite=finite)
     if found.ndim != 1:
         msg = f"Column {name!r} of the table of Kriging must hold one number for each row; got shape {found.shape}."

@@ -67,16 +67,25 @@ class BlockKFold(GroupKFold):
             If there are fewer blocks with rows than folds.
         """
         places = X if isinstance(X, Places) else Places.of(X)
-        block = self.blocks(places.continuous(places.X))
-        if block.max() + 1 < self.n_splits:
-            raise InvalidInputError(
-                f"block_size of BlockKFold must leave rows in at least {self.n_splits} blocks, one for each fold; "
-                f"{self.block_size!r} makes {block.max() + 1}. Take a smaller size, or fewer folds."
-            )
-        yield from super().split(places.X, groups=block)
+        yield from super().split(places.X, groups=self.blocks(places.continuous(places.X)))
 
     def blocks(self, X: np.ndarray) -> np.ndarray:
-        """Return the numbers of the blocks in which places (n, 2) lie, from 0."""
+        """Return the numbers of the blocks in which places (n, 2) lie, from 0; refuse fewer blocks than folds."""
+        block = self._blocks(X)
+        count = int(block.max()) + 1
+        if count >= self.n_splits:
+            return block
+        if self.block_size is None:
+            raise InvalidInputError(
+                f"n_splits of BlockKFold must be at most the number of different places, {count}; got {self.n_splits}. "
+                "Take fewer folds."
+            )
+        raise InvalidInputError(
+            f"block_size of BlockKFold must leave rows in at least {self.n_splits} blocks, one for each fold; "
+            f"{self.block_size!r} makes {count}. Take a smaller size, or fewer folds."
+        )
+
+    def _blocks(self, X: np.ndarray) -> np.ndarray:
         low = X.min(0)
         if self.block_size is not None:
             return _numbered(X - low, steps_of(self.block_size, "block_size of BlockKFold"))

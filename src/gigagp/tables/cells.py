@@ -45,13 +45,15 @@ class Place:
     """The location of cells, for messages.
 
     ``columns`` has the columns' names, None for their numbers, and ``first_row`` is the number of the first row.
-    ``advice`` is what to do about cells that are not finite.
+    ``advice`` is what to do about cells that are not finite, and ``otherwise`` what to do about those that cannot be
+    turned into numbers.
     """
 
     name: str
     columns: Sequence[Any] | None = None
     first_row: int = 0
     advice: str = "Drop or fill these rows first."
+    otherwise: str = "leave the column out"
 
     def of(self, index: Sequence[int]) -> str:
         """Return the location of the cell with this index."""
@@ -114,7 +116,7 @@ def to_floats(values: np.ndarray, place: Place) -> np.ndarray:
         raise InvalidInputError(f"{place.name} must hold real numbers; got {values.dtype}. Complex data not supported.")
     what = {"M": "dates", "m": "time spans", "S": "bytes", "V": "records", "T": "texts"}.get(kind, str(values.dtype))
     index = (0,) * values.ndim if values.size else ()
-    raise place.not_a_number(f"{what} ({values.dtype})", index, "Turn them into numbers, or leave the column out.")
+    raise place.not_a_number(f"{what} ({values.dtype})", index, f"Turn them into numbers, or {place.otherwise}.")
 
 
 def _from_objects(values: np.ndarray, place: Place) -> np.ndarray:
@@ -135,7 +137,7 @@ def _from_object(cell: Any, index: tuple[int, ...], place: Place) -> float:
             raise place.not_finite("an empty text", index, 1)
         if is_number(cell):
             return float(cell)
-        advice = f"Convert text to numbers, or leave the column out.{number_hint(cell)}"
+        advice = f"Convert text to numbers, or {place.otherwise}.{number_hint(cell)}"
         raise place.not_a_number(f"the text {shown(cell)}", index, advice)
     if type(cell).__name__ in _EMPTY or cell is np.ma.masked:
         raise place.not_finite(f"an empty cell ({type(cell).__name__})", index, 1)
@@ -153,5 +155,5 @@ def _from_object(cell: Any, index: tuple[int, ...], place: Place) -> float:
     except (TypeError, ValueError, RuntimeError, ArithmeticError):
         raise CellTypeError(
             f"{place.name}: the argument must be a string or a real number in every cell; got {shown(cell)} of type "
-            f"{type(cell).__name__}{place.of(index)}. Convert it to a number, or leave the column out."
+            f"{type(cell).__name__}{place.of(index)}. Convert it to a number, or {place.otherwise}."
         ) from None

@@ -19,6 +19,8 @@ from gigagp.errors import InvalidInputError
 from gigagp.runtime.memory import require, resolve_budget
 from gigagp.tables.cells import Place, refuse_masked, refuse_not_finite, to_floats
 
+#: What else can be done about cells that are no numbers: a table has other inputs, but no other targets.
+_WITHOUT_ROWS = "leave these rows out"
 #: Advice for targets of which some were not observed.
 _OF_GAPS = (
     'Drop or fill these rows first, or give GPRegressor outputs="correlated", which takes NaN where an output was not '
@@ -27,13 +29,20 @@ _OF_GAPS = (
 
 
 def numbers(
-    values: Any, name: str, *, finite: bool = True, first_row: int = 0, memory_budget: float | str | None = None
+    values: Any,
+    name: str,
+    *,
+    finite: bool = True,
+    first_row: int = 0,
+    memory_budget: float | str | None = None,
+    otherwise: str = _WITHOUT_ROWS,
 ) -> np.ndarray:
     """Return real numbers as a float64 array of the same shape.
 
     ``values`` are numbers, booleans, or text that is a number, in an array, list, tensor (gradients are discarded),
     sparse matrix, data frame or column of one. NaN and infinity pass unless ``finite``. ``first_row`` is the number of
-    the first row in messages. A sparse matrix is made dense within the memory budget.
+    the first row in messages, which advise to do ``otherwise`` where a cell cannot be converted. A sparse matrix is
+    made dense within the memory budget.
 
     Raises
     ------
@@ -44,15 +53,15 @@ def numbers(
     """
     frame = _frame(values)
     if frame is None:
-        place = Place(name, None, first_row)
+        place = Place(name, None, first_row, otherwise=otherwise)
         found = to_floats(_array(values, name, memory_budget), place)
     else:
         columns, parts = frame
         _refuse_repeated(columns, name)
-        place = Place(name, columns, first_row)
+        place = Place(name, columns, first_row, otherwise=otherwise)
         found = np.empty((len(values), len(columns)))
         for k, part in enumerate(parts):
-            found[:, k] = to_floats(_column(part), Place(name, [columns[k]], first_row))
+            found[:, k] = to_floats(_column(part), replace(place, columns=[columns[k]]))
     found = np.asarray(found, order="C")  # sums over rows have one order, whatever the layout of the table
     return refuse_not_finite(found, place) if finite else found
 
@@ -62,7 +71,7 @@ def inputs(X: Any, name: str = "X", *, min_rows: int = 1, finite: bool = True, *
 
     The shape is also checked: two dimensions, at least ``min_rows`` rows and at least one input.
     """
-    values = numbers(X, name, finite=finite, **options)
+    values = numbers(X, name, finite=finite, otherwise="leave the column out", **options)
     _require_table(values.shape, name, min_rows)
     return values
 
@@ -107,7 +116,7 @@ def _rows(X: Sequence[Any], name: str) -> np.ndarray:
 def targets(y: Any, n_rows: int | None = None, name: str = "y", *, finite: bool = True, **options: Any) -> np.ndarray:
     """Return targets, float64 of shape (n,) or (n, t), as many as there are rows; the rest is as for `numbers`."""
     _require_given(y, name)
-    values = numbers(y, name, finite=False, **options)
+    values = numbers(y, name, finite=False, otherwise=f"{_WITHOUT_ROWS}. GPClassifier takes classes", **options)
     if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[1] == 0):
         raise InvalidInputError(f"{name} must have shape (n,) or (n, n_targets); got {values.shape}.")
     refuse_unequal(n_rows, len(values), name)

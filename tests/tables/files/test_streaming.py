@@ -91,6 +91,8 @@ def test_a_cell_of_text_in_a_csv_file_is_named(tmp_path, monkeypatch, header):
     with pytest.raises(InvalidInputError, match=r"t.csv: column 'b', row 41: 'tall' is not a number"):
         rows(path, ["a", "b"], header=header)
     assert len(rows(path, ["a"], header=header)) == 42
+    with pytest.raises(InvalidInputError, match="'tall' is not a number. Correct the cell, or remove its row"):
+        list(stream_file(path, ["a", "b"], 7, header=header, targets=["b"]))
 
 
 def test_a_csv_file_without_a_header(tmp_path):

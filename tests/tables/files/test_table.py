@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import datetime
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -37,6 +39,20 @@ def test_columns_that_are_not_chosen_may_hold_anything():
         Table.from_arrow(columns)
 
 
+@pytest.mark.parametrize(
+    "cells", [["red", "blue"], [None, 1.0], [np.inf, 1.0], [datetime.date(2024, 1, 1)] * 2], ids=str
+)
+def test_only_columns_of_inputs_are_advised_to_be_left_out(cells):
+    table, errors = pa.table({"a": [1.0, 2.0], "y": cells}), {}
+    for targets in ([], ["y"]):
+        with pytest.raises(InvalidInputError) as error:
+            Table.from_arrow(table, targets=targets)
+        errors[len(targets)] = str(error.value)
+    assert re.search("leave the column out|leave it out|or the column", errors[0])
+    assert not re.search("leave|the column[.]|encode", errors[1])
+    assert ("GPClassifier" in errors[1]) == (cells[0] == "red")
+
+
 def test_chunks_count_rows_through():
     column = pa.chunked_array([pa.array([1.0, 2.0]), pa.array([3.0, float("nan")])])
     with pytest.raises(InvalidInputError, match="column 'a', row 4: the number is NaN"):
@@ -54,6 +70,12 @@ def test_types_without_numbers_are_refused():
 def test_a_missing_column_names_the_nearest(name, near):
     with pytest.raises(InvalidInputError, match=f"no column '{name}'. Did you mean '{near}'"):
         find_column(name, ["depth", "temperature"], "t.csv")
+
+
+@pytest.mark.parametrize("name", ["lon", "price"])
+def test_a_missing_column_whose_letters_are_in_a_longer_name_is_not_near(name):
+    with pytest.raises(InvalidInputError, match=f"no column '{name}'. Its columns are: "):
+        find_column(name, ["balcony", "colony", "price_per_square_metre"], "t.csv")
 
 
 def test_a_missing_column_unlike_any_lists_them():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,12 +17,18 @@ import pyarrow.parquet
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.tables.cells import shown
 from gigagp.tables.files.delimited import block_size, dialect, warn_of_unnamed
 from gigagp.tables.files.folders import DELIMITED, PARQUET, table_files
 from gigagp.tables.files.labels import Labels
 from gigagp.tables.files.reading import PARSER_ERRORS, from_array, numpy_errors, read_columns
-from gigagp.tables.files.table import Table, find_column, find_columns, refuse_repeated, without_index
+from gigagp.tables.files.table import (
+    Table,
+    find_column,
+    find_columns,
+    not_a_number,
+    refuse_repeated,
+    without_index,
+)
 from gigagp.tables.rows.chunk import Chunk
 from gigagp.tables.rows.storage import Bounds, Storage
 
@@ -67,19 +73,21 @@ def stream_file(
     first_row: int = 0,
     header: bool | None = None,
     labels: Mapping[str, Labels] | None = None,
+    targets: Collection[str] = (),
 ) -> Iterator[Table]:
     """Yield a file's rows in order, a chunk at a time. Files other than Parquet, CSV and ``.npy`` are read whole first.
 
     The first ``first_row`` rows are skipped; Parquet row groups among them are not read. Columns in ``labels`` hold
-    class labels of any type, and the tables their codes. An error names the row; chunks before it are good.
+    class labels of any type, and the tables their codes. An error names the row; chunks before it are good. Its advice
+    is other for ``targets``, which are among the columns.
     """
     labels = labels or {}
-    with _named_errors(path, header) as at:
+    with _named_errors(path, header, targets) as at:
         at.row = first_row
         for columns_read in _batches(path, columns, chunk_rows, first_row, header, labels):
             for start in range(0, columns_read.num_rows, chunk_rows):
                 part = columns_read.slice(start, chunk_rows)
-                table = numbers(part, columns, str(path), at.row, labels)
+                table = numbers(part, columns, str(path), at.row, labels, targets)
                 yield table
                 at.row += len(table)
 
@@ -92,7 +100,7 @@ class _Place:
 
 
 @contextmanager
-def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
+def _named_errors(path: Path, header: bool | None, targets: Collection[str] = ()) -> Iterator[_Place]:
     """Turn errors of reading into `InvalidInputError` that names the file and the row."""
     place = _Place()
     try:
@@ -104,21 +112,26 @@ def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
         if cell is None or path.suffix.lower() not in DELIMITED:
             raise _unreadable(path, place.row, error) from error
         written = dialect(path, header)
-        raise InvalidInputError(
-            f"{path}: column {written.names[int(cell[1])]!r}, row {int(cell[2]) - int(written.header)}: "
-            f"{shown(cell[3])} is not a number. Correct the cell, convert the text to numbers, or leave the column out."
-        ) from error
+        name, row = written.names[int(cell[1])], int(cell[2]) - int(written.header)
+        raise not_a_number(str(path), name, row, cell[3], is_target=name in targets) from error
 
 
-def numbers(part: pa.Table, columns: Sequence[str], source: str, first_row: int, labels: Mapping[str, Labels]) -> Table:
+def numbers(
+    part: pa.Table,
+    columns: Sequence[str],
+    source: str,
+    first_row: int,
+    labels: Mapping[str, Labels],
+    targets: Collection[str],
+) -> Table:
     """Return columns as numbers, with labels as their codes; arguments and errors as for `Table.from_arrow`."""
     if not labels:
-        return Table.from_arrow(part, columns, source=source, first_row=first_row)
+        return Table.from_arrow(part, columns, source, first_row, targets)
     values = np.empty((part.num_rows, len(columns)))
     plain = [place for place, name in enumerate(columns) if name not in labels]
     if plain:
         names = [columns[place] for place in plain]
-        values[:, plain] = Table.from_arrow(part, names, source=source, first_row=first_row).values
+        values[:, plain] = Table.from_arrow(part, names, source, first_row, targets).values
     typed = Path(source).suffix.lower() not in DELIMITED
     for place, name in enumerate(columns):
         if name in labels:
@@ -288,7 +301,7 @@ class FileRows(Storage):
     def read(self, part: str, chunk_rows: int, first_row: int = 0) -> Iterator[Chunk]:
         last = first_row
         for table in stream_file(
-            self.files[part], self._columns, chunk_rows, first_row, self.header, self._labels_by_column
+            self.files[part], self._columns, chunk_rows, first_row, self.header, self._labels_by_column, self.targets
         ):
             last += len(table)
             yield self._chunk(part, last, table.values)
@@ -338,9 +351,11 @@ class FileRows(Storage):
                 if end == taken:
                     continue
                 try:
-                    table = numbers(batch.take(rows[taken:end] - first), columns, str(path), first, labels)
+                    table = numbers(
+                        batch.take(rows[taken:end] - first), columns, str(path), first, labels, self.targets
+                    )
                 except InvalidInputError:
-                    numbers(batch, columns, str(path), first, labels)  # names the row in its message
+                    numbers(batch, columns, str(path), first, labels, self.targets)  # names the row in its message
                     raise
                 found[taken:end], taken = table.values, end
         if taken < len(rows):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,12 +56,18 @@ class Table:
 
     @classmethod
     def from_arrow(
-        cls, columns: pa.Table, names: Sequence[str] | None = None, source: str = "the table", first_row: int = 0
+        cls,
+        columns: pa.Table,
+        names: Sequence[str] | None = None,
+        source: str = "the table",
+        first_row: int = 0,
+        targets: Collection[str] = (),
     ) -> Table:
         """Convert the named columns to numbers, in this order (None: all of them); the others may hold anything.
 
         Raises `InvalidInputError` for a missing column and for the first cell that is not a finite number. The message
-        names the ``source``, the column and the row, counted from 1 after the ``first_row`` rows before these.
+        names the ``source``, the column and the row, counted from 1 after the ``first_row`` rows before these. It does
+        not advise to leave out a column that is among ``targets``.
         """
         known = list(columns.column_names)
         chosen = known if names is None else [str(name) for name in names]
@@ -73,7 +79,7 @@ class Table:
             raise InvalidInputError(f"{source} has no rows of data.")
         values = np.empty((columns.num_rows, len(chosen)))
         for k, (place, name) in enumerate(zip(places, chosen, strict=True)):
-            values[:, k] = _numbers(columns.column(place), name, source, first_row)
+            values[:, k] = _Reader(name, source, first_row, name in targets).numbers(columns.column(place))
         return cls(tuple(chosen), values)
 
 
@@ -81,10 +87,16 @@ def find_column(name: str, names: Sequence[str], source: str) -> str:
     """Return ``name`` if it is among ``names``; otherwise raise `InvalidInputError` with the most similar one."""
     if name in names:
         return name
-    by_case = {known.casefold(): known for known in names}
+    by_case = {known.casefold(): known for known in names if _are_alike_in_length(known, name)}
     near = difflib.get_close_matches(name.casefold(), list(by_case), n=1, cutoff=0.6)
     hint = f" Did you mean {by_case[near[0]]!r}?" if near else ""
     raise InvalidInputError(f"{source} has no column {name!r}.{hint} Its columns are: {listed(names)}.")
+
+
+def _are_alike_in_length(one: str, other: str) -> bool:
+    """Whether one name may be the other with a slip: letters of a short name are found in many a long one."""
+    short, long = sorted((len(one), len(other)))
+    return 3 * (long - short) <= long + 2
 
 
 def find_columns(wanted: Sequence[str], names: Sequence[str], source: str) -> list[int]:
@@ -126,35 +138,78 @@ def refuse_repeated(names: Sequence[str], source: str) -> None:
         seen.add(name)
 
 
-def _numbers(column: pa.ChunkedArray, name: str, source: str, first_row: int) -> np.ndarray:
-    """Return the column as finite float64 numbers, or raise for the first cell that is not one."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    kind = column.type
-    if column.null_count:
-        row = pc.index(column.is_null(), True).as_py() + 1
-        # In a column that also holds text, name the first bad cell, whether it is empty or text.
-        text = _first_text(column)
-        if text is None or row < text:
-            raise InvalidInputError(
-                f"{source}: column {name!r}, row {first_row + row}: the cell is empty or NaN ({column.null_count} such "
-                "cells in this column). Fill in these cells, or remove their rows or the column."
-            )
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        column = column.cast(pa.float64()) if pa.types.is_decimal(kind) else _from_text(column, name, source, first_row)
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.uint8())
-    # safe=False: 64-bit integers above 2**53 are rounded, as NumPy rounds them.
-    values = column.cast(pa.float64(), safe=False).to_numpy()
-    bad = ~np.isfinite(values)
-    if bad.any():
-        row = int(np.argmax(bad)) + 1
-        what = "NaN" if np.isnan(values[row - 1]) else "infinite"
-        raise InvalidInputError(
-            f"{source}: column {name!r}, row {first_row + row}: the number is {what} ({int(bad.sum())} such cells in "
-            "this column). Replace them, or remove their rows or the column."
+def not_a_number(source: str, name: str, row: int, cell: str, *, is_target: bool) -> InvalidInputError:
+    """Return the error for a text of a column, in a row counted from 1, that is not a number."""
+    if is_target:
+        advice = "Correct the cell, or remove its row. A target of classes is for GPClassifier, or --likelihood logistic."
+    else:
+        advice = (
+            "Correct the cell, or leave the column out (--columns chooses the inputs). Tables that fit into memory may "
+            'have texts as inputs: fit with encode="auto", or the command gigagp fit without --strict.'
         )
-    return values
+    where = f"{source}: column {name!r}, row {row}"
+    return InvalidInputError(f"{where}: {shown(cell)} is not a number.{number_hint(cell)} {advice}")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads a column as numbers, or says which cell is none; rows are counted after the first ones."""
+
+    name: str
+    source: str
+    first_row: int
+    is_target: bool
+
+    @property
+    def _or_the_column(self) -> str:
+        return "" if self.is_target else " or the column"
+
+    def numbers(self, column: pa.ChunkedArray) -> np.ndarray:
+        """Return the column as finite float64 numbers, or raise for the first cell that is not one."""
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        kind = column.type
+        if column.null_count:
+            row = pc.index(column.is_null(), True).as_py() + 1
+            # In a column that also holds text, name the first bad cell, whether it is empty or text.
+            text = _first_text(column)
+            if text is None or row < text:
+                raise InvalidInputError(
+                    f"{self._at(row)}: the cell is empty or NaN ({column.null_count} such cells in this column). Fill "
+                    f"in these cells, or remove their rows{self._or_the_column}."
+                )
+        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            column = column.cast(pa.float64()) if pa.types.is_decimal(kind) else self._from_text(column)
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.uint8())
+        # safe=False: 64-bit integers above 2**53 are rounded, as NumPy rounds them.
+        values = column.cast(pa.float64(), safe=False).to_numpy()
+        bad = ~np.isfinite(values)
+        if bad.any():
+            row = int(np.argmax(bad)) + 1
+            what = "NaN" if np.isnan(values[row - 1]) else "infinite"
+            raise InvalidInputError(
+                f"{self._at(row)}: the number is {what} ({int(bad.sum())} such cells in this column). Replace them, or "
+                f"remove their rows{self._or_the_column}."
+            )
+        return values
+
+    def _at(self, row: int) -> str:
+        return f"{self.source}: column {self.name!r}, row {self.first_row + row}"
+
+    def _from_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return a text column as numbers, or raise for its first cell that is none; raise for every other type."""
+        row = _first_text(column)
+        if row is not None:
+            cell = column[row - 1].as_py()
+            raise not_a_number(self.source, self.name, self.first_row + row, cell, is_target=self.is_target)
+        if not _is_text(column.type):
+            advice = "." if self.is_target else ", or leave it out (--columns chooses the inputs)."
+            raise InvalidInputError(
+                f"{self.source}: column {self.name!r} holds values of type {column.type}; only numbers and booleans "
+                f"can be used. Convert it to numbers{advice}"
+            )
+        return pa.chunked_array([pa.array([float(cell) for cell in column.to_pylist()], type=pa.float64())])
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -169,21 +224,3 @@ def _first_text(column: pa.ChunkedArray) -> int | None:
         if cell is not None and not is_number(cell):
             return row
     return None
-
-
-def _from_text(column: pa.ChunkedArray, name: str, source: str, first_row: int) -> pa.ChunkedArray:
-    """Return a text column as numbers, or raise for its first cell that is not a number; raise for every other type."""
-    row = _first_text(column)
-    if row is not None:
-        cell = column[row - 1].as_py()
-        raise InvalidInputError(
-            f"{source}: column {name!r}, row {first_row + row}: {shown(cell)} is not a number.{number_hint(cell)} "
-            "Correct the cell, or leave the column out (--columns chooses the inputs). Tables that fit into memory may "
-            'have texts as inputs: fit with encode="auto", or the command gigagp fit without --strict.'
-        )
-    if not _is_text(column.type):
-        raise InvalidInputError(
-            f"{source}: column {name!r} holds values of type {column.type}; only numbers and booleans can be used. "
-            "Convert it to numbers, or leave it out (--columns chooses the inputs)."
-        )
-    return pa.chunked_array([pa.array([float(cell) for cell in column.to_pylist()], type=pa.float64())])
