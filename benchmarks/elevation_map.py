@@ -2,9 +2,13 @@
 
     python benchmarks/elevation_map.py --data ../shared/data --json benchmarks/results/elevation_map.json \
         --plot docs/figures/elevation-map.png
+    python benchmarks/elevation_map.py --rows 1000 --resolution 0.0069 --command \
+        --json benchmarks/results/elevation_map_million.json
 
 Random rows of the southern Rocky Mountains outside blocks of many sizes (`maps.blocks`) are the stations of
 `geo.Kriging`. Scores are those of rows in the blocks, and of others outside. One thread; needs the extra ``geo``.
+Memory is the peak resident memory of the process, before the map and with it. With ``--command``, `gigagp krige` makes
+the same map too, in a process of its own, and its CPU seconds have the fit and the files in them.
 """
 
 from __future__ import annotations
@@ -14,6 +18,9 @@ import os
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import argparse
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -61,12 +68,34 @@ def draw(model: geo.Kriging, maps: Any, X: np.ndarray, hidden: np.ndarray, path:
     figure.savefig(path, dpi=90)
 
 
+def peak(who: int = resource.RUSAGE_SELF) -> float:
+    """Return the peak resident memory of this process, or of its children, in GiB."""
+    return resource.getrusage(who).ru_maxrss / 2**20
+
+
+def by_command(stations: geopandas.GeoDataFrame, resolution: float, expected: Any) -> dict[str, object]:
+    """Return what `gigagp krige` takes for the map, and how much its mean differs from the expected one at most."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, before = Path(name), resource.getrusage(resource.RUSAGE_CHILDREN)
+        stations.to_file(folder / "stations.gpkg")
+        command = [sys.executable, "-m", "gigagp", "krige", "stations.gpkg", "--value", "elevation", "--no-picture"]
+        command += ["--kernel", "matern12", "--cell", str(resolution), "--out", "map.tif"]
+        subprocess.run(command, cwd=folder, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        with rioxarray.open_rasterio(folder / "map.tif", masked=True) as again:
+            difference = float(np.abs(again.values[0] - expected["mean"].values).max())
+            cells = int(again[0].size)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"cells": cells, "cpu_s": cpu, "peak_gib": peak(resource.RUSAGE_CHILDREN), "difference": difference}
+
+
 def main() -> None:
     """Fit each kernel, score it, write the map of the first one, and read it again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--resolution", type=float, default=0.05, help="cells of the map, in degrees")
+    parser.add_argument("--command", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
@@ -91,9 +120,11 @@ def main() -> None:
         results.append(found)
         if len(results) > 1:
             continue
-        began = time.process_time()
+        found["peak_gib"], began = peak(), time.process_time()
         maps = model.predict(resolution=options.resolution)
-        found |= {"cells": int(maps["mean"].size), "map_cpu_s": time.process_time() - began}
+        found |= {"cells": int(maps["mean"].size), "map_cpu_s": time.process_time() - began, "map_peak_gib": peak()}
+        if options.command:
+            found["command"] = by_command(stations, options.resolution, maps)
         with tempfile.TemporaryDirectory() as folder:
             maps["std"].rio.to_raster(Path(folder) / "std.tif")
             with rioxarray.open_rasterio(Path(folder) / "std.tif", masked=True) as again:
