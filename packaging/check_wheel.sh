@@ -20,7 +20,7 @@ for tool in bash sh env uname ldconfig git; do
 done
 python3 -m venv "$scratch/user"
 mkdir "$scratch/away"
-cp -r packaging tests pyproject.toml constraints.txt "$scratch/away"
+cp -r packaging tests benchmarks pyproject.toml constraints.txt "$scratch/away" # a test imports one of the benchmarks
 cd "$scratch/away"
 export PATH="$scratch/user/bin:$scratch/tools"
 if command -v cc gcc g++ clang; then
