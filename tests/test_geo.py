@@ -330,6 +330,8 @@ def _template(latitude, longitude):
         (lambda t: geo.Kriging("matern").fit(t, "z"), "regressor of Kriging must be a GPRegressor"),
         (lambda t: geo.Kriging().fit({"a": [1.0], "b": [2.0]}, "b"), "its columns are a, b"),
         (lambda t: geo.Kriging().fit(t, "rain"), "has no column 'rain'"),
+        (lambda t: geo.Kriging().fit(np.zeros((2, 2)), ["a", "a"]), "target must hold real numbers; got the text 'a'"),
+        (lambda t: geo.Kriging().fit([[0.0, 1.0]], [1.0]), "two places or more; got 1"),
         (lambda t: geo.Kriging().fit({**t, "easting": [1.0]}, "z"), "must have one length; got 1, 60"),
         (lambda t: geo.Kriging(x="easting").fit(t, "z"), "x and y of Kriging must both"),
         (lambda t: geo.Kriging().fit({**t, "z": np.where(t["z"] > 1, np.nan, t["z"])}, "z"), "'z'"),

@@ -99,6 +99,12 @@ def test_tools_of_scikit_learn_take_the_folds():
     [
         (lambda X, y: list(geo.BlockKFold(block_size=-1.0).split(X)), "block_size of BlockKFold must be a positive"),
         (lambda X, y: list(geo.BlockKFold(block_size=1e4).split(X)), "10000.0 makes 1"),
+        (lambda X, y: list(geo.BlockKFold(1000).split(X)), "number of different places"),
+        (lambda X, y: geo.BlockKFold(1), "n_splits of BlockKFold must be an int of at least 2; got 1"),
+        (
+            lambda X, y: geo.Kriging(fixed_model()).fit(X, y).cross_validate("five"),
+            "cv of Kriging.cross_validate must be",
+        ),
         (lambda X, y: list(geo.BlockKFold().split(X[:, :1])), "np.c_[x, y] makes them"),
         (lambda X, y: geo.Kriging(fixed_model()).fit(X, y).cross_validate([(np.arange(9), [10])]), "each row out once"),
     ],

@@ -31,6 +31,7 @@ def files(frame, tmp_path_factory):
     frame.to_parquet(folder / "s.parquet")
     table = frame.drop(columns="geometry").assign(east=frame.geometry.x, north=frame.geometry.y)
     table.to_csv(folder / "s.csv", index=False)
+    table.iloc[:1].to_csv(folder / "one.csv", index=False)
     table.iloc[:0].to_csv(folder / "empty.csv", index=False)
     x, y = np.arange(399_500.0, 431_000, 1000), np.arange(5_221_500.0, 5_199_000, -1000)
     height = np.cos(x / 3e3)[None] * np.sin(y / 3e3)[:, None]
@@ -141,6 +142,8 @@ def test_covariates_are_taken_from_rasters(run, files, frame, tmp_path):
         (["degrees.geojson", "--value", "zinc", "--covariate", "height.tif"], "EPSG:4326; got EPSG:32633"),
         (["s.gpkg", "--value", "zinc", "--covariate", "s.csv"], "s.csv cannot be read as a raster"),
         (["s.csv", "--value", "zinc", "--cell", 1e3], "or be given with x and y; its columns are zinc, east, north"),
+        (["one.csv", "--value", "zinc", "--cell", 1e3, "--x", "east", "--y", "north"], "two places or more; got 1"),
+        (["s.gpkg", "--value", "zinc", "--cell", "inf"], "--cell must be a positive number; got inf"),
         (["empty.csv", "--value", "zinc", "--cell", 1e3, "--x", "east", "--y", "north"], "must have rows; got none"),
         (["s.gpkg", "--value", "zinc", "--cell", 1e3, "--folds", 51], "number of different places, 50; got 51"),
         (["none.gpkg", "--value", "zinc", "--cell", 1e3], "none.gpkg does not exist"),

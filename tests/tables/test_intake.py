@@ -321,7 +321,7 @@ def test_an_object_that_fails_to_become_an_array_is_refused():
 
 def test_a_text_as_a_target_is_not_advised_to_be_left_out():
     for call in (lambda X, y: GPRegressor().fit(X, y), FITTED.score):
-        with pytest.raises(InvalidInputError, match="or leave these rows out. GPClassifier takes classes"):
+        with pytest.raises(InvalidInputError, match=r"or leave these rows out\. GPClassifier takes classes"):
             call(X, ["red"] * len(X))
     with pytest.raises(InvalidInputError, match="or leave the column out"):
         FITTED.predict(np.full((2, X.shape[1]), "red"))

@@ -106,7 +106,7 @@ def _run(arguments: list[str]) -> int:
             sys.stdout.flush()
     except usage_error as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
-        return _fail(f"{message.rstrip('.')}. See gigagp --help.")
+        return _fail(f"{message.rstrip('.')}{'' if message.endswith('?') else '.'} See gigagp --help.")
     except FitInterruptedWarning as stopped:
         _fail(str(stopped))
         return EXIT_INTERRUPTED

@@ -135,9 +135,7 @@ class Blocks:
             return
         wanted = list(dict.fromkeys([*columns, *others]))
         for file in table_files(self.path):
-            for table in stream_file(
-                file, wanted, BLOCK_ROWS, header=self.header, labels=labels, targets=others
-            ):
+            for table in stream_file(file, wanted, BLOCK_ROWS, header=self.header, labels=labels, targets=others):
                 yield table.select(columns), table.select(others) if others else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from pathlib import Path
@@ -101,7 +102,7 @@ def krige(
         raise InvalidInputError(
             "--cell must give the size of the cells of the map, or --covariate a raster with cells."
         )
-    if cell is not None and not cell > 0:
+    if cell is not None and not 0 < cell < math.inf:
         raise InvalidInputError(f"--cell must be a positive number; got {cell:g}.")
     corners = None if bounds is None else _corners(bounds, cell)
 

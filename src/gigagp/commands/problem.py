@@ -108,6 +108,8 @@ def resolve_column(text: str, names: Sequence[str], source: str) -> str:
         number = int(text)
         if 1 <= abs(number) <= len(names):
             return str(names[number - 1 if number > 0 else number])
+        count = f"it has {len(names)}, and numbers count from 1, or from the end from -1"
+        raise InvalidInputError(f"{source} has no column {text!r}: {count}.")
     return find_column(text, names, source)
 
 

@@ -136,6 +136,8 @@ class Kriging(RegressorMixin, BaseEstimator):
             msg = f"regressor of Kriging must be a GPRegressor or None; got {type(self.regressor).__name__}."
             raise InvalidInputError(msg)
         places = Places.of(frame, self.x, self.y, self.crs)
+        if len(places.X) < 2:
+            raise InvalidInputError(f"Kriging.fit needs measurements at two places or more; got {len(places.X)}.")
         places.require_plausible()
         is_named, targets, values = _measurements(frame, target, len(places.X))
         layers = None if covariates is None else layers_of(covariates, names, places)
@@ -495,7 +497,7 @@ class Kriging(RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         self._require_one("cross_validate")
-        splitter = BlockKFold(5 if cv is None else cv) if cv is None or isinstance(cv, int) else check_cv(cv)
+        splitter = _splitter(cv)
         rows = self.places if isinstance(splitter, BlockKFold) else self._inputs
         folds = list(splitter.split(rows, self.values))
         tested = [np.asarray(test) for _, test in folds]
@@ -567,13 +569,24 @@ class Kriging(RegressorMixin, BaseEstimator):
         return f"Kriging of {self.target!r} at {len(self.values):,} places{where}: {self.gp.kernel_!r}{others}"
 
 
+def _splitter(cv: Any) -> Any:
+    """Return what makes the folds of a cross-validation."""
+    if cv is None or isinstance(cv, int):
+        return BlockKFold(5 if cv is None else cv)
+    try:
+        return check_cv(cv)
+    except ValueError:
+        msg = f"cv of Kriging.cross_validate must be a number of folds or a splitter of scikit-learn; got {cv!r}."
+        raise InvalidInputError(msg) from None
+
+
 def _measurements(frame: Any, target: Any, n_rows: int) -> tuple[bool, list[str], np.ndarray]:
     """Return whether columns of a table are named, the names of the measurements, and their values (n,) or (n, k).
 
     Of several, NaN is one that was not made.
     """
     several = isinstance(target, list | tuple) and bool(target) and all(isinstance(name, str) for name in target)
-    if several:
+    if several and (is_table(frame) or len(target) != n_rows):
         names = [str(name) for name in target]
         if len(set(names)) < len(names):
             raise InvalidInputError(f"target of Kriging must name different columns; got {names}.")

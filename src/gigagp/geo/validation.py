@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ class BlockKFold(GroupKFold):
         Whether blocks are given to the folds at random.
     random_state : int or RandomState, optional
         Seed for ``shuffle``.
+
+    Raises
+    ------
+    InvalidInputError
+        If ``n_splits`` is not an int of at least two.
     """
 
     def __init__(
@@ -48,6 +54,8 @@ class BlockKFold(GroupKFold):
         shuffle: bool = False,
         random_state: Any = None,
     ) -> None:
+        if isinstance(n_splits, bool) or not isinstance(n_splits, numbers.Integral) or n_splits < 2:
+            raise InvalidInputError(f"n_splits of BlockKFold must be an int of at least 2; got {n_splits!r}.")
         super().__init__(n_splits, shuffle=shuffle, random_state=random_state)
         self.block_size = block_size
 

@@ -66,6 +66,10 @@ class Place:
         label = str(column) if self.columns is None else repr(self.columns[column])
         return f" in column {label}, {row}"
 
+    def or_otherwise(self, index: Sequence[int]) -> str:
+        """Return the end of an advice on a cell of a row or column; a number alone cannot be left out."""
+        return f", or {self.otherwise}" if len(index) else ""
+
     def not_finite(self, what: str, index: Sequence[int], count: int) -> InvalidInputError:
         """Return the error for cells that are not finite numbers."""
         msg = f"{self.name} must be finite; got {what}{self.of(index)}"
@@ -116,7 +120,7 @@ def to_floats(values: np.ndarray, place: Place) -> np.ndarray:
         raise InvalidInputError(f"{place.name} must hold real numbers; got {values.dtype}. Complex data not supported.")
     what = {"M": "dates", "m": "time spans", "S": "bytes", "V": "records", "T": "texts"}.get(kind, str(values.dtype))
     index = (0,) * values.ndim if values.size else ()
-    raise place.not_a_number(f"{what} ({values.dtype})", index, f"Turn them into numbers, or {place.otherwise}.")
+    raise place.not_a_number(f"{what} ({values.dtype})", index, f"Turn them into numbers{place.or_otherwise(index)}.")
 
 
 def _from_objects(values: np.ndarray, place: Place) -> np.ndarray:
@@ -137,7 +141,7 @@ def _from_object(cell: Any, index: tuple[int, ...], place: Place) -> float:
             raise place.not_finite("an empty text", index, 1)
         if is_number(cell):
             return float(cell)
-        advice = f"Convert text to numbers, or {place.otherwise}.{number_hint(cell)}"
+        advice = f"Convert text to numbers{place.or_otherwise(index)}.{number_hint(cell)}"
         raise place.not_a_number(f"the text {shown(cell)}", index, advice)
     if type(cell).__name__ in _EMPTY or cell is np.ma.masked:
         raise place.not_finite(f"an empty cell ({type(cell).__name__})", index, 1)
@@ -155,5 +159,5 @@ def _from_object(cell: Any, index: tuple[int, ...], place: Place) -> float:
     except (TypeError, ValueError, RuntimeError, ArithmeticError):
         raise CellTypeError(
             f"{place.name}: the argument must be a string or a real number in every cell; got {shown(cell)} of type "
-            f"{type(cell).__name__}{place.of(index)}. Convert it to a number, or {place.otherwise}."
+            f"{type(cell).__name__}{place.of(index)}. Convert it to a number{place.or_otherwise(index)}."
         ) from None

@@ -91,7 +91,7 @@ def test_a_cell_of_text_in_a_csv_file_is_named(tmp_path, monkeypatch, header):
     with pytest.raises(InvalidInputError, match=r"t.csv: column 'b', row 41: 'tall' is not a number"):
         rows(path, ["a", "b"], header=header)
     assert len(rows(path, ["a"], header=header)) == 42
-    with pytest.raises(InvalidInputError, match="'tall' is not a number. Correct the cell, or remove its row"):
+    with pytest.raises(InvalidInputError, match=r"'tall' is not a number\. Correct the cell, or remove its row"):
         list(stream_file(path, ["a", "b"], 7, header=header, targets=["b"]))
 
 

@@ -141,7 +141,7 @@ def refuse_repeated(names: Sequence[str], source: str) -> None:
 def not_a_number(source: str, name: str, row: int, cell: str, *, is_target: bool) -> InvalidInputError:
     """Return the error for a text of a column, in a row counted from 1, that is not a number."""
     if is_target:
-        advice = "Correct the cell, or remove its row. A target of classes is for GPClassifier, or --likelihood logistic."
+        advice = "Correct the cell, or remove its row. GPClassifier and --likelihood logistic take classes."
     else:
         advice = (
             "Correct the cell, or leave the column out (--columns chooses the inputs). Tables that fit into memory may "
