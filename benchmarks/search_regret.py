@@ -2,6 +2,7 @@
 
     python benchmarks/search_regret.py run --json benchmarks/results/search_regret.json
     python benchmarks/search_regret.py figure --json benchmarks/results/search_regret.json
+    python benchmarks/search_regret.py table --json benchmarks/results/search_regret.json
 
 Twelve functions of 2 to 20 inputs, three of them with integers and categories, are minimized without noise, one trial
 after the other, after ``2 (d + 1)`` first points of each method's own. A run is added to the file as soon as it is
@@ -292,6 +293,17 @@ def summaries(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def table(record: dict[str, Any]) -> str:
+    """Return the table of docs/botorch.md: medians, seeds and CPU seconds, for methods that have run."""
+    cells = {(one["function"], one["method"]): one for one in record["summary"]}
+    lines = ["| | " + " | ".join(METHODS) + " |", "|---" * (len(METHODS) + 1) + "|"]
+    for name in PROBLEMS:
+        found = [cells.get((name, method)) for method in METHODS]
+        shown = ["" if one is None else f"{one['median']:.1e} ({one['seeds']}; {one['cpu_s']:.3f} s)" for one in found]
+        lines.append(f"| {name} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
 def figure(record: dict[str, Any], out: Path) -> None:
     """Draw medians and quartiles of the regret by the number of trials."""
     from gigagp.storage.figures import CYCLE, new_figure, save_figure, style
@@ -318,7 +330,7 @@ def figure(record: dict[str, Any], out: Path) -> None:
 def main() -> None:
     """Run what the file does not have yet, or draw it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("run", "figure"))
+    parser.add_argument("part", choices=("run", "figure", "table"))
     parser.add_argument("--json", type=Path, default=Path("search_regret.json"))
     parser.add_argument("--out", type=Path, default=Path("docs/figures/search_regret.png"))
     parser.add_argument("--functions", nargs="+", choices=tuple(PROBLEMS), default=list(PROBLEMS))
@@ -329,6 +341,9 @@ def main() -> None:
     record: dict[str, Any] = json.loads(options.json.read_text()) if options.json.exists() else {"runs": []}
     if options.part == "figure":
         figure(record, options.out)
+        return
+    if options.part == "table":
+        print(table(record))
         return
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +53,7 @@ class BlockKFold(GroupKFold):
         shuffle: bool = False,
         random_state: Any = None,
     ) -> None:
-        if isinstance(n_splits, bool) or not isinstance(n_splits, numbers.Integral) or n_splits < 2:
+        if isinstance(n_splits, bool) or not isinstance(n_splits, int | np.integer) or n_splits < 2:
             raise InvalidInputError(f"n_splits of BlockKFold must be an int of at least 2; got {n_splits!r}.")
         super().__init__(n_splits, shuffle=shuffle, random_state=random_state)
         self.block_size = block_size
