@@ -320,7 +320,9 @@ def figure(record: dict[str, Any], out: Path) -> None:
                     table = np.maximum([one["regret"] for one in some], 1e-8)
                     lower, middle, upper = np.quantile(table, [0.25, 0.5, 0.75], axis=0)
                     trials = np.arange(1, table.shape[1] + 1)
-                    axes.plot(trials, middle, color=colour, label=f"{method} ({len(some)} seeds)")
+                    seconds = statistics.fmean(one["cpu_s"] for one in some)
+                    words = f"{method}, {len(some)} seed{'s' * (len(some) > 1)}, {seconds:.3f} CPU s a trial"
+                    axes.plot(trials, middle, color=colour, label=words)
                     axes.fill_between(trials, lower, upper, color=colour, alpha=0.15, linewidth=0)
             axes.set(title=name, yscale="log", xlabel="trials", ylabel="regret")
             axes.legend(fontsize=6)
