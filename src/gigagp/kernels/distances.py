@@ -63,6 +63,6 @@ def common_offset(points: Tensor) -> Tensor:
     """
     if not len(points):
         return points.new_zeros(points.shape[1])
-    low, high = points.detach().aminmax(dim=0)
-    middle, half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
-    return torch.where(middle.abs() >= _OFFSET * half, middle, torch.zeros_like(middle))
+    low, high = (0.5 * end for end in points.detach().aminmax(dim=0))
+    middle = low + high
+    return torch.where(middle.abs() >= _OFFSET * (high - low), middle, 0.0)

@@ -191,7 +191,8 @@ def _arguments(program: Program, dtype: torch.dtype) -> tuple[list[Any], list[An
 
 def _working_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
     """Return the dtype that leaves entries correct to the rounding of the given one."""
-    return torch.float64 if any(term.is_far(dtype) for term in program.terms) else dtype
+    is_exact = dtype == torch.float64 or not any(term.is_far(dtype) for term in program.terms)
+    return dtype if is_exact else torch.float64
 
 
 def _width(kernel: Kernel, X: Tensor) -> int:

@@ -8,7 +8,7 @@ values, and a few sums for gradients. This module turns the sums into derivative
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -76,10 +76,10 @@ class Term:
         """
         if self.profile == Profile.DOT or not (len(self.left) and len(self.right)):
             return 0.0
-        e, f = self.left.abs(), self.right.abs()
-        squares = sum(one[:, : self.inputs].square().sum(1).amax() for one in (e, f))
-        products = (e[:, self.inputs :].amax(0) * f[:, self.inputs :].amax(0)).sum()
-        return max(self.alpha, 1.0) * float(squares + products)
+        sides = (self.left,) if self.left is self.right else (self.left, self.right)
+        norms = [float(one[:, : self.inputs].square().sum(1).amax()) for one in sides]
+        further = [one[:, self.inputs :].abs().amax(0) for one in sides]
+        return max(self.alpha, 1.0) * (norms[0] + norms[-1] + float((further[0] * further[-1]).sum()))
 
     def is_wide(self, dtype: torch.dtype) -> bool:
         """Whether distances from norms would show rounding errors: points far apart, or a profile with a kink."""
@@ -231,7 +231,9 @@ def compile_kernel(kernel: Kernel, X: Tensor, Z: Tensor, *, derivatives: bool = 
         raise InvalidInputError(f"{kernel!r} has a part without a compiled form; multiply with it on TorchTiles.")
     program = Program(kernel, derivatives)
     with torch.no_grad():
-        last, program.factor = _emit(kernel, X, Z, program)
+        left = X.detach().to(torch.float64)
+        right = left if Z is X else Z.detach().to(torch.float64)
+        last, program.factor = _emit(kernel, left, right, program)
     assert last == len(program.steps) - 1
     return program
 
@@ -245,10 +247,10 @@ def _is_noise(kernel: Kernel) -> bool:
     return not kernel.correlated_terms()
 
 
-def _emit(kernel: Kernel, X: Tensor, Z: Tensor, program: Program) -> tuple[int, float]:
+def _emit(kernel: Kernel, left: Tensor, right: Tensor, program: Program) -> tuple[int, float]:
     """Append a kernel's steps; return the position of its value and the factor that turns it into the kernel."""
     if isinstance(kernel, Sum | Product):
-        parts = [_emit(part, X, Z, program) for part in kernel.parts if not _is_skipped(part, kernel)]
+        parts = [_emit(part, left, right, program) for part in kernel.parts if not _is_skipped(part, kernel)]
         last, factor = parts[0]
         for other, other_factor in parts[1:]:
             if isinstance(kernel, Sum):
@@ -264,37 +266,45 @@ def _emit(kernel: Kernel, X: Tensor, Z: Tensor, program: Program) -> tuple[int, 
         return len(program.steps) - 1, 0.0 if isinstance(kernel, White) else float(kernel.value("variance"))
     assert isinstance(kernel, Leaf)
     if isinstance(kernel, Group):
-        return _emit_group(kernel, X, Z, program)
-    term, factor = _term(kernel, X, Z, program.derivatives)
+        return _emit_group(kernel, left, right, program)
+    term, factor = _term(kernel, left, right, program.derivatives)
     program.terms.append(term)
     program.steps.append(ProgramStep(Operation.TERM, len(program.terms) - 1))
     return len(program.steps) - 1, factor
 
 
-def _emit_group(kernel: Group, X: Tensor, Z: Tensor, program: Program) -> tuple[int, float]:
+def _emit_group(kernel: Group, left: Tensor, right: Tensor, program: Program) -> tuple[int, float]:
     """Append what is one for rows of the same level and else zero, times the inner products of the lines of a level."""
-    left, right = (points.detach().to(torch.float64) for points in (X, Z))
-    e, f = kernel.embed(left), kernel.embed(right)
-    centre = common_offset(f)
-    e, f = e - centre, f - centre
-    program.terms.append(Term(Profile.RBF, e, e if Z is X else f, e.shape[1]))
+    e, f = _centred(*_both(kernel.embed, left, right))
+    program.terms.append(Term(Profile.RBF, e, f, e.shape[1]))
     program.steps.append(ProgramStep(Operation.TERM, len(program.terms) - 1))
     if not kernel.slope_columns:
         return len(program.steps) - 1, float(kernel.value("variance"))
-    e, f = kernel.scale(left), kernel.scale(right)
-    program.terms.append(Term(Profile.DOT, e, e if Z is X else f, e.shape[1]))
+    e, f = _both(kernel.scale, left, right)
+    program.terms.append(Term(Profile.DOT, e, f, e.shape[1]))
     last = len(program.steps)
     program.steps.append(ProgramStep(Operation.TERM, len(program.terms) - 1))
     program.steps.append(ProgramStep(Operation.MULTIPLY, last - 1, last))
     return len(program.steps) - 1, 1.0
 
 
-def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, float]:
+def _both(embed: Callable[[Tensor], Tensor], left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what a function makes of left and right points, which may be the same."""
+    found = embed(left)
+    return found, found if right is left else embed(right)
+
+
+def _centred(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return points without the common offset of the right ones: rounding errors of distances grow with the norms."""
+    centre = common_offset(right)
+    return _both(lambda points: points - centre, left, right)
+
+
+def _term(kernel: Leaf, left: Tensor, right: Tensor, derivatives: bool) -> tuple[Term, float]:
     """Return the term of an elementary kernel and the factor that turns it into the kernel."""
-    left, right = (points.detach().to(torch.float64) for points in (X, Z))
     if isinstance(kernel, Linear):
-        left, right = kernel.scale(left), kernel.scale(right)
-        return Term(Profile.DOT, left, left if Z is X else right, left.shape[1]), 1.0
+        left, right = _both(kernel.scale, left, right)
+        return Term(Profile.DOT, left, right, left.shape[1]), 1.0
     if isinstance(kernel, Outputs):
         return _outputs_term(kernel, left, right, derivatives), 1.0
     if isinstance(kernel, LocalVariance):
@@ -306,9 +316,7 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
     profile = kernel.fused_profile()
     assert profile is not None, "compile_kernel has asked supports"
     root = kernel.distance_factor**0.5
-    left, right = kernel.scale(left) * root, kernel.scale(right) * root
-    centre = common_offset(right)  # rounding errors of distances grow with the norms
-    left, right = left - centre, right - centre
+    left, right = _centred(*_both(lambda points: kernel.scale(points) * root, left, right))
     inputs = left.shape[1]
     if derivatives and kernel.metric == "rotated":
         # The derivative by the angle needs sums of (e_1 - f_1) (e_2 - f_2): four products of functions of e and of f.
@@ -316,8 +324,7 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
         e, f = (points[:, :2].unbind(1) for points in (left, right))
         left = torch.cat([left, torch.stack([e[0] * e[1], e[0], e[1], one(e[0])], 1)], 1)
         right = torch.cat([right, torch.stack([one(f[0]), -f[1], -f[0], f[0] * f[1]], 1)], 1)
-        return Term(profile, left, right, inputs, kernel.fused_alpha()), factor
-    return Term(profile, left, left if Z is X else right, inputs, kernel.fused_alpha()), factor
+    return Term(profile, left, right, inputs, kernel.fused_alpha()), factor
 
 
 def _outputs_term(kernel: Outputs, left: Tensor, right: Tensor, derivatives: bool) -> Term:
@@ -356,14 +363,12 @@ def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: b
     A derivative in a period needs sums of ``(a - b) sin(a - b)``. That is a sum of four products, each of a function of
     a and a function of b.
     """
-    centre = common_offset(right)  # fewer turns, smaller rounding errors
-    e, f = (kernel.embed(points - centre) * 0.5**0.5 for points in (left, right))
+    left, right = _centred(left, right)  # fewer turns, smaller rounding errors
+    e, f = _both(lambda points: kernel.embed(points) * 0.5**0.5, left, right)
     inputs = e.shape[1]
     if derivatives:
-        a, b = (
-            kernel.active(points - centre) * (2 * math.pi / kernel.by_input("period", points))
-            for points in (left, right)
-        )
+        turns = 2 * math.pi / kernel.by_input("period", left)
+        a, b = (kernel.active(points) * turns for points in (left, right))
         e = torch.cat([e, a * a.sin(), a * a.cos(), a.sin(), a.cos()], 1)
         f = torch.cat([f, b.cos(), -b.sin(), -b * b.cos(), b * b.sin()], 1)
     return Term(Profile.RBF, e, f, inputs)
