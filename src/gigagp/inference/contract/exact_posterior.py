@@ -92,16 +92,16 @@ class Factorised:
         cls, model: Model, table: TrainingTable, matrix: KernelMatrix | AveragedMatrix, factor: torch.Tensor
     ) -> Factorised:
         """Return ``H`` with a factor of it, and solve with that for what follows."""
-        basis = table.basis
+        basis, t = table.basis, table.n_targets
         solutions = torch.cholesky_solve(torch.cat([table.Y, basis], 1), factor)
-        solved_targets, solved_basis = solutions.split([table.n_targets, basis.shape[1]], 1)
+        solved_basis = solutions[:, t:]
         trend = estimate_trend(basis, table.Y, solved_basis)
         residuals = table.Y - basis @ trend.coefficients
-        solved = solved_targets - solved_basis @ trend.coefficients
+        solved = solutions[:, :t] - solved_basis @ trend.coefficients
         # Rasmussen and Williams 2006, eq. 2.30, summed over targets
         fit = float((residuals * solved).double().sum())
         log_determinant = 2 * float(factor.diagonal().double().log().sum())
-        value = -0.5 * (fit + table.n_targets * (log_determinant + table.n_rows * math.log(2 * math.pi)))
+        value = -0.5 * (fit + t * (log_determinant + table.n_rows * math.log(2 * math.pi)))
         return cls(model, table, matrix, factor, solved, solved_basis, trend, value)
 
 

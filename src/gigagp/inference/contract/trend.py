@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from gigagp.solvers import Solution
@@ -90,8 +91,8 @@ def estimate_trend(basis: torch.Tensor, targets: torch.Tensor, basis_solutions: 
     not determine some direction of the basis (for example, a constant column and a constant mean), the solution of
     smallest norm is used, with each basis function scaled to unit size. ``basis_solutions`` are ``H^-1 Phi``.
     """
-    gram = basis.double().T @ basis_solutions.double()
-    found = Trend.from_products(gram, basis_solutions.double().T @ targets.double())
+    solved = basis_solutions.double()
+    found = Trend.from_products(basis.double().T @ solved, solved.T @ targets.double())
     return Trend(found.coefficients.to(targets), found.root.to(targets))
 
 
@@ -120,15 +121,14 @@ def coefficient_root(gram: torch.Tensor) -> torch.Tensor:
     Directions that the rows do not determine are left out, as in the coefficients. The choice of these directions does
     not depend on the units of the basis functions.
     """
-    if gram.shape[0] == 0:
-        return torch.zeros_like(gram)
-    sizes = gram.diagonal().clamp_min(0.0).sqrt()
-    units = torch.where(sizes > 0, 1 / torch.where(sizes > 0, sizes, 1.0), 0.0)
-    gram = units[:, None] * (0.5 * (gram + gram.T)) * units  # approximate solves leave it slightly asymmetric
-    values, vectors = torch.linalg.eigh(gram)
-    determined = values > _DETERMINED
+    products = gram.cpu().numpy()
+    sizes = np.sqrt(np.maximum(products.diagonal(), 0.0))
+    units = np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    # approximate solves leave the products slightly asymmetric
+    values, vectors = np.linalg.eigh(units[:, None] * (0.5 * (products + products.T)) * units)
     # row-major, as a model file restores it, so that products with it round to the same bits
-    return (units[:, None] * vectors * torch.where(determined, values, torch.inf).rsqrt()).contiguous()
+    root = units[:, None] * vectors / np.sqrt(np.where(values > _DETERMINED, values, np.inf))
+    return torch.from_numpy(np.ascontiguousarray(root)).to(gram)
 
 
 def needed_rows(basis: torch.Tensor) -> torch.Tensor:
