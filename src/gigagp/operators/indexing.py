@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -29,10 +31,13 @@ def take(matrix: Tensor, rows: Index, columns: Index) -> Tensor:
 
 def add_matching(block: Tensor, rows: Index, columns: Index, noise: Tensor) -> Tensor:
     """Add ``noise[i]`` in place to the entries of ``block`` whose row and column are both i; return it."""
+    if isinstance(rows, slice) and rows == columns:  # the common case: a diagonal block
+        block.diagonal().add_(noise[rows])
+        return block
     left = positions(rows, noise.shape[0], noise.device)
     right = left if rows is columns else positions(columns, noise.shape[0], noise.device)
     if left.shape == right.shape and torch.equal(left, right) and left.unique().numel() == left.numel():
-        block.diagonal().add_(noise[left])  # the common case: a diagonal block
+        block.diagonal().add_(noise[left])
         return block
     same_row, same_column = torch.nonzero(left[:, None] == right[None, :], as_tuple=True)
     block[same_row, same_column] += noise[left[same_row]]
@@ -53,7 +58,7 @@ def as_noise(noise: float | Tensor, like: Tensor, what: str) -> Tensor:
     if vector.shape not in {(), like.shape}:
         msg = f"{what} must be one number or have shape {tuple(like.shape)}; got shape {tuple(vector.shape)}."
         raise InvalidInputError(msg)
-    if not bool((torch.isfinite(vector) & (vector >= 0)).all()):
+    if not 0 <= float(vector.min()) <= float(vector.max()) < math.inf:  # also false for NaN
         msg = f"{what} must be zero or positive, and finite; got {float(vector.min()):.6g} as the smallest."
         raise InvalidInputError(msg)
     return vector.expand(like.shape)

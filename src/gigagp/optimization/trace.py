@@ -236,7 +236,7 @@ def in_range(model: Model) -> bool:
     """Whether every hyperparameter is positive and finite; a step that is too long can leave the range of float64."""
     values = model.parameters()
     learned = [values[name] for name in model.learned_names()]
-    return all(bool((torch.isfinite(value) & (value > 0)).all()) for value in learned) and all(
+    return all(0 < number < math.inf for value in learned for number in value.flatten().tolist()) and all(
         bool(torch.isfinite(value).all()) for value in model.free.values()
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -60,7 +62,7 @@ def read_weights(engine: str, weights: Weights, rows: slice, columns: slice, X: 
 
 def check_finite(name: str, table: Tensor) -> None:
     """Raise `InvalidInputError` at NaN or infinity, which a distance could turn into an ordinary covariance."""
-    if not bool(torch.isfinite(table.detach().sum())) and not bool(torch.isfinite(table).all()):
+    if not math.isfinite(table.detach().sum()) and not bool(torch.isfinite(table).all()):
         row, column = torch.nonzero(~torch.isfinite(table))[0].tolist()
         msg = f"{name} must be finite; got {float(table[row, column])} in row {row}, column {column}."
         raise InvalidInputError(msg)

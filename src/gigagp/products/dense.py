@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
@@ -28,7 +29,7 @@ def cholesky(matrix: torch.Tensor, what: str = "the kernel matrix", *, overwrite
         factor, info = torch.linalg.cholesky_ex(matrix, out=out)
     else:
         factor, info = torch.linalg.cholesky_ex(matrix)
-    if int(info) != 0 or not bool(torch.isfinite(factor.diagonal()).all()):
+    if int(info) != 0 or not math.isfinite(factor.detach().diagonal().sum()):
         raise NotPositiveDefiniteError(
             f"{what} is not positive definite in {str(matrix.dtype).removeprefix('torch.')} (pivot {int(info)} of "
             f'{matrix.shape[0]}). Raise noise_variance (repeated rows need some), or use dtype="float64".'
