@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,7 @@ class Bounds:
     @property
     def shape(self) -> torch.Size:
         """Shape of both sides, broadcast."""
-        return torch.broadcast_shapes(self.lower.shape, self.upper.shape)
+        return torch.Size(np.broadcast_shapes(self.lower.shape, self.upper.shape))
 
     def clip(self, value: Tensor) -> Tensor:
         """Return the nearest value within the bounds."""

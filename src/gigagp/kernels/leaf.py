@@ -177,7 +177,7 @@ class Leaf(Kernel):
         pair = self._bounds[name]
         if value is None or len({value.numel(), pair.lower.numel(), pair.upper.numel()} - {1}) > 1:
             return
-        if not torch.equal(pair.clip(value), value.expand(torch.broadcast_shapes(value.shape, pair.shape))):
+        if not torch.equal(pair.clip(value), value.expand(np.broadcast_shapes(value.shape, pair.shape))):
             bounds, owner = tuple(pair.to_plain()), type(self).__name__
             raise InvalidInputError(f"{name} of {owner} must lie within its bounds {bounds}; got {value.tolist()}.")
 
@@ -210,7 +210,7 @@ class Leaf(Kernel):
             owner = type(self).__name__
             msg = f"{owner} is not bound to data yet, so its {name} is not settled; call bind(n_inputs) first."
             raise InvalidInputError(msg)
-        return value if like is None else value.to(dtype=like.dtype, device=like.device)
+        return value if like is None else value.to(like)
 
     def replace(self, values: Mapping[str, Tensor]) -> Self:
         owner = type(self).__name__
