@@ -95,10 +95,9 @@ def most_likely_df(squares: Tensor, squared_scale: float) -> float:
     low, high = math.log(LEAST_DF), math.log(MOST_DF)
     best = low
     for _ in range(_ROUNDS):
-        places = torch.linspace(low, high, _POINTS, dtype=torch.float64)
-        k = int(_log_densities(ratio, places.exp()).argmax())
-        best = float(places[k])
-        low, high = float(places[max(k - 1, 0)]), float(places[min(k + 1, _POINTS - 1)])
+        logs = torch.linspace(low, high, _POINTS, dtype=torch.float64)
+        places, k = logs.tolist(), int(_log_densities(ratio, logs.exp()).argmax())
+        low, best, high = places[max(k - 1, 0)], places[k], places[min(k + 1, _POINTS - 1)]
     return min(max(math.exp(best), LEAST_DF), MOST_DF)
 
 
@@ -115,9 +114,11 @@ def most_likely_noise(squares: Tensor, noise: StudentNoise, *, learns_df: bool) 
 
 def _log_densities(ratio: Tensor, df: Tensor) -> Tensor:
     """Return mean log densities, shape (m,), at squares over the squared scale (n,) for each df, up to a constant."""
-    constants = torch.lgamma(0.5 * (df + 1)) - torch.lgamma(0.5 * df) - 0.5 * df.log()
+    c = 0.5 * df
+    a = c + 0.5
     parts = df[:, None].split(max(1, _BLOCK // len(ratio)))
-    return constants - 0.5 * (df + 1) * torch.cat([(ratio / part).log1p_().mean(1) for part in parts])
+    means = torch.cat([(ratio / part).log1p_().mean(1) for part in parts])
+    return torch.lgamma(a) - torch.lgamma(c) - 0.5 * c.log() - a * means
 
 
 @lru_cache

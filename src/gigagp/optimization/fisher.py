@@ -154,12 +154,10 @@ def _times(scaled: torch.Tensor, slopes: torch.Tensor, vectors: torch.Tensor) ->
 
     One product with ``(2 d + 1) s`` columns covers all inputs.
     """
-    (n, s), d = vectors.shape, scaled.shape[1]
-    columns = [(factor[:, :, None] * vectors[:, None, :]).reshape(n, d * s) for factor in (scaled, scaled.square())]
-    plain, first, second = (slopes @ torch.cat([vectors, *columns], 1)).split([s, s * d, s * d], 1)
-    first, second = first.reshape(n, d, s), second.reshape(n, d, s)
-    by_input = scaled.square()[:, :, None] * plain[:, None, :] - 2 * scaled[:, :, None] * first + second
-    return by_input.movedim(1, 0)
+    (n, d), squares = scaled.shape, scaled.square()
+    columns = torch.cat([scaled.new_ones(n, 1), scaled, squares], 1)[:, :, None] * vectors[:, None, :]
+    plain, first, second = (slopes @ columns.flatten(1)).reshape(columns.shape).split([1, d, d], 1)
+    return (squares[:, :, None] * plain - 2 * scaled[:, :, None] * first + second).movedim(1, 0)
 
 
 def _times_differences(scaled: torch.Tensor, slopes: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:

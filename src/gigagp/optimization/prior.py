@@ -47,8 +47,7 @@ class WeakPrior:
 
     def penalty(self, vector: torch.Tensor) -> float:
         """Return minus the log density up to a constant; free numbers have no prior."""
-        hyperparameters = vector[: len(self.centre)]
-        return 0.5 * float((self.precision * (hyperparameters - self.centre).square()).sum())
+        return 0.5 * float(self.precision @ (vector[: len(self.centre)] - self.centre).square())
 
     def gradient(self, vector: torch.Tensor) -> torch.Tensor:
         """Return the gradient of `penalty`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -78,21 +78,19 @@ class ParameterSpace:
     def _head(self, vector: torch.Tensor) -> torch.Tensor:
         return vector[: self.n_hyperparameters]
 
-    def _scale(self, vector: torch.Tensor) -> torch.Tensor:
-        head = self._head(vector)
+    def _scale(self, head: torch.Tensor) -> torch.Tensor:
         return head.exp() if self.transform == "log" else torch.nn.functional.softplus(head)
 
     def decode(self, vector: torch.Tensor) -> Model:
         """Return the model at an unconstrained vector."""
-        scale = self._scale(vector)
-        natural = torch.where(self.is_variance, scale.square(), scale)
-        # At a bound the value is the bound itself, because the exponential of its logarithm can be off by a bit.
         head = self._head(vector)
+        scale = self._scale(head)
+        natural = torch.where(self.is_variance, scale.square(), scale).clamp(self._lower, self._upper)
+        # At a bound the value is the bound itself, because the exponential of its logarithm can be off by a bit.
         natural = torch.where(head <= self._head(self.box.lower), self._lower, natural)
         natural = torch.where(head >= self._head(self.box.upper), self._upper, natural)
-        natural = torch.minimum(torch.maximum(natural, self._lower), self._upper)
-        free = _parts(vector[self.n_hyperparameters :], self._free_shapes)
-        return replace(self.template.replace(_parts(natural, self._shapes)), free=free)
+        values = torch.cat([natural, vector[self.n_hyperparameters :]])
+        return self.template.replace(_parts(values, {**self._shapes, **self._free_shapes}))
 
     def rougher(
         self, vector: torch.Tensor, lengths: float, deviations: float = 1.0, noise: float = 1.0
@@ -106,10 +104,11 @@ class ParameterSpace:
 
     def jacobian(self, vector: torch.Tensor) -> torch.Tensor:
         """Return the derivative of each natural value by its unconstrained coordinate; 1 for free numbers."""
-        scale = self._scale(vector)
-        slope = scale if self.transform == "log" else torch.sigmoid(self._head(vector))
-        head = torch.where(self.is_variance, 2 * scale * slope, slope)
-        return torch.cat([head, head.new_ones(self.size - self.n_hyperparameters)])
+        head = self._head(vector)
+        scale = self._scale(head)
+        slope = scale if self.transform == "log" else torch.sigmoid(head)
+        found = torch.where(self.is_variance, 2 * scale * slope, slope)
+        return torch.cat([found, found.new_ones(self.size - self.n_hyperparameters)])
 
     def flatten(self, by_name: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return values given by name (for example a gradient) as one vector in this order, untransformed."""
