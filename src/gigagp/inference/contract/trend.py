@@ -115,6 +115,7 @@ def solved_trend(basis: torch.Tensor, targets: torch.Tensor, solution: Solution)
     return Trend(found.coefficients.to(targets), found.root.to(targets))
 
 
+@np.errstate(all="ignore")  # as torch does, leave numbers that are not finite to the caller
 def coefficient_root(gram: torch.Tensor) -> torch.Tensor:
     """Return R, shape (p, p), with ``R R' = (Phi' H^-1 Phi)^-1``: a root of the coefficients' covariance.
 
