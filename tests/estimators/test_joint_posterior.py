@@ -89,7 +89,7 @@ def test_a_held_factor_does_not_pass(monkeypatch):
         explained = (prior_covariance(kernel, X) - function(X)).detach()
         return prior_covariance(kernel, X) - explained
 
-    monkeypatch.setattr("gigagp.inference.contract.exact_posterior._SMALL_GRAPH", 0)
+    monkeypatch.setattr("gigagp.inference.contract.exact_posterior._FEW_COVARIANCES", 0)
     monkeypatch.setattr("gigagp.inference.contract.exact_posterior.by_batches", held)
     with pytest.raises(RuntimeError, match=r"not equal|mismatch"):
         right(moved(gp, ALL["covariance"]))
@@ -301,7 +301,7 @@ def test_a_kernel_without_features_has_no_covariance():
 )
 @pytest.mark.parametrize("asked", ["mean", "variance", "covariance"])
 def test_nothing_of_the_size_of_rows_times_points_is_kept(method, asked, monkeypatch):
-    monkeypatch.setattr("gigagp.inference.contract.exact_posterior._SMALL_GRAPH", 0)  # few points may keep some MiB
+    monkeypatch.setattr("gigagp.inference.contract.exact_posterior._FEW_COVARIANCES", 0)  # few points may keep some MiB
     X, y = table(600)
     gp = GPRegressor(kernels.RBF(), method, optimizer=None, noise_variance=0.1).fit(X, y)
     points, kept = torch.from_numpy(X[:40]).view(20, 2, 4).requires_grad_(), []

@@ -138,7 +138,7 @@ def test_gradients_are_those_of_differences(name, answer):
 @pytest.mark.parametrize("answer", ["mean and variance", "covariance"])
 def test_gradients_without_a_stored_graph(answer, monkeypatch):
     """Many points compute their covariances with the rows again in the backward pass."""
-    monkeypatch.setattr(exact_posterior, "_SMALL_GRAPH", 0)
+    monkeypatch.setattr(exact_posterior, "_FEW_COVARIANCES", 0)
     check("exact", answer)
 
 

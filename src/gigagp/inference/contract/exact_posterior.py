@@ -12,7 +12,7 @@ import torch
 from gigagp.errors import SolverWarning, warn
 from gigagp.inference.contract.areas import restored
 from gigagp.inference.contract.batches import by_batches, prior_covariance, within_batches
-from gigagp.inference.contract.input_gradients import recomputed, wants_gradient
+from gigagp.inference.contract.input_gradients import recomputed
 from gigagp.inference.contract.left_out import LeftOut, without_trend
 from gigagp.inference.contract.posterior import GrowingPosterior, VarianceMethod, VarianceParts
 from gigagp.inference.contract.rows_posterior import PathwiseUpdate, SolvedPosterior
@@ -36,8 +36,9 @@ _ARRAYS = 3
 #: Least noise variance, over the rounding of float32 and the trace of the kernel matrix, with which H is factorised in
 #: float32. Below, means were off by up to .7 of a standard deviation (600 rows, four kernels), and factors failed.
 _LEAST_NOISE = 8.0
-#: Largest number of covariances between points and rows whose graph is kept for a backward pass (8 MiB).
-_SMALL_GRAPH = 2**18
+#: Largest number of covariances between points and rows that are computed once for all moments, and whose graph is kept
+#: for a backward pass (8 MiB).
+_FEW_COVARIANCES = 2**18
 
 
 def require_factor(table: TrainingTable) -> None:
@@ -177,20 +178,21 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
             variances.append((self.model.kernel.diagonal(block) - explained).clamp_min(0))
         return self.mean(X), torch.cat(variances) if variances else X.new_zeros(0)
 
-    def _has_small_graph(self, X: torch.Tensor) -> bool:
-        """Whether points with gradients are so few that one graph for all moments costs less than computing again."""
-        return wants_gradient(X) and X[..., 0].numel() * self.n_rows <= _SMALL_GRAPH
+    def _are_few(self, points: int) -> bool:
+        """Whether all covariances of this many points with the rows are held at once, for all moments."""
+        return points <= self._points_at_once and points * self.n_rows <= _FEW_COVARIANCES
 
     def _at_few(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return ``L^-1 K(rows, X)``, and ``K(X, rows)`` times the solutions for targets and for the mean's basis."""
         cross = self.table.cross_covariance(self.model.kernel, X)
-        products = cross @ torch.cat([self.target_solutions, self.basis_solutions], 1)
+        solutions = torch.cat([self.target_solutions, self.basis_solutions], 1)
+        products = (cross.double() @ solutions.double()).to(X)
         of_targets, of_basis = products.split([self.n_targets, self.basis_solutions.shape[1]], 1)
         return torch.linalg.solve_triangular(self.factor, cross.T, upper=False), of_targets, of_basis
 
     def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean (m, t) and the variance (m,) of the latent function; ``method`` has no effect."""
-        if not self._has_small_graph(X):
+        if not self._are_few(len(X)):
             return super().mean_and_variance(X, method)
         whitened, of_targets, of_basis = self._at_few(X)
         latent = (self.model.kernel.diagonal(X) - whitened.square().sum(0)).clamp_min(0)
@@ -205,9 +207,9 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         return cross @ self.target_solutions, cross @ self.basis_solutions, variance
 
     def covariance(self, X: torch.Tensor) -> torch.Tensor:
-        if not self._has_small_graph(X):
-            return super().covariance(X)
         flat = X.reshape(-1, X.shape[-1])
+        if not self._are_few(len(flat)):
+            return super().covariance(X)
         whitened, _, of_basis = self._at_few(flat)
         rows, root = within_batches(whitened.T, X), within_batches(self.trend_root(flat, of_basis), X)
         return prior_covariance(self.model.kernel, X) - rows @ rows.mT + (root @ root.mT).to(rows)
