@@ -62,7 +62,7 @@ from gigagp.settings.custom import Custom
 from gigagp.settings.fields import Count, Positive, Words, checks_arguments
 from gigagp.settings.random import RandomState
 from gigagp.tables.beside import known_targets, measured_targets
-from gigagp.tables.encoding import Encode, Panel
+from gigagp.tables.encoding import Encode, Panel, fitted_encoder
 from gigagp.tables.rows.source import RowSource
 
 __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
@@ -149,7 +149,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     encode : {"strict", "auto"}, default "strict"
         ``"strict"`` refuses all cells that are not numbers. ``"auto"`` turns texts, categories, truth values, dates and
         missing cells into numbers in `fit`, and in the same way afterwards (`gigagp.tables.encoding.TableEncoder`).
-        Columns of ``kernel`` are then those of the table.
+        Columns of ``kernel`` are then those of the table. Columns with more than 50 categories are ``groups``.
     distributed : bool, default False
         Whether a fit shares its large computations with the other processes of the default group of
         ``torch.distributed``, all of which make the same call with the same rows and get the same model (the
@@ -603,7 +603,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             If another inference method than `inference.Vecchia` ran, or the kernel has no `kernels.Group` as a term.
         """
         check_is_fitted(self, "posterior_")
-        return effects_of_groups(self.posterior_, self.scaling_, getattr(self, "feature_names_in_", None))
+        names = getattr(self, "feature_names_in_", None)
+        return effects_of_groups(self.posterior_, self.scaling_, names, fitted_encoder(self))
 
     @guarded()
     @checks_arguments

@@ -96,11 +96,6 @@ class Arguments:
             if not is_met:
                 msg = f'plan of GPRegressor needs {name}="{needed}"; got {getattr(estimator, name)!r}.'
                 raise InvalidInputError(msg)
-        if len(estimator.groups) or (isinstance(estimator.kernel, Kernel) and groups_of(estimator.kernel)):
-            raise InvalidInputError(
-                "plan of GPRegressor needs a kernel without groups, for which inference is exact up to 3,000 rows and "
-                "inference.Vecchia beyond."
-            )
 
     @property
     def suits_states(self) -> bool:
@@ -346,7 +341,7 @@ def start_model(
     and noise are left to the fit, and the inference supports it.
     """
     encoder = fitted_encoder(estimator)
-    kernel = _start_kernel(estimator, n_columns if encoder is None else len(encoder.columns))
+    kernel = _start_kernel(estimator, n_columns)
     kernel = kernel if encoder is None else encoder.kernel(apart_from_levels(kernel, len(encoder.columns)))
     noise = start_noise(estimator.noise_variance, kernel, n_rows)
     if noise is not None and noise.ndim == 1 and n_targets > 1 and estimator.standardize:
@@ -369,16 +364,21 @@ def start_model(
 def _start_kernel(estimator: Estimator, n_columns: int | None) -> Kernel:
     """Return the kernel with the groups, of the table's columns by number; a rule's is the default one.
 
-    A kernel that was left to the fit is of groups alone where all columns hold levels.
+    Encoded columns of very many categories are groups where neither a kernel nor ``groups`` names them. A kernel that
+    was left to the fit is of groups alone where all columns hold levels.
     """
-    names = getattr(estimator, "feature_names_in_", None)
-    given = estimator.kernel if isinstance(estimator.kernel, Kernel) else None
+    names, encoder = getattr(estimator, "feature_names_in_", None), fitted_encoder(estimator)
+    given = numbered(estimator.kernel, names) if isinstance(estimator.kernel, Kernel) else None
     groups = with_groups(None, _listed(estimator.groups))
     groups = None if groups is None else numbered(groups, names)
+    if encoder is not None and (given is None or given.n_inputs is None):
+        named = set().union(*(level_columns(kernel) for kernel in (given, groups) if kernel is not None))
+        groups = with_groups(groups, [column for column in encoder.level_columns if column not in named])
+        n_columns = sum(map(bool, encoder.inputs))
     if groups is None:
-        return plain_kernel(estimator.kernel) if given is None else numbered(given, names)
+        return plain_kernel(estimator.kernel) if given is None else given
     if given is not None:
-        return numbered(given, names) + groups
+        return given + groups
     only_levels = n_columns is not None and len(level_columns(groups)) >= n_columns
     return groups if only_levels else plain_kernel(estimator.kernel) + groups
 

@@ -757,6 +757,11 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
     """Return what `fit_rows` with ``inference="auto"`` would choose from, in standardized units."""
     problem = Problem.of(arguments, X, y)
     model, estimator = problem.model, arguments.estimator
+    if groups_of(model.kernel) and estimator.panel is None:
+        raise InvalidInputError(
+            "plan of GPRegressor needs a kernel without groups, also of an encoded column with more than 50 "
+            "categories. With groups inference is exact up to 3,000 rows, and inference.Vecchia beyond."
+        )
     inference = Automatic(arguments.deadline, all_rows=model.noise_is_known)
     arguments.check_for(inference)
     inference.check_model(model)

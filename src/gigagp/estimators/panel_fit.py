@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +31,7 @@ class Roles:
     of_entities: tuple[int, ...]
     of_times: tuple[int, ...]
     of_cells: tuple[int, ...]
+    levels: tuple[int, ...] = ()  # those of them that are levels of a group
 
     @classmethod
     def of(cls, panel: Panel, encoder: TableEncoder, X: np.ndarray) -> Roles:
@@ -42,7 +45,8 @@ class Roles:
             numbers = _numbers(X, encoder, place)
             role = next((role for role, group in groups.items() if _is_constant(numbers, group)), "of_cells")
             found[role].append(place)
-        return cls(entity, time, **{role: tuple(places) for role, places in found.items()})
+        places = {role: tuple(places) for role, places in found.items()}
+        return cls(entity, time, **places, levels=tuple(encoder.level_columns))
 
     def kernel(self) -> Kernel:
         """Return the kernel of columns of the table: entity x time + entity + time, and a part of the cell's inputs.
@@ -50,13 +54,16 @@ class Roles:
         Each entity has an offset and a curve of its own, and entities whose inputs are alike have similar ones.
         """
         times = (self.time, *self.of_times)
-        parts = [self._of_entities() * Matern(columns=times, fixed=["variance"]), self._of_entities()]
-        parts += [Matern(columns=columns) for columns in (times, self.of_cells) if columns]
-        return Sum(*parts)
+        of_entities = functools.reduce(operator.add, [Group(self.entity), *self._parts(self.of_entities)])
+        numbers = tuple(place for place in times if place not in self.levels)
+        by_time = of_entities * Matern(columns=numbers, fixed=["variance"])
+        return Sum(by_time, of_entities, *self._parts(times), *self._parts(self.of_cells))
 
-    def _of_entities(self) -> Kernel:
-        own = Group(self.entity)
-        return own + Matern(columns=self.of_entities) if self.of_entities else own
+    def _parts(self, columns: tuple[int, ...]) -> list[Kernel]:
+        """Return a smooth function of the columns, and an effect of each level of those that have levels."""
+        numbers = [place for place in columns if place not in self.levels]
+        smooth: list[Kernel] = [Matern(columns=numbers)] if numbers else []
+        return smooth + [Group(place) for place in columns if place in self.levels]
 
 
 def of_panel(arguments: Arguments, X: np.ndarray) -> Arguments:

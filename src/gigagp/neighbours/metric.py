@@ -50,18 +50,23 @@ class Metric:
             {leaf.label: leaf for leaves in terms for leaf in leaves if isinstance(leaf, Group)}.values()
         )
 
+    @property
+    def is_of_levels(self) -> bool:
+        """Whether rows differ in the levels of groups alone, between which there is no distance."""
+        return bool(self.groups) and not (self._leaves or self._outputs)
+
     def __call__(self, X: Tensor) -> Tensor:
         """Return the points of rows, shape (n, d) to (n, c), float64.
 
         Coordinates are at most `gigagp.neighbours.search.LARGEST` in size, beyond which all rows are equally far.
         """
         points = X.detach().to(torch.float64)
-        if self._leaves or self._outputs:
+        if self.is_of_levels:
+            points = self.groups[0].levels(points).to(points)
+        elif self._leaves or self._outputs:
             coordinates = [_points(leaf, points) for leaf in self._leaves]
             coordinates += [places.to(points).index_select(0, leaf.levels(points)) for leaf, places in self._outputs]
             points = torch.cat(coordinates, 1)
-        elif self.groups:
-            points = self.groups[0].levels(points).to(points)
         return points.clamp(-LARGEST, LARGEST)
 
 

@@ -138,21 +138,6 @@ def test_columns_without_information_are_left_out_and_named():
         TableEncoder.fit(X[["id", "same"]])
 
 
-def test_very_many_categories_keep_the_frequent_ones():
-    codes = np.concatenate([np.repeat(np.arange(50), 3), np.arange(50, 90), [50]])
-    X = pd.DataFrame({"code": [f"c{code}" for code in codes]})
-    with pytest.warns(EncodingWarning, match="90 categories: the 50 most frequent ones are kept"):
-        encoder = TableEncoder.fit(X)
-    (column,) = encoder.columns
-    assert isinstance(column, Categories)
-    assert (len(column.categories), column.others) == (50, 40)
-    assert column.categories[-1] == "c50" or "c50" not in column.categories
-    found = encoder.transform(X)
-    np.testing.assert_array_equal(found.sum(1), 1)
-    assert found[:, -1].sum() == sum(text not in column.categories for text in X["code"])
-    np.testing.assert_array_equal(encoder.transform(pd.DataFrame({"code": ["new"]}))[0, -1], 1)  # as rare ones
-
-
 def test_unseen_categories_are_as_far_from_all_others():
     X = frame()
     encoder = TableEncoder.fit(X)

@@ -10,13 +10,16 @@ import numpy as np
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.kernels import Group
 from gigagp.model.scaling import Scaling
+from gigagp.tables.encoding import TableEncoder
+from gigagp.tables.encoding.columns import Levels
 
 
 class GroupEffects(NamedTuple):
     """Effects of the levels of a group, of a single target, with one row for each level.
 
-    ``level``, shape (q,) or (q, columns), has the levels in ascending order. The columns of ``effect`` and ``std``,
-    shape (q,) or (q, 1 + slopes), are the effect and then the slopes.
+    ``level``, shape (q,) or (q, columns), has the levels in ascending order, or the categories of an encoded column,
+    the most frequent first. The columns of ``effect`` and ``std``, shape (q,) or (q, 1 + slopes), are the effect and
+    then the slopes.
     """
 
     level: np.ndarray
@@ -24,7 +27,9 @@ class GroupEffects(NamedTuple):
     std: np.ndarray
 
 
-def effects_of_groups(posterior: Posterior, scaling: Scaling, names: Sequence[Any] | None) -> dict[str, GroupEffects]:
+def effects_of_groups(
+    posterior: Posterior, scaling: Scaling, names: Sequence[Any] | None, encoder: TableEncoder | None
+) -> dict[str, GroupEffects]:
     """Return the effects of each group by its columns of levels; `AttributeError` if the posterior holds none."""
     effects = posterior.group_effects()
     if effects is None or posterior.n_targets > 1:
@@ -38,8 +43,21 @@ def effects_of_groups(posterior: Posterior, scaling: Scaling, names: Sequence[An
         units = scaling.y_scale[0] / np.concatenate([[1.0], _scales(group, scaling)])
         numbers = effect[:, :, 0].double().cpu().numpy() * units, std.double().cpu().numpy() * units
         shown = [one[:, 0] if one.shape[1] == 1 else one for one in (levels.cpu().numpy(), *numbers)]
-        found[_label(group, names, len(scaling.x_scale))] = GroupEffects(*shown)
+        label, column = _label(group, names, len(scaling.x_scale)), _encoded(group, encoder)
+        if column is not None:
+            label, shown[0] = column.label, np.array(column.levels, dtype=object)[shown[0]]
+        found[label] = GroupEffects(*shown)
     return found
+
+
+def _encoded(group: Group, encoder: TableEncoder | None) -> Levels | None:
+    """Return the column of the table whose categories are the levels of a group; None if levels are numbers."""
+    for place in [] if encoder is None else encoder.level_columns:
+        assert encoder is not None
+        column = encoder.columns[place]
+        if group.level_columns == encoder.inputs[place][0] and isinstance(column, Levels):
+            return column
+    return None
 
 
 def _scales(group: Group, scaling: Scaling) -> np.ndarray:

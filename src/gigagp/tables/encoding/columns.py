@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,9 @@ import pyarrow as pa
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.settings.schema import Form, flag, listing, number, one_of, record, text, whole
 from gigagp.tables.cells import Place, is_number, shown
-from gigagp.tables.encoding.reading import SECONDS_A_DAY, Cells, Kind, Order, read_cells, same_text
+from gigagp.tables.encoding.reading import SECONDS_A_DAY, Cells, Kind, Order, numbered_texts, read_cells, same_text
 
-#: Most categories of a column that have a column of their own.
+#: Most categories of a column that have a column each; more are levels of a group.
 MOST_CATEGORIES = 50
 #: Fewest missing cells of a column from which the noise of their rows can be learned.
 FEWEST_MISSING = 10
@@ -206,8 +206,8 @@ class Dates(Column):
 class Categories(Column):
     """A column of categories, one-hot: one column for each, and a last one for all others.
 
-    ``categories`` has the most frequent ones, in the order of their numbers of rows. ``others`` counts the further ones
-    of the fit. Missing cells, of which the fit had ``missing``, are a category of their own.
+    ``categories`` are in the order of their numbers of rows. Missing cells, of which the fit had ``missing``, are a
+    category of their own. ``others`` counts the further ones of models of earlier versions.
     """
 
     categories: tuple[str, ...] = ()
@@ -226,10 +226,10 @@ class Categories(Column):
         return len(self.categories) if self.missing >= FEWEST_MISSING else None
 
     def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
-        known = {category: k for k, category in enumerate(self.categories)}
+        known = numbered_texts(self.categories)
         rest = self.parts[0].width - 1
         found = [same_text(one, known) for one in cells.texts]
-        places = np.array([rest if place is None else place for place in found] + [len(known)])  # the last: missing
+        places = np.array([rest if place is None else place for place in found] + [len(self.categories)])  # missing
         if not self.others:
             present = np.unique(cells.values[~cells.missing]).astype(np.int64).tolist()  # types may list more
             new = [cells.texts[k] for k in present if found[k] is None]
@@ -246,22 +246,59 @@ class Categories(Column):
         return pa.array([self.categories[0]] * n)
 
     def describe(self) -> str:
-        names = ", ".join(self.categories[:4]) + ", ..." * (len(self.categories) > 4)
         more = f"; {self.others:,} rarer ones together as others" * bool(self.others)
         empty = f"; missing cells ({self.missing:,}) are a category" * bool(self.missing)
-        return f"{len(self.categories)} categories ({names}){more}{empty}"
+        return f"{len(self.categories)} categories ({_first(self.categories)}){more}{empty}"
 
 
 @dataclass(frozen=True)
-class Entities(Column):
-    """A column that names the entity of each row of a panel, as its number among ``levels``, which are sorted.
-
-    An entity that is not among them has the next free number. Every row needs an entity.
-    """
+class Numbered(Column):
+    """A column of texts, as their numbers among ``levels``; another text has the next free number."""
 
     levels: tuple[str, ...] = ()
-    word: ClassVar[str] = "entities"
     kind: ClassVar[Kind | None] = "category"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (Part(""),)
+
+    def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
+        """Return the number of the level of each row, shape (n, 1)."""
+        known = numbered_texts(self.grown(cells).levels)
+        places = np.array([same_text(text, known) for text in cells.texts] + [0], dtype=np.float64)  # the last: missing
+        return places[np.where(cells.missing, len(cells.texts), cells.values).astype(np.int64)][:, None]
+
+    def grown(self, cells: Cells) -> Self:
+        """Return the record with the levels among cells that are new behind the others."""
+        known = numbered_texts(self.levels)
+        new = (text for text in cells.texts if same_text(text, known) is None)
+        return replace(self, levels=(*self.levels, *new))
+
+    def typical(self, n: int) -> pa.Array:
+        return pa.array([next(filter(None, self.levels))] * n)
+
+
+@dataclass(frozen=True)
+class Levels(Numbered):
+    """A column of very many categories, each of which has an effect of its own.
+
+    The first level, an empty text, is that of missing cells, of which the fit had ``missing``. The others are in the
+    order of their numbers of rows.
+    """
+
+    missing: int = 0
+    word: ClassVar[str] = "levels"
+
+    def describe(self) -> str:
+        empty = f"; missing cells ({self.missing:,}) are a level" * bool(self.missing)
+        return f"{len(self.levels) - 1:,} categories ({_first(self.levels[1:])}), each with an effect{empty}"
+
+
+@dataclass(frozen=True)
+class Entities(Numbered):
+    """A column that names the entity of each row of a panel. Its ``levels`` are sorted, and every row needs one."""
+
+    word: ClassVar[str] = "entities"
 
     @classmethod
     def of(cls, label: str, cells: Any, place: Place) -> Entities:
@@ -279,27 +316,13 @@ class Entities(Column):
         present = np.unique(found.values).astype(np.int64)  # types may list more
         return replace(found, values=np.searchsorted(present, found.values), texts=[found.texts[k] for k in present])
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return (Part(""),)
-
-    def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
-        """Return the number of the entity of each row, shape (n, 1)."""
-        known = {level: number for number, level in enumerate(self.grown(cells).levels)}
-        places = np.array([known[text] for text in cells.texts], dtype=np.float64)
-        return places[cells.values.astype(np.int64)][:, None]
-
-    def grown(self, cells: Cells) -> Entities:
-        """Return the record with the entities among cells that are new behind the others."""
-        known = set(self.levels)
-        return replace(self, levels=(*self.levels, *(text for text in cells.texts if text not in known)))
-
-    def typical(self, n: int) -> pa.Array:
-        return pa.array([self.levels[0]] * n)
-
     def describe(self) -> str:
-        names = ", ".join(self.levels[:4]) + ", ..." * (len(self.levels) > 4)
-        return f"{len(self.levels):,} entities ({names})"
+        return f"{len(self.levels):,} entities ({_first(self.levels)})"
+
+
+def _first(texts: tuple[str, ...]) -> str:
+    """Return the first four of some texts in words."""
+    return ", ".join(texts[:4]) + ", ..." * (len(texts) > 4)
 
 
 def _by_number(text: str) -> tuple[float, str]:
@@ -339,22 +362,16 @@ def column_of(label: str, cells: Cells, notes: list[str]) -> Column:
         return Dates(
             label, low, float(np.median(days)), bool(seasonal), bool(timed), gone, cells.order, _values(days, gone)
         )
-    return _categories_of(label, cells, gone, notes)
+    return _categories_of(label, cells, gone)
 
 
-def _categories_of(label: str, cells: Cells, gone: int, notes: list[str]) -> Column:
+def _categories_of(label: str, cells: Cells, gone: int) -> Column:
     counts = np.bincount(cells.values[~cells.missing].astype(np.int64), minlength=len(cells.texts))
     ranked = sorted(np.flatnonzero(counts).tolist(), key=lambda k: (-counts[k], cells.texts[k]))
     if len(ranked) > 2 and counts.max() == 1:
         return LeftOut(label, "all cells are different texts, so that nothing can be learned from them")
-    kept = tuple(cells.texts[k] for k in ranked[:MOST_CATEGORIES])
-    others = len(ranked) - len(kept)
-    if others:
-        notes.append(
-            f"column {label!r} has {len(ranked):,} categories: the {len(kept)} most frequent ones are kept, the others "
-            "are one category"
-        )
-    return Categories(label, kept, gone, others)
+    found = tuple(cells.texts[k] for k in ranked)
+    return Categories(label, found, gone) if len(found) <= MOST_CATEGORIES else Levels(label, ("", *found), gone)
 
 
 def _values(present: np.ndarray, gone: int) -> tuple[float, ...]:
@@ -386,10 +403,11 @@ _FORMS: dict[type[Column], Form] = {
         {"order": one_of(*get_args(Order)), "values": _VALUES},
     ),
     Categories: record({"label": text, "categories": listing(text), "missing": _COUNT, "others": _COUNT}),
+    Levels: record({"label": text, "levels": listing(text), "missing": _COUNT}),
     Entities: record({"label": text, "levels": listing(text)}),
     LeftOut: record({"label": text, "reason": text}),
 }
-_WORDS: dict[str, type[Column]] = {kind.word: kind for kind in (Numbers, Dates, Categories, Entities, LeftOut)}
+_WORDS: dict[str, type[Column]] = {kind.word: kind for kind in (Numbers, Dates, Categories, Levels, Entities, LeftOut)}
 
 
 def from_plain(data: Any, where: str) -> Column:
@@ -411,8 +429,10 @@ def from_plain(data: Any, where: str) -> Column:
         categories = values["categories"]
         if not 0 < len(categories) <= MOST_CATEGORIES or len(set(categories)) < len(categories) or "" in categories:
             raise ModelFileError(f"{where}.categories must be 1 to {MOST_CATEGORIES} different texts.")
-    if kind is Entities:
-        levels = values["levels"]
+    if kind in (Levels, Entities):
+        levels = values["levels"] if kind is Entities else values["levels"][1:]
         if not levels or len(set(levels)) < len(levels) or "" in levels:
             raise ModelFileError(f"{where}.levels must be one or more different texts.")
+        if kind is Levels and values["levels"][0]:
+            raise ModelFileError(f"{where}.levels must begin with the empty text of missing cells.")
     return kind(**values)

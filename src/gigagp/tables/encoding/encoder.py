@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gigagp.errors import EncodingWarning, InvalidInputError, ModelFileError, warn
-from gigagp.kernels import Constant, Group, Kernel, Linear, White
+from gigagp.kernels import Constant, Group, Kernel, Linear, Outputs, White
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.leaf import Leaf
 from gigagp.runtime.memory import require, resolve_budget
@@ -27,6 +27,8 @@ from gigagp.tables.encoding.columns import (
     Dates,
     Entities,
     LeftOut,
+    Levels,
+    Numbered,
     Numbers,
     column_of,
     from_plain,
@@ -52,8 +54,9 @@ class TableEncoder:
       year follow, and if they have different times of day, sine and cosine of these. Texts are dates if all are
       written as 2024-03-31 or 2024-03-31 14:30, or as 12/31/2015 where one order of day and month fits all of them.
     - **Numbers beside texts** in one column are texts, with a warning.
-    - **Texts, categories and truth values** become one-hot columns. A missing cell is a category of its own. Of more
-      than 50 categories the 50 most frequent ones are kept, and all others are one category.
+    - **Texts, categories and truth values** become one-hot columns. A missing cell is a category of its own.
+    - **More than 50 categories** become their numbers, the levels of a `kernels.Group`, which fits add to their kernel:
+      each has an effect of its own, and other parts of the kernel do not depend on the column.
     - **Columns without information** are left out: constant ones, and texts that all differ, such as names and numbers
       of rows.
 
@@ -72,7 +75,7 @@ class TableEncoder:
     def fit(
         cls, X: Any, name: str = "X", memory_budget: float | str | None = None, panel: Panel | None = None
     ) -> TableEncoder:
-        """Return the encoder of a table, with one `EncodingWarning` for columns left out and very many categories.
+        """Return the encoder of a table, with one `EncodingWarning` for columns left out and mixed types.
 
         Of a ``panel``, the column of the entities is no category, but has a number for each entity. Raises
         `InvalidInputError` if a column mixes numbers with other types than texts, or no column is left.
@@ -122,14 +125,14 @@ class TableEncoder:
         return np.concatenate(parts, 1)
 
     def grown(self, X: Any, name: str = "X") -> TableEncoder:
-        """Return the encoder that knows the new entities of a panel in another table by their numbers."""
-        if not any(isinstance(column, Entities) for column in self.columns):
+        """Return the encoder that knows the new levels, or entities of a panel, in another table by their numbers."""
+        if not any(isinstance(column, Numbered) for column in self.columns):
             return self
         columns = zip(self.columns, intake.table_columns(X, name)[1], strict=True)
         return TableEncoder(
             tuple(
                 column.grown(column.read(cells, Place(name, [column.label])))
-                if isinstance(column, Entities)
+                if isinstance(column, Numbered)
                 else column
                 for column, cells in columns
             )
@@ -182,6 +185,11 @@ class TableEncoder:
         return np.repeat([part.is_scaled for part in parts], [part.width for part in parts])
 
     @property
+    def level_columns(self) -> list[int]:
+        """The columns of the table whose cells are levels of a group."""
+        return [place for place, column in enumerate(self.columns) if isinstance(column, Levels)]
+
+    @property
     def axes(self) -> list[int]:
         """The columns along which a map may run: numbers and dates, whose first part is their encoded column."""
         return [
@@ -225,7 +233,12 @@ class TableEncoder:
         if kernel.columns is not None and max(kernel.columns) >= len(self.columns):
             msg = f"columns of {name} must be below {len(self.columns)}, the number of columns; got {kernel.columns}."
             raise InvalidInputError(msg)
-        chosen = range(len(self.columns)) if kernel.columns is None else kernel.columns
+        numbers = [place for place in range(len(self.columns)) if place not in self.level_columns]
+        chosen = numbers if kernel.columns is None else list(kernel.columns)
+        if levels := [] if isinstance(kernel, Outputs) else sorted(set(chosen) - set(numbers)):
+            label, what = self.columns[levels[0]].label, self.columns[levels[0]].describe()
+            msg = f"columns of {name} must not include {label!r}, which has {what}. Take kernels.Group({levels[0]})."
+            raise InvalidInputError(msg)
         parts = [part for column in chosen for part in self.inputs[column]]
         if not parts:
             labels = [self.columns[column].label for column in chosen]

@@ -297,15 +297,19 @@ def _date(text: str, order: Order) -> float | None:
     return (found - _EPOCH).total_seconds()
 
 
+def numbered_texts(texts: Sequence[str]) -> dict[str, int]:
+    """Return the position of each of different texts, also by the usual spelling of a number, for `same_text`."""
+    known = {text: place for place, text in enumerate(texts)}
+    for place, text in enumerate(texts):
+        if is_number(text):
+            known.setdefault(repr(float(text)), place)
+    return known
+
+
 def same_text(text: str, known: dict[str, int]) -> int | None:
-    """Return the position of a category among known ones; truth values and numbers are found in any spelling."""
-    for spelling in (text, *_TRUTH.get(text.lower(), ())):
-        if spelling in known:
-            return known[spelling]
-    if is_number(text):
-        alike = (place for one, place in known.items() if is_number(one) and float(one) == float(text))
-        return next(alike, None)
-    return None
+    """Return the position of a text among known ones; truth values and numbers are found in any spelling."""
+    number = (repr(float(text)),) if is_number(text) else ()
+    return next((known[one] for one in (text, *_TRUTH.get(text.lower(), ()), *number) if one in known), None)
 
 
 def _checked(found: Cells, place: Place, wanted: Kind | None, kind: str) -> Cells:
