@@ -105,6 +105,7 @@ class Vecchia(Inference):
         if isinstance(likelihood, Gaussian | None):
             return VecchiaObjective(table, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
         found = LaplaceObjective(table, likelihood, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
+        likelihood.check_rows(table.Y)
         found.require_limits()
         return found
 

@@ -176,6 +176,9 @@ class Likelihood(ABC):
     def check_targets(self, y: Tensor) -> None:  # noqa: B027  # most likelihoods accept any number
         """Raise `InvalidInputError` for targets that the likelihood does not allow."""
 
+    def check_rows(self, y: Tensor) -> None:  # noqa: B027  # most likelihoods learn from any rows
+        """Raise `InvalidInputError` if all rows of a fit together do not tell what is to be learned."""
+
     def start_curvature(self, y: Tensor, noise: float) -> float:
         """Return a typical curvature of ``-log g`` in f, which for a Gaussian is the inverse noise variance."""
         return 1.0 / noise

@@ -121,6 +121,15 @@ class Ordinal(Settings, Likelihood):
         what = "levels: whole numbers, 0 or above" if self.gaps is None else f"whole numbers from 0 to {most}"
         self.refuse(~((y >= 0) & (y == y.round()) & (y <= most)), y, what)
 
+    def check_rows(self, y: Tensor) -> None:
+        missing = (torch.bincount(y.reshape(-1).long()) == 0).nonzero()
+        if self.gaps is None and len(missing):
+            raise InvalidInputError(
+                f"targets of the ordinal likelihood must have all levels from 0 to {int(y.max())}, because the gaps "
+                f"between them are learned; no row has {int(missing[0])}. Number the levels without gaps, or give "
+                "likelihoods.Ordinal(gaps=...)."
+            )
+
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
         return self._log_probability(y, f, torch.ones((), dtype=f.dtype, device=f.device))
 
