@@ -122,13 +122,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         where the engine is chosen by its speed, two runs may differ in rounding.
     likelihood : str or Likelihood, default "gaussian"
         Distribution of a target given the latent function (`gigagp.likelihoods`). Student-t noise is robust to gross
-        outliers; its degrees of freedom are learned, or given by ``likelihoods.StudentT(df=4.0)``. ``"auto"`` chooses
-        between it and Gaussian noise by the likelihood of up to 500 rows. Laplace noise and Poisson counts, whose rate
-        is ``exp(f)``, need ``inference.QuadruplyStochastic``, which ``inference="auto"`` then selects, or
-        ``inference.Vecchia``. The latter has all others, with parameters that are learned: ``"quantile"``,
-        ``"censored"``, ``"negative-binomial"``, ``"zero-inflated-poisson"``, ``"zero-inflated-negative-binomial"``,
-        ``"hurdle-poisson"``, ``"gamma"``, ``"weibull"``, ``"binomial"``, ``"beta"`` and ``"ordinal"``. The
-        documentation has a page on which to take.
+        outliers; its degrees of freedom are learned, or given by ``likelihoods.StudentT(df=4.0)``. Laplace noise and
+        Poisson counts, whose rate is ``exp(f)``, need ``inference.QuadruplyStochastic``, which ``inference="auto"``
+        then selects, or ``inference.Vecchia``. The latter has all others, with parameters that are learned:
+        ``"quantile"``, ``"censored"``, ``"negative-binomial"``, ``"zero-inflated-poisson"``,
+        ``"zero-inflated-negative-binomial"``, ``"hurdle-poisson"``, ``"gamma"``, ``"weibull"``, ``"binomial"``,
+        ``"beta"`` and ``"ordinal"``. ``"auto"`` compares up to 200 rows by evidence and left-out rows: counts as
+        Gaussian, Poisson, negative binomial and, with zeros, zero-inflated; shares as Gaussian, beta and gamma;
+        positive targets as Gaussian and gamma. Where Gaussian noise stays, it is compared with Student-t noise on up to
+        500. `likelihood_` is what was taken, and `describe` says why. The documentation has a page on which to take.
     hyperparameter_units : {"own", "standardized"}, default "own"
         Units of the kernel's hyperparameters and of the noise variance, given and read. ``"own"``: lengthscales,
         periods and bounds are in the units of the inputs, and variances in squared units of the target. Targets that

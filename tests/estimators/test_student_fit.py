@@ -15,8 +15,8 @@ import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError, ModelFileError, NotPositiveDefiniteError
 from gigagp.estimators.arguments import Arguments
-from gigagp.estimators.choices import likelihood_choice
-from gigagp.estimators.choices.likelihood_choice import choose
+from gigagp.estimators.choices import noise_choice
+from gigagp.estimators.choices.noise_choice import choose
 from gigagp.model.likelihoods import Gaussian, StudentT
 from helpers import generator
 from vecchia_cases import killed_at_write
@@ -317,7 +317,7 @@ def test_auto_finds_wrong_targets_that_its_sample_does_not_hold(wrong, monkeypat
         ).likelihood
 
     assert found() == StudentT()
-    monkeypatch.setattr(likelihood_choice, "_FAR_ERROR", np.inf)  # the control
+    monkeypatch.setattr(noise_choice, "_FAR_ERROR", np.inf)  # the control
     assert found() == Gaussian()
 
 
@@ -344,7 +344,7 @@ def test_auto_keeps_a_peak_that_its_sample_does_not_resolve(height, monkeypatch)
         ).likelihood
 
     assert found() == Gaussian()
-    monkeypatch.setattr(likelihood_choice, "_ALIKE", np.inf)  # the control
+    monkeypatch.setattr(noise_choice, "_ALIKE", np.inf)  # the control
     assert found() == StudentT()
 
 
@@ -352,7 +352,7 @@ def test_the_comparison_of_rows_that_cannot_be_fitted_is_gaussian(monkeypatch):
     def failing(*_):
         raise NotPositiveDefiniteError("no factor")
 
-    monkeypatch.setattr(likelihood_choice, "_trial", failing)
+    monkeypatch.setattr(noise_choice, "trial", failing)
     X, y, _ = measured(100)
     found = choose(Arguments.of(GPRegressor(kernels.Matern(nu=1.5), likelihood="auto")), X, y, generator())
     assert found.likelihood == Gaussian()

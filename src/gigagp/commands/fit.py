@@ -85,8 +85,9 @@ def fit(
     likelihood: Annotated[
         str,
         typer.Option(
-            help="gaussian, student-t (heavy tails, outliers), auto (gaussian or student-t), laplace (outliers) or "
-            "poisson (counts); logistic or probit for a target of classes, whose labels may be text. laplace, poisson "
+            help="gaussian, student-t (heavy tails, outliers), auto (what left-out rows show, for counts, shares, "
+            "positive targets and noise), laplace (outliers) or poisson (counts); logistic or probit for a target of "
+            "classes, whose labels may be text. laplace, poisson "
             "and classes use --inference vecchia or, by default, quadruply-stochastic. With --inference vecchia also "
             f"{', '.join(options.OF_VECCHIA)}."
         ),
@@ -269,7 +270,7 @@ def plan(
     """Forecast what ``gigagp fit`` would do with a table: the method, its time, and its error on new rows."""
     chosen_kernel: Any = kernel if kernel is None or kernel in options.KERNEL_RULES else options.choose_kernel(kernel)
     style = CsvStyle(decimal, comment)
-    X, y, _ = read_problem(table, target, columns, header, style, strict)
+    X, y, *_ = read_problem(table, target, columns, header, style, strict)
     points = None if predict_at is None else read_inputs(predict_at, list(X.column_names), header, style, strict)
 
     from gigagp import GPRegressor

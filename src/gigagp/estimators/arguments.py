@@ -89,7 +89,7 @@ class Arguments:
         estimator = self.estimator
         for name, needed, is_met in (
             ("inference", "auto", estimator.inference == "auto"),
-            ("likelihood", "gaussian", isinstance(self.likelihood, Gaussian)),
+            ("likelihood", "gaussian", isinstance(self.likelihood, Gaussian) and not self.chooses_likelihood),
             ("target_transform", "none", estimator.target_transform == "none"),
             ("noise", "constant", estimator.noise == "constant"),
         ):

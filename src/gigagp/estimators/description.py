@@ -150,10 +150,11 @@ def _transform(estimator: FittedEstimator) -> list[tuple[str, str]]:
 
 
 def _noise(estimator: FittedEstimator) -> list[tuple[str, str]]:
-    """Return facts about Student-t noise and its outliers, or about the choice of the noise, if there is any."""
+    """Return facts about Student-t noise and its outliers, or about the choice of the likelihood, if there is any."""
     model, note = estimator.posterior_.model, estimator.likelihood_note_
     if model.student is None:
-        return [("noise", note)] if note else []
+        word = "noise" if estimator.likelihood_.adds_noise else "likelihood"
+        return [(word, note)] if note else []
     weights = model.student.weights(model.noise_variance).double().cpu()
     scale = np.sqrt(model.student.squared_scale) * estimator.scaling_.y_scale[0]
     count = int((weights < OUTLIER_WEIGHT).sum())
@@ -239,7 +240,18 @@ def _truncated_solves(estimator: FittedEstimator) -> list[tuple[str, str]]:
 
 
 #: Facts that the view in a notebook shows at once; the others are folded.
-_FIRST = {"rows", "target", "noise", "answers", "outliers", "inference", "interrupted", "time budget", "last solve"}
+_FIRST = {
+    "rows",
+    "target",
+    "likelihood",
+    "noise",
+    "answers",
+    "outliers",
+    "inference",
+    "interrupted",
+    "time budget",
+    "last solve",
+}
 _CSS = """<style>
 .gigagp-view { font: 13px/1.45 system-ui, sans-serif; max-width: 46rem; border: 1px solid #8884; border-radius: 6px;
   padding: .6rem .8rem; margin-bottom: .4rem; }

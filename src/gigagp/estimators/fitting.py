@@ -115,7 +115,9 @@ def fit_rows(
     if arguments.chooses_likelihood:
         # The fit's own numbers are left as they are: "auto" that chooses Gaussian noise gives the bits of it.
         own = generator_from(estimator.random_state).clone_state()
-        likelihood, note = likelihood_choice.choose(arguments, X, y, own)
+        known = Beside() if beside is None else beside
+        has_validation = validation is not None
+        likelihood, note = likelihood_choice.choose(arguments, X, y, known, own, has_validation=has_validation)
         arguments = replace(arguments, likelihood=likelihood)
     likelihood = arguments.likelihood
     arguments.check_transform(y[:1].size)

@@ -18,6 +18,7 @@ from gigagp.estimators.answers.correlated import Stacking, observed_cells
 from gigagp.estimators.answers.outputs import columns_of
 from gigagp.estimators.arguments import Arguments
 from gigagp.estimators.attributes import take, take_outputs
+from gigagp.estimators.choices.likelihood_choice import of_rates
 from gigagp.estimators.correlated_fit import stacked
 from gigagp.estimators.fitting import fit_rows, fit_source, plan_rows
 from gigagp.estimators.panel_fit import of_panel
@@ -29,6 +30,7 @@ from gigagp.runtime.run import naming
 from gigagp.settings.brief import output_name
 from gigagp.tables.beside import Beside, known_targets
 from gigagp.tables.encoding import model_inputs, points_to_predict
+from gigagp.tables.intake import targets
 from gigagp.tables.rows.source import RowSource
 
 
@@ -56,7 +58,10 @@ class _Given:
                     raise InvalidInputError(f'{name} of GPRegressor must be None with outputs="correlated".')
             arguments, X, y, stacking = stacked(arguments, X, observed_cells(y, len(X)))
         known = {name: beside.get(name) for name in ("exposure", "offset")}
-        return cls(arguments, X, *known_targets(arguments.likelihood, y, len(X), **known), stacking)
+        likelihood = arguments.likelihood
+        if arguments.chooses_likelihood and any(one is not None for one in known.values()):
+            likelihood = of_rates(targets(y, len(X)))
+        return cls(arguments, X, *known_targets(likelihood, y, len(X), **known), stacking)
 
     @property
     def is_apart(self) -> bool:

@@ -1,183 +1,224 @@
-"""The choice between Gaussian and Student-t noise: ``likelihood="auto"``."""
+"""The choice of a likelihood by the targets: ``likelihood="auto"``.
+
+Targets that are counts, shares or positive may have a likelihood of their own. Each that they allow is learned from a
+few rows, the simplest first, and takes the place of the one before it, Gaussian noise at the start, if it is surely
+better by evidence and by left-out rows. All are compared by densities, or probabilities, of the same targets in their
+own units: of counts, Gaussian noise has the probability of what is rounded to each. If Gaussian noise stays, it is
+compared with Student-t noise (`gigagp.estimators.choices.noise_choice`).
+"""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError
-from gigagp.estimators.arguments import Arguments, Problem
-from gigagp.estimators.choices.trials import FAILURES, Trial, few_values, held_exactly, learned, n_learned
-from gigagp.estimators.student_fit import with_squared_scale
-from gigagp.inference.contract.exact_posterior import ExactPosterior
-from gigagp.inference.contract.objective import ExactObjective
-from gigagp.inference.exact.evidence import bound
-from gigagp.inference.exact.student import StudentObjective, check_student
-from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
-from gigagp.model.scaling import distances_from_bulk
-from gigagp.model.student_noise import START_DF, StudentNoise, most_likely_noise
-from gigagp.neighbours.correlated import most_correlated
+from gigagp.errors import InvalidInputError, unshown
+from gigagp.estimators.arguments import Arguments, Problem, with_likelihood
+from gigagp.estimators.choices import noise_choice
+from gigagp.estimators.choices.candidates import n_learned
+from gigagp.estimators.choices.noise_choice import Choice
+from gigagp.estimators.choices.trials import FAILURES, Trial, few_values, held_exactly, learned
+from gigagp.inference import Inference, Vecchia
+from gigagp.model.likelihoods import (
+    Beta,
+    Censored,
+    Gamma,
+    Gaussian,
+    Likelihood,
+    NegativeBinomial,
+    Poisson,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
+)
+from gigagp.model.model import Model
+from gigagp.tables.beside import Beside
 
-#: Rows of the comparison of two likelihoods.
-CHOICE_ROWS = 500
-#: Standard deviations from which a row with such an error is compared although it was not drawn, the largest number of
-#: such rows, and neighbours of each that are compared too.
-_FAR_ERROR, _MOST_FAR, _NEIGHBOURS = 6.0, 10, 3
-#: Student-t noise is not taken where errors beyond this many scales recur in the rows around: the slope of their
-#: neighbours' mean error over their own is above the second number. Independent errors have a slope of zero. Those of a
-#: part of the function that the rows of the comparison are too few to resolve, such as a narrow peak, would be
-#: disregarded.
-_TAIL, _ALIKE = 4.0, 0.125
-#: Rows among which they are looked for: drawn at random, and with the targets farthest from most; and rows with the
-#: largest errors, whose standard deviations are computed.
-_LOOKED_AT, _FARTHEST, _LARGEST = 100_000, 100, 200
-#: Student-t noise is taken only if it has at most this many degrees of freedom.
-_NORMAL_DF = 30.0
-#: Nats that a Student-t density of left-out errors gains where they have heavy tails, so that other fits are worth it.
-PROMISE = 5.0
+#: Rows of the comparison, up to which Laplace's approximation is dense algebra, and the fewest that can tell.
+_ROWS, _FEWEST_ROWS = 200, 20
+#: Steps from Gaussian noise of counts as numbers.
+_STEPS_FROM_NEAR = 6
 
 
-class Choice(NamedTuple):
-    """The likelihood that ``"auto"`` has chosen, and why."""
+class _Kind(NamedTuple):
+    """What targets are, and the likelihoods for that, simpler ones first."""
 
-    likelihood: Likelihood
-    note: str
+    words: str
+    likelihoods: tuple[Likelihood, ...]
 
 
-def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.Generator) -> Choice:
-    """Return Gaussian or Student-t noise, whichever explains up to 500 rows better.
+def _kind(y: np.ndarray) -> _Kind:
+    """Return what targets of any shape are."""
+    if y.min() >= 0 and y.max() > 1 and bool((y == np.round(y)).all()):
+        with_zeros = (ZeroInflatedPoisson(), ZeroInflatedNegativeBinomial()) if y.min() == 0 else ()
+        return _Kind("counts", (Poisson(), NegativeBinomial(), *with_zeros))
+    if y.min() > 0:
+        return _Kind("shares", (Beta(), Gamma())) if y.max() < 1 else _Kind("positive", (Gamma(),))
+    return _Kind("numbers", ())
 
-    The rows are random. Where others lie far from what a fit to these predicts, some of those and their neighbours
-    replace as many: a few wrong targets among many rows spoil a fit with Gaussian noise, and no sample would hold them.
+
+def of_rates(y: np.ndarray) -> Likelihood:
+    """Return the simplest likelihood of rates for targets (n,) or (n, t), which an exposure or an offset asks for."""
+    found = [one for one in _kind(y).likelihoods if one.exposure == "rate"]
+    if not found:
+        least = y.reshape(len(y), -1).min(1)
+        row = int((least <= 0).argmax())
+        raise InvalidInputError(
+            'exposure and offset with likelihood="auto" need positive targets, or counts of which some are above 1; '
+            f'got {least[row]:g} in row {row}. Give the likelihood, such as "binomial" for successes in trials.'
+        )
+    return found[0]
+
+
+def choose(
+    arguments: Arguments,
+    X: np.ndarray,
+    y: np.ndarray,
+    beside: Beside,
+    generator: torch.Generator,
+    *,
+    has_validation: bool = False,
+) -> Choice:
+    """Return the likelihood that explains up to 200 rows best, and why.
+
+    Where there is an offset in ``beside``, it is one of rates. Likelihoods that do not go with the other arguments are
+    not compared; those that are not of noise exclude validation rows.
+
+    Raises
+    ------
+    InvalidInputError
+        If the arguments leave no choice.
     """
-    _check_choice(arguments, y)
-    y, order = y.reshape(-1), torch.randperm(len(y), generator=generator).numpy()
-    drawn = order[:_LOOKED_AT]
-    rows = np.sort(order[: n_learned(min(len(y), CHOICE_ROWS), arguments.budget)])
-    reason = few_values(y[rows])
-    if reason is not None:
-        return Choice(Gaussian(), f"Gaussian, auto: {reason}")
-    normal = replace(arguments, likelihood=Gaussian())
+    noise_choice.check_choice(arguments, y)
+    y = y.reshape(-1)
+    has_rate, kind = beside.offset is not None, _kind(y)
+    candidates = [one for one in kind.likelihoods if one.exposure == "rate" or not has_rate]
+    allowed = [one for one in candidates if not has_validation and _goes_with(arguments, one, has_rate)]
+    if has_rate and not allowed:
+        names = ", ".join(one.name for one in candidates)
+        msg = f'likelihood="auto" of GPRegressor with exposure or offset is one of {names}, and none of them goes with '
+        raise InvalidInputError(msg + "the other settings. Give the likelihood, which says why.")
+    rows = np.sort(torch.randperm(len(y), generator=generator.clone_state()).numpy()[:_ROWS])
+    is_told = kind.words == "counts" or few_values(y[rows]) is None
+    words = ""
+    if allowed and is_told and len(rows) >= _FEWEST_ROWS:
+        compared = _Compared(arguments, X[rows], y[rows], beside.take(torch.from_numpy(rows)), kind.words, generator)
+        best, words = compared.best(allowed if has_rate else [Gaussian(), *allowed])
+        if not isinstance(best, Gaussian):
+            return Choice(best, f"{best.name}, auto: {words}")
+    if has_rate:
+        return Choice(allowed[0], f"{allowed[0].name}, auto: too few rows to compare others")
+    found = noise_choice.choose(arguments, X, y, generator)
+    return found._replace(note="; ".join(filter(None, (found.note, words))))
+
+
+def _goes_with(arguments: Arguments, likelihood: Likelihood, has_rate: bool) -> bool:
+    """Whether a fit with a likelihood, and with an offset for rates, accepts the other arguments."""
+    given = arguments.estimator.inference
+    inference = given if isinstance(given, Inference) else Vecchia()
+    if has_rate and inference.abilities.likelihoods != "any":
+        return False
     try:
-        plain = _trial(normal, X[rows], y[rows], generator.clone_state())
-        found = _far_rows_and_neighbours(plain, X, y, drawn)
-        if not np.isin(found, rows).all():
-            rows = np.union1d(order[: len(rows) - len(found)], found)
-            plain = _trial(normal, X[rows], y[rows], generator.clone_state())
-        promise = tail_gain(plain.standardized)
-        if promise < PROMISE:
-            words = f"a Student-t density of left-out errors gains {promise:.1f} nats on {len(rows):,} rows"
-            return Choice(Gaussian(), f"Gaussian, auto: {words}, too few")
-        robust = _trial(replace(arguments, likelihood=StudentT()), X[rows], y[rows], generator.clone_state())
-    except (InvalidInputError, *FAILURES):
-        return Choice(Gaussian(), f"Gaussian, auto: the {len(rows):,} rows of the comparison could not be fitted")
-    gained = f"Student-t noise gains {robust.value - plain.value:+.1f} nats on {len(rows):,} rows"
-    doubt = robust.doubt(plain)
-    if robust.df > _NORMAL_DF:  # the tails are not why another optimum was found
-        return Choice(Gaussian(), f"Gaussian, auto: Student-t noise would have {robust.df:.0f} degrees of freedom")
-    if doubt is None and _disregards_neighbours(robust, X, y, rows, drawn):
-        doubt = "but rows around its outliers have similar errors"
-    if doubt is not None:
-        return Choice(Gaussian(), f"Gaussian, auto: {gained}, {doubt}")
-    return Choice(StudentT(), f"auto: {gained}")
-
-
-def _check_choice(arguments: Arguments, y: np.ndarray) -> None:
-    """Refuse the arguments and targets (n,) or (n, t) for which there is no choice of the noise."""
-    estimator = arguments.estimator
-    got = None
-    if y[:1].size > 1:
-        got = f'one target, or outputs="independent"; got {y.shape[1]} that share the noise'
-    elif np.ndim(estimator.noise_variance):
-        got = "noise_variance to be a number or None; got one for each row"
-    elif estimator.target_transform != "none":
-        got = f'target_transform="none"; got {estimator.target_transform!r} (choose one of them)'
-    elif arguments.optimizer is None:
-        got = "an optimizer, because it compares learned models; got None"
-    if got is not None:
-        raise InvalidInputError(f'likelihood="auto" of GPRegressor needs {got}.')
+        inference.check_likelihood(likelihood)
+        replace(arguments, likelihood=likelihood).check_for(inference)
+    except InvalidInputError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
-class _Noise(Trial):
-    """A likelihood learned from the rows of the comparison; values and densities are in the target's units."""
+class _Tried(Trial):
+    """A likelihood after learning; its value is the evidence, less what its hyperparameters cost (Schwarz 1978)."""
 
-    standardized: torch.Tensor
-    df: float
-    problem: Problem
-    posterior: ExactPosterior
+    likelihood: Likelihood
 
-
-def _trial(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.Generator) -> _Noise:
-    problem = Problem.of(arguments, X, y)
-    table = held_exactly(problem.table())
-    model, objective = problem.model, ExactObjective(table)
-    if isinstance(arguments.likelihood, StudentT):
-        check_student(model, 1)
-        model, objective = with_squared_scale(model, None), StudentObjective(table, None)  # type: ignore[assignment]
-    posterior = objective.posterior(learned(objective, model, arguments.optimizer, generator))
-    unit = math.log(problem.scaling.y_scale[0])
-    left_out = posterior.left_out()
-    errors = (table.Y - left_out.mean)[:, 0] * left_out.variance.rsqrt()
-    densities = left_out.of_student(table.Y, posterior.model).log_density.sum(1)
-    student = posterior.model.student
-    df = math.inf if student is None else student.df
-    return _Noise(bound(posterior) - len(y) * unit, densities - unit, errors, df, problem, posterior)
+    def against(self, other: _Tried) -> str:
+        """Return in words what it gains over another one."""
+        gain = self.gain(other)
+        told = f"{gain.value:+.1f} nats over {other.likelihood.name}"
+        return f"{told}, left out {gain.left_out:+.1f} ({gain.standard_error:.1f})"
 
 
-def _far_rows_and_neighbours(trial: _Noise, X: np.ndarray, y: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """Return the rows that lie farthest from what a fit to few of them predicts, if any do, and their neighbours.
+@dataclass(frozen=True)
+class _Compared:
+    """Rows that likelihoods are compared on, and what their targets are."""
 
-    They are looked for among the rows ``drawn``, and those whose targets are farthest from most.
-    """
-    farthest = np.argpartition(distances_from_bulk(y[:, None])[:, 0], -min(_FARTHEST, len(y)))[-_FARTHEST:]
-    rows, posterior = np.union1d(drawn, farthest), trial.posterior
-    points, errors = _errors(trial, X[rows], y[rows])
-    largest = errors.abs().topk(min(_LARGEST, len(rows))).indices
-    variance = posterior.mean_and_variance(points[largest])[1] + posterior.noise_at(points[largest])
-    size = errors[largest].abs() * variance.rsqrt()
-    far = largest[size > _FAR_ERROR][:_MOST_FAR]
-    if not len(far):
-        return rows[:0]
-    near = most_correlated(posterior.model.kernel, points[far], points, 1 + _NEIGHBOURS, posterior.budget).rows
-    return rows[torch.cat([far, near.flatten()]).unique().numpy()]
+    arguments: Arguments
+    X: np.ndarray  # (n, d)
+    y: np.ndarray  # (n,)
+    beside: Beside
+    kind: str
+    generator: torch.Generator
 
+    def best(self, likelihoods: Sequence[Likelihood]) -> tuple[Likelihood, str]:
+        """Return the likelihood at which a climb from the first one ends, and what each gains."""
+        best: _Tried | None = None
+        words, slowest = [], 0.0
+        for likelihood in likelihoods:
+            began = time.monotonic()
+            if began + 2 * slowest > self.arguments.deadline:
+                words.append(f"no time for {likelihood.name}")
+                continue
+            one = self._tried(likelihood, self.y)
+            slowest = max(slowest, time.monotonic() - began)
+            if one is None:
+                words.append(f"{likelihood.name} could not be learned")
+            elif best is not None:
+                words.append(f"{likelihood.name} gains {one.against(best)}")
+            if one is not None and (best is None or one.doubt(best) is None):
+                best = one
+        if best is not None and self.kind != "counts" and self.beside.offset is None:
+            logs = self._tried(Gaussian(), np.log(self.y))
+            jacobian = torch.from_numpy(np.log(self.y))
+            if logs is not None:
+                logs = replace(logs, value=logs.value - float(jacobian.sum()), densities=logs.densities - jacobian)
+                if logs.doubt(best) is None:
+                    words.append(f'target_transform="log" would gain {logs.against(best)}')
+        told = f"{self.kind}, of {len(self.y):,} rows: {', '.join(words)}"
+        return (likelihoods[0] if best is None else best.likelihood), told
 
-def _disregards_neighbours(robust: _Noise, X: np.ndarray, y: np.ndarray, rows: np.ndarray, drawn: np.ndarray) -> bool:
-    """Whether rows around the outliers of a robust fit to some rows, among those drawn, have similar errors."""
-    everything, posterior = np.union1d(rows, drawn), robust.posterior
-    points, errors = _errors(robust, X[everything], y[everything])
-    assert posterior.model.student is not None
-    is_far = errors.square() > _TAIL**2 * posterior.model.student.squared_scale
-    outliers = (is_far & torch.from_numpy(np.isin(everything, rows))).nonzero()[:, 0]
-    if not len(outliers):
-        return False
-    near = most_correlated(posterior.model.kernel, points[outliers], points, 1 + _NEIGHBOURS, posterior.budget).rows
-    # Wrong targets that are all too high raise the mean error around any row.
-    others = torch.where(near == outliers[:, None], torch.nan, errors[near]).nanmean(1) - errors.mean()
-    own = errors[outliers]
-    return bool(others @ own > _ALIKE * own @ own)
+    def _tried(self, likelihood: Likelihood, y: np.ndarray) -> _Tried | None:
+        """Return a likelihood as learned from the rows, by Laplace's approximation; None if it cannot be.
 
+        Gaussian noise of counts is that of targets within limits, half of one apart from each.
+        """
+        draws = self.generator.clone_state()
+        try:
+            if isinstance(likelihood, Gaussian):
+                exact = noise_choice.trial(replace(self.arguments, likelihood=likelihood), self.X, y, draws)
+                value, densities, model = exact.value, exact.densities, exact.posterior.model
+                if self.kind == "counts":
+                    limits = torch.from_numpy(np.stack([y - 0.5, y + 0.5], 1))
+                    value, densities, model = self._by_laplace(Censored(), Beside(limits=limits), model)
+            else:
+                value, densities, model = self._by_laplace(likelihood, self.beside)
+        except (InvalidInputError, *FAILURES):
+            return None
+        n_own = n_learned(model) - (not likelihood.has_noise)  # without the noise variance, which others ignore
+        return _Tried(value - 0.5 * math.log(len(y)) * n_own, densities, likelihood)
 
-def _errors(trial: _Noise, X: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows in the units of a trial, and their targets minus what it predicts."""
-    table = trial.problem.table_of(X, y)
-    points = table.X.double().cpu()
-    return points, table.Y.double().cpu()[:, 0] - trial.posterior.mean(points)[:, 0]
+    def _by_laplace(
+        self, likelihood: Likelihood, beside: Beside, near: Model | None = None
+    ) -> tuple[float, torch.Tensor, Model]:
+        """Return the evidence, the log density of each row given all others, and the model that is learned.
 
-
-def tail_gain(errors: torch.Tensor) -> float:
-    """Return the gain in nats of a Student-t density over a normal one for standardized errors."""
-    squares = errors.square()
-    scale = float(squares.mean())
-    if not 0 < scale < math.inf:
-        return 0.0
-    noise = most_likely_noise(squares, StudentNoise(START_DF, scale), learns_df=True)
-    student, one = StudentT(noise.df), torch.ones_like(errors)
-    zero, normal = torch.zeros_like(errors), Gaussian()
-    gain = student.log_density(errors, zero, noise.variance * one) - normal.log_density(errors, zero, scale * one)
-    return float(gain.sum())
+        Learning takes few steps from a model that is ``near``.
+        """
+        arguments, draws = replace(self.arguments, likelihood=likelihood), self.generator.clone_state()
+        problem = Problem.of(arguments, self.X, self.y, beside)
+        table = held_exactly(problem.table())
+        objective = Vecchia().objective(table, draws, likelihood)
+        start = with_likelihood(problem.model if near is None else near, likelihood, table)
+        steps = None if near is None else _STEPS_FROM_NEAR
+        model = learned(objective, start, arguments.optimizer, draws, steps=steps)
+        value = objective.evaluate(model).value
+        with unshown():
+            densities = objective.left_out_densities(model, draws)
+        assert value is not None
+        assert densities is not None, "few rows have a dense covariance"
+        return value, densities, model

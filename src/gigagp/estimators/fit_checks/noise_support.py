@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp.estimators.choices.likelihood_choice import PROMISE, tail_gain
+from gigagp.estimators.choices.noise_choice import PROMISE, tail_gain
 from gigagp.estimators.choices.trials import FAILURES, held_exactly, learned
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import ExactObjective, TableObjective

@@ -30,7 +30,7 @@ from gigagp.inference.registry import posterior_kinds, restore_posterior
 from gigagp.kernels import from_dict
 from gigagp.model import means, target_transform
 from gigagp.model.estimate import Estimate
-from gigagp.model.likelihoods import Gaussian, Likelihood, Logistic, Probit, resolve_likelihood
+from gigagp.model.likelihoods import NAMES, Gaussian, Likelihood, Logistic, Probit, resolve_likelihood
 from gigagp.model.means import Mean
 from gigagp.model.model import NOISE, OF_LIKELIHOOD, Model
 from gigagp.model.scaling import Scaling
@@ -87,7 +87,7 @@ _HEADER = record(
     {
         "interrupted": one_of("", "learning", "last solve", "time budget"),
         "gap": optional(listing(number(), 2)),
-        "likelihood": one_of("gaussian", "student-t"),
+        "likelihood": one_of(*NAMES),
         "student": record({"df": number(positive=True), "squared_scale": number(positive=True)}),
         "likelihood_note": text,
         "uncertain": table(anything),
