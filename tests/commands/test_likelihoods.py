@@ -167,3 +167,27 @@ def test_options_that_do_not_go_together(run, table, tmp_path):
         code, _, error = run("fit", table, *given, "--columns", "u,v", "-q", "-o", tmp_path / "m.gp")
         assert code != 0
         assert match in " ".join(error.split())
+
+
+@pytest.mark.slow
+def test_an_exposure_in_reports_and_comparisons(run, refused, table, tmp_path):
+    """Both score counts over the hours of each row; the pictures show the rate."""
+    model, page = tmp_path / "m.gp", tmp_path / "page.html"
+    given = ("--target", "seen", "--columns", "u,v", "--exposure", "hours", "-q")
+    fit = ("fit", table, *given, "--likelihood", "poisson", "--optimizer", "none", "--neighbors", 10, "-o", model)
+    code, _, error = run(*fit)
+    assert code == 0, error
+    code, _, error = run("report", model, table, "-q", "-o", page)
+    assert code == 0, error
+    gp, X = gigagp.load(model), FRAME[["u", "v"]]
+    density = gp.predictive_log_density(X, FRAME["seen"], exposure=FRAME["hours"])
+    assert f"{-density.mean():.4g} ±" in page.read_text()
+    compare = ("compare", table, *given, "--time", "20s", "--json")
+    code, shown, error = run(*compare, "--likelihood", "poisson")
+    assert code == 0, error
+    found = json.loads(shown)["models"]
+    assert found[0]["name"] == "poisson"
+    assert found[0]["rmse"] < 0.7 * next(one["rmse"] for one in found if one["name"] == "mean")
+    assert found[0]["coverage_95"] > 0.85
+    refused("--likelihood of compare must be names among gaussian", *compare, "--likelihood", "weibull")
+    refused("exposure must be None with the beta likelihood", *compare, "--likelihood", "beta")

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from typer.testing import CliRunner
 
 import gigagp
@@ -14,6 +15,7 @@ from gigagp import GPRegressor, compare, inference, kernels
 from gigagp.commands.app import app
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.metrics import gaussian_nll, rmse
+from gigagp.settings.random import generator_from
 
 
 def made_rows(n: int, d: int = 2) -> tuple[np.ndarray, np.ndarray]:
@@ -107,3 +109,25 @@ def test_the_command_compares_a_table_of_any_columns(tmp_path):
     assert scores[found["best"]] < 0.2 < scores["mean"]
     assert (tmp_path / "plot.png").stat().st_size > 1000
     assert gigagp.load(model).posterior_.n_rows == 120
+
+
+def test_targets_with_an_exposure():
+    """Models and simple methods predict what is counted over the exposure of each row; left out, they miss by it."""
+    draw = np.random.default_rng(0)
+    X, effort = draw.uniform(-1, 1, (80, 1)), 10 ** draw.uniform(-1, 1, 80)
+    counts = draw.poisson(3 * np.exp(X[:, 0]) * effort)
+    model = GPRegressor(kernels.Matern(1.5), inference.Vecchia(), likelihood="poisson", optimizer=None)
+    found = compare(X, counts, {"rates": model}, exposure=effort)
+    without = compare(X, counts, {"rates": model})
+    of_effort, of_counts = ({one.name: one for one in each.models} for each in (found, without))
+    assert of_effort["rates"].rmse < 0.6 * of_counts["rates"].rmse
+    order = np.random.default_rng(generator_from(0).initial_seed() % 2**63).permutation(80)
+    test, train = np.sort(order[:16]), np.sort(order[16:])
+    alone = clone(model).fit(X[train], counts[train], exposure=effort[train])
+    density = alone.predictive_log_density(X[test], counts[test], exposure=effort[test])
+    assert of_effort["rates"].nll == pytest.approx(-density.mean())
+    assert of_effort["rates"].coverage_95 > 0.8
+    mean = effort[test] * (counts[train] / effort[train]).mean()
+    assert of_effort["mean"].rmse == pytest.approx(rmse(counts[test], mean))
+    with pytest.raises(InvalidInputError, match="exposure must be positive; got 0 in row 0"):
+        compare(X, counts, {"rates": model}, exposure=0 * effort)

@@ -11,6 +11,7 @@ from sklearn.base import clone
 import gigagp
 from gigagp import GPRegressor, inference, kernels, likelihoods, optimization
 from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.plots.view import View
 from gigagp.settings.custom import NOTHING
 from vecchia_cases import killed_at_write
 
@@ -118,8 +119,7 @@ def test_an_exposure_is_a_factor_of_the_rate():
     """Predictions for an exposure are those of the rate times it; counts vary around that."""
     gp = fitted("poisson")
     rate, std = gp.predict(NEW, return_std=True)
-    with pytest.raises(InvalidInputError, match="A picture cannot show rows with exposure"):
-        gp.plot()
+    np.testing.assert_allclose(View(gp).rows.y, CASES["poisson"][0] / EFFORT)  # what pictures draw beside the rate
     mean, of_mean = gp.predict(NEW, return_std=True, exposure=3.0)
     np.testing.assert_allclose(mean, 3 * rate)
     np.testing.assert_allclose(of_mean, 3 * std)
@@ -280,6 +280,8 @@ def test_bad_limits_and_other_places():
         GPRegressor().fit(X, VALUES).predict(NEW, exposure=2.0)
     with pytest.raises(InvalidInputError, match="3 to 100 levels, numbered from 0; got 2"):
         GPRegressor(likelihood="ordinal").fit(X, VALUES > 50)
+    with pytest.raises(InvalidInputError, match="must have all levels from 0 to 2, .* no row has 1"):
+        GPRegressor(likelihood="ordinal").fit(X, 2 * (VALUES > 50))
     with pytest.raises(InvalidInputError, match="must be whole numbers from 0 to 3; got 7 in row 1"):
         fitted("ordinal").predictive_log_density(NEW[:2], [0, 7])
     sampled = GPRegressor(likelihood="poisson").fit(X, CASES["hurdle-poisson"][0])

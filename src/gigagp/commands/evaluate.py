@@ -85,6 +85,16 @@ def compare(
     table: options.TablePath,
     target: options.Target,
     columns: options.Columns = None,
+    exposure: options.Exposure = None,
+    likelihood: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[,NAME...]",
+            help="Likelihoods, as for gigagp fit, of which each is a model; auto among them. By default targets have "
+            "Gaussian noise, and with --exposure the likelihood is chosen.",
+            show_default=False,
+        ),
+    ] = None,
     time_budget: Annotated[str, typer.Option("--time", help='Time of each model, such as "1min".')] = "1min",
     held_out: Annotated[float, typer.Option(help="Share of the rows that is held out, at most 10,000 rows.")] = 0.2,
     out: Annotated[
@@ -105,17 +115,25 @@ def compare(
         check_folder(out)
     if plot is not None:
         check_plot(plot)
-    X, y, target = read_problem(table, target, columns, header, CsvStyle(decimal, comment), strict)
+    names = options.split_names(likelihood, "--likelihood") or []
+    no_numbers = {*options.OF_CLASSES, *options.WITH_LIMITS}
+    if not {*names} <= {*options.LIKELIHOODS} - no_numbers:
+        offered = ", ".join(one for one in options.LIKELIHOODS if one not in no_numbers)
+        raise InvalidInputError(f"--likelihood of compare must be names among {offered}; got {likelihood!r}.")
+    style = CsvStyle(decimal, comment)
+    X, y, (target, *counted_over), known = read_problem(table, target, columns, header, style, strict, exposure)
 
     encode: Literal["strict", "auto"] = "strict" if strict else "auto"
     comparison = gigagp.compare(
         X,
         y,
+        {name: gigagp.GPRegressor(likelihood=name, encode=encode) for name in names} or None,
         time_budget=time_budget,
         held_out=held_out,
         encode=encode,
         random_state=seed,
         verbose=options.verbosity(quiet, False, "comparison"),
+        **known,
     )
     if as_json:
         listed = [asdict(one) for one in comparison.models]
@@ -126,8 +144,9 @@ def compare(
     if plot is not None:
         comparison.plot(plot)
     if out is not None:
-        model = comparison.model.set_params(verbose=options.verbosity(quiet, False, "fit")).fit(X, y)
-        save(model, out, notes={"target": target, "noise_column": None, "rows": len(y)})
+        model = comparison.model.set_params(verbose=options.verbosity(quiet, False, "fit")).fit(X, y, **known)
+        beside = {"exposure": counted_over[0]} if known else {}
+        save(model, out, notes={"target": target, "noise_column": None, **beside, "rows": len(y)})
         typer.echo(f"{comparison.best} fitted to all rows; saved to {out}.", err=as_json)
 
 

@@ -160,6 +160,10 @@ def report(
     target: Annotated[
         str | None, typer.Option(help="The column with the true values; by default the target of the fit.")
     ] = None,
+    exposure: Annotated[
+        str | None,
+        typer.Option(help="The column with each row's exposure or trials; by default that of the fit."),
+    ] = None,
     columns: options.Columns = None,
     header: options.Header = None,
     decimal: options.Decimal = ".",
@@ -176,21 +180,23 @@ def report(
     target = known_target(model, target)
     blocks = Blocks.of(table, header, CsvStyle(decimal, comment))
     target = resolve_column(target, blocks.names, str(table))
+    exposure = load_notes(model).get("exposure") if exposure is None else exposure
+    beside = [] if exposure is None else [resolve_column(exposure, blocks.names, str(table))]
     with meter_for(options.verbosity(quiet, False, "report"), job="report"):
-        X, y = _rows(fitted, blocks, options.split_names(columns), target)
-        gigagp.report(fitted, X, y, out, label=target, title=title)
+        X, y, *known = _rows(fitted, blocks, options.split_names(columns), target, *beside)
+        gigagp.report(fitted, X, y, out, label=target, title=title, exposure=known[0] if known else None)
     typer.echo(f"Wrote {out}.")
 
 
-def _rows(fitted: Any, blocks: Blocks, columns: list[str] | None, target: str) -> tuple[Any, Any]:
-    """Return the inputs and the targets of a table."""
+def _rows(fitted: Any, blocks: Blocks, columns: list[str] | None, target: str, *others: str) -> tuple[Any, ...]:
+    """Return the inputs and the targets of a table, and other columns."""
     is_classifier = isinstance(fitted, gigagp.GPClassifier)
     labels = {target: Labels(fitted.classes_)} if is_classifier else None
-    parts, targets = [], []
-    for block in blocks.read(fitted, columns, [target], labels, title="reading"):
+    parts, values = [], []
+    for block in blocks.read(fitted, columns, [target, *others], labels, title="reading"):
         assert block.others is not None
         parts.append(block.inputs)
-        targets.append(block.others.values[:, 0])
+        values.append(block.others.values)
     X = pa.concat_tables(parts) if isinstance(parts[0], pa.Table) else np.concatenate(parts)
-    y = np.concatenate(targets)
-    return X, fitted.classes_[y.astype(np.int64)] if is_classifier else y
+    y, *rest = np.concatenate(values).T
+    return X, fitted.classes_[y.astype(np.int64)] if is_classifier else y, *rest

@@ -24,14 +24,24 @@ Rows = TypeVar("Rows", Table, pa.Table)
 
 
 def read_problem(
-    table: Path, target: str, columns: str | None, header: bool | None, style: CsvStyle, strict: bool
-) -> tuple[pa.Table, Any, str]:
-    """Return the inputs and the targets of a table that is held, and the name of the target's column."""
+    table: Path,
+    target: str,
+    columns: str | None,
+    header: bool | None,
+    style: CsvStyle,
+    strict: bool,
+    exposure: str | None = None,
+) -> tuple[pa.Table, Any, list[str], dict[str, Any]]:
+    """Return the inputs and the targets of a table that is held, the columns of target and exposure, and the latter."""
     found, source = read_columns(table, header, style), str(table)
     names = list(found.column_names)
     target = resolve_column(target, names, source)
-    inputs = choose_inputs(columns, names, [target], source)
-    return *loaded(found, inputs, target, source, strict, of_classes=False), target
+    others, known = [target], {}
+    if exposure is not None:
+        others.append(resolve_column(exposure, names, source))
+        known = {"exposure": Table.from_arrow(found, others[1:], source).values[:, 0]}
+    inputs = choose_inputs(columns, names, others, source)
+    return *loaded(found, inputs, target, source, strict, of_classes=False), others, known
 
 
 def read_inputs(table: Path, inputs: list[str], header: bool | None, style: CsvStyle, strict: bool) -> pa.Table:

@@ -22,6 +22,7 @@ from gigagp.settings.fields import Fraction, Positive, checks_arguments
 from gigagp.settings.random import RandomState, generator_from
 from gigagp.storage.figures import check_plot, new_figure, save_figure
 from gigagp.tables import intake
+from gigagp.tables.beside import column
 from gigagp.tables.encoding import Encode, TableEncoder
 from gigagp.tables.rows.held import rows_of
 
@@ -142,6 +143,7 @@ def compare(
     encode: Encode = "strict",
     random_state: RandomState = 0,
     verbose: Verbosity = "auto",
+    exposure: Any = None,
 ) -> Comparison:
     """Fit several models in equal times, and score them on random held-out rows beside simple methods.
 
@@ -157,7 +159,7 @@ def compare(
         Targets.
     models : mapping of str to GPRegressor, optional
         Models by name; they are not changed. Each is given the time budget. None: ``inference="auto"``, neighbours,
-        inducing points and, up to three inputs, a grid.
+        inducing points and, up to three inputs, a grid; with an exposure, ``likelihood="auto"``.
     time_budget : float or str, default "1min"
         Time of each model, as in `GPRegressor`.
     held_out : float, default 0.2
@@ -168,6 +170,8 @@ def compare(
         Seed of the held-out rows.
     verbose : {"auto", 0, 1, 2} or Meter, default "auto"
         As in `GPRegressor`, for one bar of all models.
+    exposure : array-like of shape (n,), float or None, default None
+        As in `GPRegressor.fit`, for models whose likelihoods take one. The simple methods learn targets over exposure.
 
     Returns
     -------
@@ -185,18 +189,21 @@ def compare(
     targets = intake.targets(y, len(inputs))
     if targets.ndim != 1 or len(targets) < 10:
         raise InvalidInputError(f"compare needs at least 10 rows and one target; got y of shape {targets.shape}.")
+    effort = None if exposure is None else column(exposure, len(targets), "exposure")
     order = np.random.default_rng(generator_from(random_state).initial_seed() % 2**63).permutation(len(targets))
     n_test = max(2, min(int(held_out * len(targets)), _MOST_HELD_OUT))
     test, train = np.sort(order[:n_test]), np.sort(order[n_test:])
     found: list[Compared] = []
     best: tuple[float, GPRegressor, np.ndarray, np.ndarray] | None = None
     best_name, truth = "", targets[test]
-    chosen = _default_models(inputs.shape[1], encode) if models is None else models
+    chosen = _default_models(inputs.shape[1], encode, effort is not None) if models is None else models
     with meter_for(verbose, job=f"comparison of {len(chosen)} models") as meter:
         meter.phase("comparing", len(chosen), unit="model", then=0.0)
         for name, model in chosen.items():
             fitted = clone(model).set_params(time_budget=seconds)
-            scored, mean, std = _fit(name, fitted, rows_of(X, train), targets[train], rows_of(X, test), truth)
+            known, new = ({} if effort is None else {"exposure": effort[part]} for part in (train, test))
+            learned = rows_of(X, train), targets[train], known
+            scored, mean, std = _fit(name, fitted, *learned, rows_of(X, test), truth, new)
             found.append(scored)
             if scored.nll is not None and (best is None or scored.nll < best[0]):
                 best, best_name = (scored.nll, fitted, mean, std), name
@@ -204,8 +211,10 @@ def compare(
     if best is None:
         msg = f"compare could fit none of its models: {'; '.join(f'{one.name}: {one.note}' for one in found)}"
         raise InvalidInputError(msg)
+    effort = np.ones(len(targets)) if effort is None else effort
     for name, learn in _simple_methods(inputs.shape[1], len(train)).items():
-        found.append(_run(name, learn, inputs[train], targets[train], inputs[test], truth))
+        rates = targets[train] / effort[train]
+        found.append(_run(name, learn, inputs[train], rates, inputs[test], truth, effort[test]))
     return Comparison(tuple(found), best_name, best[1], len(train), len(test), truth, best[2], best[3])
 
 
@@ -213,7 +222,9 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _default_models(n_inputs: int, encode: Encode) -> dict[str, GPRegressor]:
+def _default_models(n_inputs: int, encode: Encode, has_exposure: bool) -> dict[str, GPRegressor]:
+    if has_exposure:
+        return {"auto": GPRegressor(likelihood="auto", encode=encode)}
     few = n_inputs <= _FEW_INPUTS
     found = {
         "auto": GPRegressor(encode=encode),
@@ -224,7 +235,14 @@ def _default_models(n_inputs: int, encode: Encode) -> dict[str, GPRegressor]:
 
 
 def _fit(
-    name: str, model: GPRegressor, X: Any, y: np.ndarray, X_test: Any, truth: np.ndarray
+    name: str,
+    model: GPRegressor,
+    X: Any,
+    y: np.ndarray,
+    known: dict[str, Any],
+    X_test: Any,
+    truth: np.ndarray,
+    new: dict[str, Any],
 ) -> tuple[Compared, np.ndarray, np.ndarray]:
     """Return the scores of a Gaussian process and its predictions."""
     nothing = np.empty(0)
@@ -232,26 +250,40 @@ def _fit(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            model.fit(X, y)
+            model.fit(X, y, **known)
             seconds = time.perf_counter() - started
-            mean, std = model.predict(X_test, return_std=True, include_noise=True)
+            mean, std = model.predict(X_test, return_std=True, include_noise=True, **new)
+            if model.likelihood_.adds_noise:
+                scores = gaussian_nll(truth, mean, std), coverage(truth, mean, std, 0.95)
+            else:
+                low, high = model.predict_quantile(X_test, [0.025, 0.975], **new).T
+                inside = (low <= truth) & (truth <= high)
+                scores = -float(model.predictive_log_density(X_test, truth, **new).mean()), float(inside.mean())
         except GigaGPError as error:
             return Compared(name, time.perf_counter() - started, note=str(error)), nothing, nothing
-    ended = [model.inference_.label] if model.inference == "auto" else []
+    ended = [model.likelihood_.name] if model.likelihood == "auto" else []
+    ended += [model.inference_.label] if model.inference == "auto" else []
     ended += ["learning ended for lack of time"] if model.history_.interrupted == "time budget" else []
     ended += sorted({type(one.message).__name__ for one in caught})
-    scores = rmse(truth, mean), gaussian_nll(truth, mean, std), coverage(truth, mean, std, 0.95)
-    return Compared(name, seconds, *scores, note=", ".join(ended)), mean, std
+    return Compared(name, seconds, rmse(truth, mean), *scores, note=", ".join(ended)), mean, std
 
 
-def _run(name: str, learn: _Learn, X: np.ndarray, y: np.ndarray, X_test: np.ndarray, truth: np.ndarray) -> Compared:
-    """Return the scores of a simple method on standardized inputs."""
+def _run(
+    name: str,
+    learn: _Learn,
+    X: np.ndarray,
+    rates: np.ndarray,
+    X_test: np.ndarray,
+    truth: np.ndarray,
+    effort: np.ndarray,
+) -> Compared:
+    """Return the scores of a simple method on standardized inputs, whose predictions are of one unit of effort."""
     centre, spread = X.mean(0), X.std(0)
     spread[spread == 0] = 1.0
     started = time.perf_counter()
-    predict = learn((X - centre) / spread, y)
+    predict = learn((X - centre) / spread, rates)
     seconds = time.perf_counter() - started
-    return Compared(name, seconds, rmse(truth, predict((X_test - centre) / spread)))
+    return Compared(name, seconds, rmse(truth, effort * predict((X_test - centre) / spread)))
 
 
 def _simple_methods(n_inputs: int, n_rows: int) -> dict[str, _Learn]:

@@ -13,6 +13,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.model.likelihoods import Gaussian
 from gigagp.plots.view import View
+from gigagp.tables.beside import column, known_targets
 
 #: Probabilities at which predictive distributions that are not normal are compared with measurements.
 _LEVELS = np.concatenate([[0.005], np.linspace(0.025, 0.975, 39), [0.995]])
@@ -56,7 +57,7 @@ class Predicted:
         return float(np.mean(np.abs(2 * self.rank - 1) <= level + 1e-12))
 
 
-def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0) -> Predicted:
+def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0, exposure: Any = None) -> Predicted:
     """Return measurements beside their predictions.
 
     Parameters
@@ -67,6 +68,8 @@ def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0) -> P
         Test rows. None: the rows of the fit, each predicted from all others (`GPRegressor.leave_one_out`).
     target : int, default 0
         Number of the target, from 0.
+    exposure : array-like of shape (n,), float or None, default None
+        That of the test rows, as in `GPRegressor.predict`.
 
     Raises
     ------
@@ -85,8 +88,9 @@ def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0) -> P
             "pictures of errors need the noise of new rows, which this model does not know: the noise of each row of "
             "the fit was given."
         )
-    mean, std = view.mean_and_std(rows.X, include_noise=True)
-    density = _log_density(view, rows.X, rows.y)
+    effort = None if exposure is None else column(exposure, len(rows.y), "exposure")
+    mean, std = view.mean_and_std(rows.X, include_noise=True, exposure=effort)
+    density = _log_density(view, rows.X, rows.y, effort)
     outside = np.zeros(len(rows.y), dtype=bool)
     for axis in view.axes:
         low, high = view.range_of(axis)
@@ -95,7 +99,8 @@ def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0) -> P
         outside |= (values < low - slack) | (values > high + slack)
     has_places = len(view.regressor.posterior_.places()) > 0
     share = float(outside.mean()) if has_places else 0.0
-    return Predicted(rows.y, mean, std, _ranks(view, rows.X, rows.y, mean, std), density, "test rows", share)
+    ranks = _ranks(view, rows.X, rows.y, mean, std, effort)
+    return Predicted(rows.y, mean, std, ranks, density, "test rows", share)
 
 
 def _is_normal(view: View) -> bool:
@@ -104,10 +109,12 @@ def _is_normal(view: View) -> bool:
     return is_gaussian and view.regressor.target_transform_.is_identity and not posterior.is_mixture
 
 
-def _ranks(view: View, X: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+def _ranks(
+    view: View, X: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, exposure: np.ndarray | None
+) -> np.ndarray:
     if _is_normal(view):
         return ndtr((y - mean) / std)
-    quantiles = view.quantiles(X, _LEVELS.tolist(), include_noise=True)
+    quantiles = view.quantiles(X, _LEVELS.tolist(), include_noise=True, exposure=exposure)
     if not view.has_noise:
         return _ranks_of_counts(y, quantiles)
     # Linear between two quantiles, and half way to 0 or 1 beyond the last ones.
@@ -134,10 +141,11 @@ def _ranks_of_counts(y: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
     return low + np.random.default_rng(0).uniform(size=len(y)) * (high - low)
 
 
-def _log_density(view: View, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _log_density(view: View, X: np.ndarray, y: np.ndarray, exposure: np.ndarray | None) -> np.ndarray:
     n_targets = view.regressor.posterior_.n_targets
     table = y if n_targets == 1 else np.repeat(y[:, None], n_targets, 1)  # other targets are not read
-    return view.of_target(view.plain.predictive_log_density(X, table))
+    targets = known_targets(view.plain.likelihood, table, len(X), exposure)
+    return view.of_target(view.plain.predictive_log_density(X, *targets))
 
 
 def _left_out(view: View) -> Predicted:

@@ -124,10 +124,11 @@ class View:
         self.model, self.target = model, target
         self.regressor, self.place = places[target]
         posterior = self.regressor.posterior_
-        if isinstance(posterior, RowsPosterior) and posterior.table.beside.state():
+        kind = self.regressor.likelihood_.exposure
+        if isinstance(posterior, RowsPosterior) and posterior.table.beside.state() and kind == "none":
             raise InvalidInputError(
-                "A picture cannot show rows with exposure, offset or limits: their targets are no measurements of what "
-                "is predicted. Draw gp.predict yourself."
+                "A picture cannot show rows with offset or limits: their targets are no measurements of what is "
+                "predicted. Draw gp.predict yourself."
             )
         self.classes = model.classes_.tolist() if self.is_classifier else []
         self.encoder: TableEncoder | None = fitted_encoder(self.regressor)
@@ -169,10 +170,12 @@ class View:
             signs = posterior.table.Y.double().cpu().numpy()
             return Rows(X, signs.argmax(1) if len(self.classes) > 2 else (signs[:, 0] > 0).astype(np.int64))
         Y = scaling.original(posterior.table.Y.double().cpu().numpy()) + posterior.model.mean.offset(X)[:, None]
+        exposure = posterior.table.beside.exposure()
+        Y = Y if exposure is None else Y / exposure.cpu().numpy()[:, None]  # rates, as they are predicted
         return Rows(X, self.regressor.target_transform_.inverse(Y[:, self.place]))
 
     def given(self, X: Any, y: Any) -> Rows:
-        """Return rows that a user has given, after a check."""
+        """Return rows that a user has given, after a check; the exposure of their targets is 1."""
         if X is None or y is None:
             raise InvalidInputError("X and y of a picture must be given together.")
         encoded = self.inputs(X)
@@ -270,22 +273,29 @@ class View:
         parts = [self.plain.predict(block) for block in _blocks(X)]
         return self.of_target(np.concatenate(parts))
 
-    def mean_and_std(self, X: np.ndarray, include_noise: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def mean_and_std(
+        self, X: np.ndarray, include_noise: bool = False, exposure: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the target at encoded inputs, each of shape (m,)."""
         if self.is_classifier:
             mean, std = self._latent_moments(X)
             return self.of_target(self._class.means(mean, std)), self._class.stds(mean, std)
-        parts = [self.plain.predict(block, return_std=True, include_noise=include_noise) for block in _blocks(X)]
+        parts = [
+            self.plain.predict(block, return_std=True, include_noise=include_noise, exposure=own)
+            for block, own in zip(_blocks(X), _parts(exposure, len(X)), strict=True)
+        ]
         mean, std = (np.concatenate(part) for part in zip(*parts, strict=True))
         return self.of_target(mean), self.of_target(std)
 
-    def quantiles(self, X: np.ndarray, levels: Sequence[float], include_noise: bool = False) -> np.ndarray:
+    def quantiles(
+        self, X: np.ndarray, levels: Sequence[float], include_noise: bool = False, exposure: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return quantiles at encoded inputs, shape (m, len(levels))."""
         if self.is_classifier:
             return self._class.quantiles(*self._latent_moments(X), levels)
         found = []
-        for points in _blocks(X):
-            block = self.plain.predict_quantile(points, np.array(levels), include_noise=include_noise)
+        for points, own in zip(_blocks(X), _parts(exposure, len(X)), strict=True):
+            block = self.plain.predict_quantile(points, np.array(levels), include_noise=include_noise, exposure=own)
             found.append(block if block.ndim == 2 else block[:, self.place])
         return np.concatenate(found)
 
@@ -337,6 +347,11 @@ def _columns(encoder: TableEncoder | None, names: list[str] | None, n_columns: i
 
 def _blocks(X: np.ndarray) -> list[np.ndarray]:
     return [X[start : start + BLOCK] for start in range(0, len(X), BLOCK)]
+
+
+def _parts(exposure: np.ndarray | None, n: int) -> Sequence[np.ndarray | None]:
+    """Return the exposure of each block of n points."""
+    return [None] * len(range(0, n, BLOCK)) if exposure is None else _blocks(exposure)
 
 
 def _varies(axis: Axis) -> bool:

@@ -65,6 +65,12 @@ class Beside:
         """Return what `state` described."""
         return cls(**{one.name: tensors[one.name] for one in fields(cls) if one.name in tensors})
 
+    def exposure(self) -> Tensor | None:
+        """Return what each target was counted over, (n,): trials, or the factor of a rate that the offset is of."""
+        if self.trials is not None:
+            return self.trials
+        return None if self.offset is None else self.offset.exp()
+
     def given(self, likelihood: Likelihood, Y: Tensor) -> Tensor:
         """Return targets (n, t) as a likelihood takes them, float64: proportions, or with limits both, (2, n, t)."""
         if self.limits is not None:

@@ -23,6 +23,7 @@ from gigagp.regression import GPRegressor
 from gigagp.settings.fields import CountOrZero, checks_arguments
 from gigagp.storage.figures import require_matplotlib
 from gigagp.storage.files import check_folder, replacing
+from gigagp.tables.beside import Beside
 from gigagp.tables.encoding import fitted_encoder
 
 
@@ -36,6 +37,7 @@ def report(
     label: str | None = None,
     target: CountOrZero | None = None,
     title: str | None = None,
+    exposure: Any = None,
 ) -> str:
     """Describe a fitted model and its predictions of test rows on one HTML page.
 
@@ -61,6 +63,8 @@ def report(
         classes, it is the class whose probability is drawn. None: all classes where there are one or two inputs.
     title : str, optional
         Heading of the page.
+    exposure : array-like of shape (m,), float or None, default None
+        That of the test rows, as in `GPRegressor.predict`. Pictures of the function show targets over exposure.
 
     Returns
     -------
@@ -85,7 +89,7 @@ def report(
     every = target is None and len(view.classes) > 2
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        content = _content(view, X, y, label, title, every=every)
+        content = _content(view, X, y, label, title, exposure, every=every)
         remarks = list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, GigaGPWarning)))
     for one in caught:
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
@@ -97,14 +101,20 @@ def report(
     return found
 
 
-def _content(view: View, X: Any, y: Any, label: str | None, title: str | None, *, every: bool) -> dict[str, Any]:
+def _content(
+    view: View, X: Any, y: Any, label: str | None, title: str | None, exposure: Any, *, every: bool
+) -> dict[str, Any]:
     """Return what the page shows."""
     rows, regressor = view.given(X, y), view.regressor
+    if exposure is not None:
+        effort = Beside.of(view.regressor.likelihood_, len(rows.y), exposure).exposure()
+        assert effort is not None
+        rows = rows._replace(y=rows.y / effort.numpy())
     if isinstance(view.model, GPClassifier):
         assessment, errors = _classes(view, X, rows)
         called = label or "class"
     else:
-        assessment, errors = _errors(view, X, y, rows, label)
+        assessment, errors = _errors(view, X, y, rows, label, exposure)
         called = label or "target"
     numbers, hidden = hyperparameters(regressor, view.names)
     encoder = fitted_encoder(regressor)
@@ -148,7 +158,9 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def _errors(view: View, X: Any, y: Any, rows: Rows, label: str | None) -> tuple[Assessment, list[Picture]]:
+def _errors(
+    view: View, X: Any, y: Any, rows: Rows, label: str | None, exposure: Any
+) -> tuple[Assessment, list[Picture]]:
     """Return the assessment of predictions of numbers, and its pictures."""
     repeated = repeated_rows(view, rows)
     if not view.noise_is_known:
@@ -163,7 +175,7 @@ def _errors(view: View, X: Any, y: Any, rows: Rows, label: str | None) -> tuple[
         )
         found.cautions += [*([repeated] if repeated else []), *about_the_fit(view)]
         return found, []
-    measured = predicted(view.model, X, y, target=view.target)
+    measured = predicted(view.model, X, y, target=view.target, exposure=exposure)
     assessment = of_regression(view, measured)
     if repeated:
         assessment.cautions.insert(0, repeated)
