@@ -1,0 +1,158 @@
+"""Settings that meet: each pair works, as dense algebra says, or is refused by a sentence before any work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gigagp
+from gigagp import GPRegressor, inference, kernels
+from gigagp.errors import InvalidInputError
+from gigagp.estimators import fitting
+from gigagp.inference.vecchia.mode import Curvature
+from gigagp.model.likelihoods import Gaussian
+
+N = 24
+DRAW = np.random.default_rng(0)
+X = np.column_stack([np.sort(DRAW.uniform(0, 6, N)), np.arange(N) % 3])
+NEW = np.column_stack([[0.5, 2.2, 7.0], [0, 1, 2]])
+F = 0.5 * np.sin(X[:, 0])
+AMOUNTS = DRAW.gamma(3, np.exp(F) / 3)
+TARGETS = {
+    "gaussian": AMOUNTS,
+    "student-t": AMOUNTS,
+    "censored": np.stack([np.where(AMOUNTS < 0.5, -np.inf, AMOUNTS), AMOUNTS.clip(0.5)], 1),
+    "poisson": DRAW.poisson(np.exp(1 + F)),
+    "negative-binomial": DRAW.poisson(np.exp(1 + F)),
+    "gamma": AMOUNTS,
+    "binomial": DRAW.uniform(size=N) < 0.5,
+    "beta": DRAW.uniform(0.1, 0.9, N),
+    "auto": AMOUNTS,
+}
+LOCAL = kernels.LocalVariance([[1.0], [5.0]], 2.0, [0.2, 0.7], columns=[0])
+SMOOTH = kernels.Matern(1.5, 1.2, 0.6, columns=[0])
+KERNELS = {
+    "constant": SMOOTH,
+    "varying": SMOOTH + kernels.White(1.0, fixed=True) * LOCAL,
+    "scaled": LOCAL * (SMOOTH + kernels.White(0.1)),
+}
+METHODS = {
+    "auto": "auto",
+    "exact": inference.Exact(),
+    "neighbours": inference.Vecchia(N),
+    "iterative": inference.Iterative(),
+    "quadruply stochastic": inference.QuadruplyStochastic(),
+}
+#: Arguments that a refusal may name.
+NAMES = ("noise", "likelihood", "inference", "groups", "target_transform", "kernel", "optimizer")
+
+
+def dense(gp):
+    """Return the mean and the standard deviation of the latent function, by inverses; Laplace's if not Gaussian."""
+    posterior, likelihood = gp.posterior_, gp.likelihood_
+    table, model = posterior.table, posterior.model
+    at, new = table.X.double(), torch.from_numpy(gp.scaling_.inputs(NEW))
+    K, cross, prior = model.kernel.block(at, at), model.kernel.block(new, at), model.kernel.diagonal(new)
+    noise = model.noise_at(at)
+    if isinstance(likelihood, Gaussian):
+        inverse = torch.linalg.inv(K + noise.diag())
+        return cross @ inverse @ table.Y.double(), prior - ((cross @ inverse) * cross).sum(1)
+    given, f = table.beside.given(likelihood, table.Y), torch.zeros_like(table.Y).double()
+    noise = noise.expand(len(at)) if table.beside.trials is None else table.beside.trials
+    eye = torch.eye(len(at), dtype=torch.float64)
+    for _ in range(60):
+        local = Curvature.of(likelihood, given, f, noise)
+        f = f + 0.5 * (K @ torch.linalg.solve(eye + local.hessian * K, local.hessian * f + local.slope) - f)
+    local = Curvature.of(likelihood, given, f, noise)
+    W = local.curvature
+    return cross @ local.slope, prior - ((cross * W.T) @ torch.linalg.solve(eye + K * W.T, cross.T)).diagonal()
+
+
+def refusal_of(gp, y):
+    """Fit, or return the words of the refusal."""
+    try:
+        gp.fit(X, y)
+    except InvalidInputError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("transform", ["none", "log"])
+@pytest.mark.parametrize("groups", [(), (1,)], ids=["no groups", "groups"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("noise", KERNELS)
+@pytest.mark.parametrize("likelihood", TARGETS)
+def test_each_pair_works_or_is_refused(likelihood, noise, method, groups, transform, tmp_path, monkeypatch):
+    began = []
+    own = fitting.learn_posterior
+    monkeypatch.setattr(fitting, "learn_posterior", lambda *given: began.append(1) or own(*given))
+    settings = {"optimizer": None, "mean": "zero", "standardize": False}
+    gp = GPRegressor(
+        KERNELS[noise],
+        METHODS[method],
+        likelihood=likelihood,
+        groups=list(groups),
+        target_transform=transform,
+        **settings,
+    )
+    refusal = refusal_of(gp, TARGETS[likelihood])
+    if refusal is not None:
+        assert not began, refusal
+        assert any(name in refusal for name in NAMES), refusal
+        assert not works(likelihood, noise, method, transform), refusal
+        return
+    assert transform == "none" or likelihood == "gaussian"
+    mean, std = gp.predict_latent(NEW, return_std=True)
+    if method != "quadruply stochastic" and likelihood != "student-t" and hasattr(gp.posterior_, "table"):
+        found, variance = dense(gp)
+        rtol = 1e-2 if method == "iterative" else 1e-6  # of its solves, whose tolerance is a hundredth
+        np.testing.assert_allclose(mean, found[:, 0], rtol=rtol, atol=rtol)
+        np.testing.assert_allclose(std**2, variance, rtol=rtol, atol=rtol)
+    gp.save(tmp_path / "m.gp")
+    loaded = gigagp.load(tmp_path / "m.gp")
+    for one, other in zip(loaded.predict_latent(NEW, return_std=True), (mean, std), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def works(likelihood, noise, method, transform):
+    """Whether settings are promised to work: Gaussian noise by exact methods, and others by neighbours."""
+    if likelihood == "gaussian":
+        return method in ("auto", "exact", "neighbours")
+    has_noise = likelihood in ("censored",)
+    return (
+        transform == "none"
+        and method in ("auto", "neighbours")
+        and (noise == "constant" or has_noise)
+        and likelihood not in ("student-t", "auto")
+    )
+
+
+@pytest.mark.parametrize("noise", ["varying", "scaled", "auto"])
+@pytest.mark.parametrize("likelihood", [one for one in TARGETS if one != "gaussian"])
+def test_noise_that_is_learned_is_gaussian(likelihood, noise):
+    with pytest.raises(InvalidInputError, match="noise"):
+        GPRegressor(noise=noise, likelihood=likelihood).fit(X, TARGETS[likelihood])
+
+
+@pytest.mark.parametrize(("name", "value"), [("noise", "varying"), ("likelihood", "gamma"), ("likelihood", "auto")])
+def test_what_no_plan_foresees(name, value):
+    with pytest.raises(InvalidInputError, match=f"plan of GPRegressor needs {name}="):
+        GPRegressor(**{name: value}).plan(X, AMOUNTS)
+
+
+@pytest.mark.parametrize("groups", [[], [1]], ids=str)
+@pytest.mark.parametrize("likelihood", ["gaussian", "poisson"])
+def test_rows_that_are_read_in_chunks(likelihood, groups):
+    """What `fit_table` cannot do is refused; what it can has the answers of `fit`."""
+    y = TARGETS[likelihood].astype(float)
+    settings = {"likelihood": likelihood, "optimizer": None, "groups": groups, "inference": inference.Vecchia(N)}
+    one = GPRegressor(SMOOTH, **settings)
+    if groups:
+        with pytest.raises(InvalidInputError, match=r"fit_table must have no kernels\.Group"):
+            one.fit_table((X, y))
+        return
+    np.testing.assert_allclose(
+        one.fit_table((X, y)).predict(NEW), GPRegressor(SMOOTH, **settings).fit(X, y).predict(NEW), rtol=1e-6
+    )
