@@ -54,6 +54,26 @@ def test_expectations(likelihood, mean, std):
         assert float(found) == pytest.approx(expected, rel=1e-7, abs=1e-7)
 
 
+@pytest.mark.parametrize("likelihood", BUILT_IN, ids=lambda one: one.name)
+def test_slopes_of_expectations(likelihood):
+    """Closed forms are those of autograd, also where there is next to no spread or noise."""
+    targets = TARGETS[likelihood.name]
+    mean, std, noise = (
+        part.flatten()
+        for part in torch.meshgrid(
+            number([-1.0, 0.31, 2.0]), number([0.0, 1e-8, 0.05, 1.0]), number([1e-6, 0.5]), indexing="ij"
+        )
+    )
+    for y in (torch.full_like(mean, target) for target in targets):
+        found = likelihood.expected_slopes(y, mean, std, noise)
+        for one, wanted in zip(found, Likelihood.expected_slopes(likelihood, y, mean, std, noise), strict=True):
+            torch.testing.assert_close(one, wanted, rtol=1e-12, atol=1e-12)
+        step = 1e-6
+        up, down = (likelihood.expected_log_density(y, mean + s, std, noise) for s in (step, -step))
+        smooth = (std > 0.01) & (noise > 0.1)
+        torch.testing.assert_close(found.by_mean[smooth], ((up - down) / (2 * step))[smooth], rtol=1e-6, atol=1e-6)
+
+
 def test_golden_expectations():
     logistic, laplace, gaussian = Logistic(), Laplace(), Gaussian()
     one, nothing = number(1.0), number(1.0)

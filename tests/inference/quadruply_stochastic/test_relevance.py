@@ -8,10 +8,13 @@ import torch
 
 from gigagp import GPClassifier, GPRegressor, kernels
 from gigagp.inference import RelevanceVectorMachine
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic import whole
 from gigagp.inference.quadruply_stochastic.newton import WeightSearch
 from gigagp.inference.quadruply_stochastic.whole import relevant_weights
-from gigagp.model.likelihoods import Gaussian, Probit
+from gigagp.model.likelihoods import Gaussian, Laplace, Likelihood, Probit
+from gigagp.model.means import ZeroMean
+from gigagp.model.model import Model
 
 NOISE, FAR = 0.01, 1e6
 
@@ -125,6 +128,28 @@ def test_the_weights_are_the_posterior_of_their_precisions() -> None:
     tolerance = np.sqrt(2e-6 * len(y))
     assert (error < tolerance * np.sqrt(covariance.diagonal())).all()
     np.testing.assert_allclose(weights.root().square().sum(1)[index], covariance.diagonal(), rtol=tolerance)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(), Laplace()], ids=lambda one: one.name)
+def test_the_derivative_by_little_noise_is_that_of_the_functions_that_are_kept(likelihood: Likelihood) -> None:
+    """It counted the others with the variances of their last precisions, which are as large as such a noise."""
+    rng, noise = np.random.default_rng(7), 1e-5
+    X = rng.uniform(-2, 2, (40, 1))
+    Phi = np.exp(-2 * (X - X[[3, 8, 20]].T) ** 2)
+    y = Phi @ [1.0, -2.0, 1.5] + noise**0.5 * rng.normal(size=40)
+    table = TrainingTable(torch.tensor(X), torch.tensor(y)[:, None], ZeroMean(), 2**28)
+    objective = RelevanceVectorMachine().objective(table, torch.Generator().manual_seed(0), likelihood)
+    model = objective.start(
+        Model(kernels.RBF([0.5], 1.0).bind(1), ZeroMean(), torch.tensor(noise, dtype=torch.float64))
+    )
+    step = 1e-3
+
+    def value(factor: float) -> float:
+        return objective.evaluate(model.replace({"noise_variance": factor * model.noise_variance})).value
+
+    found = float(objective.evaluate(model).gradient["noise_variance"]) * noise
+    wanted = (value(1 + step) - value(1 - step)) / (2 * step)
+    assert found == pytest.approx(wanted, rel=0.02, abs=0.02)
 
 
 def steps_for_labels(monkeypatch: pytest.MonkeyPatch, **settings: float) -> tuple[int, float]:

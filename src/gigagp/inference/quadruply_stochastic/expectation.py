@@ -126,21 +126,16 @@ def expected_fit(
 
     All targets share the latent variances and the noise variances, each of shape (n,). ``nodes`` are the quadrature's.
     """
-    total, slopes, bends, noises = 0.0, [], [], []
     size = max(1, _ENTRIES // (nodes * latent.shape[1]))
     std = variance.clamp_min(_LEAST).sqrt()[:, None].expand_as(latent)
-    for block in zip(*(one.detach().split(size) for one in (targets, latent, std, noise)), strict=True):
-        with torch.enable_grad():
-            at_targets, mean, spread, at_rows = block[0], *(one.clone().requires_grad_() for one in block[1:])
-            fit = likelihood.expected_log_density(at_targets, mean, spread, at_rows[:, None], nodes).sum()
-            slope, by_spread, by_noise = torch.autograd.grad(fit, (mean, spread, at_rows), allow_unused=True)
-        total += float(fit.detach())
-        slopes.append(slope)
-        bends.append((-by_spread / block[2]).clamp_min(0))
-        noises.append(torch.zeros_like(block[3]) if by_noise is None else by_noise)
-    slope, bend, secant = torch.cat(slopes), torch.cat(bends), None
+    parts = targets, latent, std, noise[:, None].expand_as(latent)
+    blocks = zip(*(one.detach().split(size) for one in parts), strict=True)
+    found = [likelihood.expected_slopes(*block, nodes) for block in blocks]
+    total = sum(float(one.value.sum()) for one in found)
+    slope, by_std, by_noise = (torch.cat([one[k] for one in found]) for k in (1, 2, 3))
+    bend, secant = (-by_std / std).clamp_min(0), None
     peak = likelihood.peak(targets, std)
     if peak is not None:
         residual = peak - latent
         secant = torch.where(residual.abs() > _NO_RESIDUAL * std, slope / residual, bend).maximum(bend)
-    return ExpectedFit(total, slope, bend, secant, torch.cat(noises))
+    return ExpectedFit(total, slope, bend, secant, by_noise.sum(1))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -33,16 +34,16 @@ class Start(NamedTuple):
     curvature: Tensor
 
 
-class Point(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Point:
     """The bound at one mean, with the best root for one curvature; see `Start`."""
 
+    search: WeightSearch
     mean: Tensor
     trend: Tensor
     curvature: Tensor
-    #: Cholesky factor of ``S + Phi' diag(curvature) Phi``
-    factor: Tensor
-    #: the uncertainty that the rows leave about ``trend``
-    open_trend: OpenTrend
+    #: ``S + Phi' diag(curvature) Phi``
+    precision: Tensor
     root: Tensor
     #: of the latent values, shape (n,)
     variance: Tensor
@@ -50,6 +51,16 @@ class Point(NamedTuple):
     value: float
     #: change of the curvature in the step that led here
     moved: Tensor
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """Cholesky factor of the precision."""
+        return _factor(self.precision)
+
+    @cached_property
+    def open_trend(self) -> OpenTrend:
+        """The uncertainty that the rows leave about ``trend``."""
+        return OpenTrend.at_weights(self.search.Phi, self.curvature, self.factor, self.search.mean_basis)
 
     def to_start(self, kept: Tensor | None = None) -> Start:
         """Return the point as a start, of all functions or of those ``kept``."""
@@ -119,26 +130,23 @@ class WeightSearch:
         (m, t), p = (self.Phi.shape[1], self.targets.shape[1]), self.mean_basis.shape[1]
         zero = self._at(self.Phi.new_zeros(m, t), self.Phi.new_zeros(p, t), sites.bend.mean(1))
         # The log-likelihood of sites has the slope ``pull`` where all latent values are zero.
-        mean, trend, _ = self._step(zero._replace(fit=zero.fit._replace(slope=sites.pull)), sites.bend)
+        mean, trend, _ = self._step(replace(zero, fit=zero.fit._replace(slope=sites.pull)), sites.bend)
         found = self._at(mean, trend, zero.curvature, zero)
         return found if found.value >= zero.value else self._at(*self.start(None))
 
     def _at(self, mean: Tensor, trend: Tensor, curvature: Tensor, known: Point | None = None) -> Point:
         """Return the point at a mean, trend and curvature; the root of a known point serves the same curvature."""
         if known is not None and torch.allclose(curvature, known.curvature, rtol=1e-10, atol=0.0):
-            factor, open_trend, root, variance = known.factor, known.open_trend, known.root, known.variance
+            precision, root, variance = known.precision, known.root, known.variance
         else:
-            precision = self._precision(curvature)
-            factor = _factor(precision)
-            open_trend = OpenTrend.at_weights(self.Phi, curvature, factor, self.mean_basis)
-            m = len(self.S)
+            precision, m = self._precision(curvature), len(self.S)
             root = chevron_of(precision, m if self.n_columns is None else min(self.n_columns, m))
             variance = (self.Phi @ root).square().sum(1)
         latent = self.Phi @ mean + self.mean_basis @ trend
         fit = expected_fit(self.likelihood, self.targets, latent, variance, self.noise, self.nodes)
         value = fit.value - float(dense_divergence(self.S, mean, root))
         moved = torch.zeros_like(curvature) if known is None else curvature - known.curvature
-        return Point(mean, trend, curvature, factor, open_trend, root, variance, fit, value, moved)
+        return Point(self, mean, trend, curvature, precision, root, variance, fit, value, moved)
 
     def _precision(self, curvature: Tensor) -> Tensor:
         """Return ``S + Phi' diag(curvature) Phi``."""

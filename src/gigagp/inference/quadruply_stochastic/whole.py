@@ -197,7 +197,7 @@ class WholeObjective(WeightObjective):
         The bound is at its maximum in the weights there, so they count as constants. Hyperparameters without a
         derivative have zeros: those that make the functions of a grid, or of a relevance vector machine.
         """
-        model, point = fitted.model, fitted.point
+        model = fitted.model
         found = {name: torch.zeros_like(value) for name, value in model.parameters().items()}
         learns = self.basis.is_differentiable and not self.problem.options.learns_precision
         names = self._names_with_gradient(model, of_kernel=learns)
@@ -205,18 +205,23 @@ class WholeObjective(WeightObjective):
             return found
         with torch.enable_grad():
             values = {name: model.parameters()[name].detach().clone().requires_grad_() for name in names}
-            live = model.replace(values)
-            index, X = torch.arange(self.basis.size, device=self.table.X.device), self.table.X.double()
-            basis = self.basis.with_kernel(live.kernel)
-            Phi = basis.columns(X, index)
-            if isinstance(point, FewRowsFit):
-                scaled = Phi / basis.prior_diagonal(index).sqrt()
-                value = point.best.tangent(scaled @ scaled.T, self._noise(live))
-            else:
-                value = self._bound(fitted, live, basis, Phi)
-            slopes = torch.autograd.grad(value, list(values.values()), allow_unused=True)
+            tangent = self._tangent(fitted, model.replace(values))
+            slopes = torch.autograd.grad(tangent, list(values.values()), allow_unused=True)
         found |= {name: slope for name, slope in zip(values, slopes, strict=True) if slope is not None}
         return found
+
+    def _tangent(self, fitted: WholeFit, live: Model) -> Tensor:
+        """Return a function of the hyperparameters with the derivatives of the best bound, where it was fitted."""
+        point, noise = fitted.point, self._noise(live)
+        if isinstance(point, RelevantWeights):
+            # The bound of the functions that are kept: the others have left, though their precisions are finite.
+            return (point.point.fit.of_noise * noise).sum()
+        index, basis = torch.arange(self.basis.size, device=noise.device), self.basis.with_kernel(live.kernel)
+        Phi = basis.columns(self.table.X.double(), index)
+        if isinstance(point, FewRowsFit):
+            scaled = Phi / basis.prior_diagonal(index).sqrt()
+            return point.best.tangent(scaled @ scaled.T, noise)
+        return self._bound(fitted, live, basis, Phi)
 
     def _bound(self, fitted: WholeFit, live: Model, basis: Basis, Phi: Tensor) -> Tensor:
         """Return the bound of the best weights as a function of the hyperparameters."""

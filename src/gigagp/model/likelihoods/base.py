@@ -43,6 +43,16 @@ class TargetMoments(NamedTuple):
     of_target: Tensor
 
 
+class ExpectedSlopes(NamedTuple):
+    """An expected log density and its derivatives; all of the same shape."""
+
+    value: Tensor
+    by_mean: Tensor
+    by_std: Tensor
+    #: zeros where the likelihood has no noise
+    by_noise: Tensor
+
+
 class Likelihood(ABC):
     """A density of a target given the latent function at its row.
 
@@ -94,6 +104,24 @@ class Likelihood(ABC):
         places, weights = (one.to(mean) for one in hermite(nodes))
         f = mean[..., None] + std[..., None] * places
         return self.log_density(y[..., None], f, noise[..., None]) @ weights
+
+    def expected_slopes(
+        self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES
+    ) -> ExpectedSlopes:
+        """Return `expected_log_density` with its derivatives, by default from autograd.
+
+        Parameters
+        ----------
+        y, mean, std, noise : Tensor
+            All of the same shape.
+        nodes : int
+            Number of quadrature nodes.
+        """
+        with torch.enable_grad():
+            inputs = tuple(one.detach().clone().requires_grad_() for one in (mean, std, noise))
+            value = self.expected_log_density(y.detach(), *inputs, nodes)
+            slopes = torch.autograd.grad(value.sum(), inputs, allow_unused=True)
+        return ExpectedSlopes(value.detach(), *(torch.zeros_like(y) if one is None else one for one in slopes))
 
     def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
         """Return ``log E g(y, f)`` for ``f ~ N(mean, std^2)``, by default with the trapezoidal rule.

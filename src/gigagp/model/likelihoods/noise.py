@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from gigagp.model.likelihoods.base import NODES, Likelihood
+from gigagp.model.likelihoods.base import NODES, ExpectedSlopes, Likelihood
 from gigagp.model.student_noise import START_DF, precision_rule
 from gigagp.settings.fields import Fraction, Range, Remedy, Settings
 
@@ -54,6 +54,14 @@ class Laplace(Likelihood):
         """Return the expectation in closed form, because a quadrature is inaccurate at the kink."""
         b = (0.5 * noise).sqrt()
         return -(2 * b).log() - _mean_size(y - mean, std) / b
+
+    def expected_slopes(
+        self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES
+    ) -> ExpectedSlopes:
+        """Return the derivatives in closed form: searches ask for them thousands of times, for few rows each."""
+        b, (size, by_gap, by_spread) = (0.5 * noise).sqrt(), _mean_size_and_slopes(y - mean, std)
+        in_scales = size / b
+        return ExpectedSlopes(-(2 * b).log() - in_scales, by_gap / b, -by_spread / b, 0.5 * (in_scales - 1) / noise)
 
     def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
         """Return the log density of the sum of normal and double-exponential errors, in closed form."""
@@ -158,9 +166,15 @@ class Quantile(Settings, Likelihood):
 
 def _mean_size(gap: Tensor, std: Tensor) -> Tensor:
     """Return the mean of ``|gap - e|`` for ``e ~ N(0, std^2)``."""
+    return _mean_size_and_slopes(gap, std)[0]
+
+
+def _mean_size_and_slopes(gap: Tensor, std: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean of ``|gap - e|`` for ``e ~ N(0, std^2)``, and its derivatives by gap and standard deviation."""
     spread = std.clamp_min(torch.finfo(std.dtype).tiny ** 0.25)  # avoids a division by zero
     ratio = gap / spread
-    return spread * math.sqrt(2 / math.pi) * torch.exp(-0.5 * ratio.square()) + gap * torch.erf(ratio / math.sqrt(2))
+    by_spread, by_gap = math.sqrt(2 / math.pi) * torch.exp(-0.5 * ratio.square()), torch.erf(ratio / math.sqrt(2))
+    return spread * by_spread + gap * by_gap, by_gap, by_spread
 
 
 #: Rows that `StudentT` integrates at once.
