@@ -20,6 +20,7 @@ BY_SOLVES = [one for one in ACCEPTED if one[0].name in SOLVED]
 LARGE = [one for one in BY_SOLVES if one[1][:2] == (THREE_INPUTS, "several")]
 
 
+@pytest.mark.filterwarnings("ignore:Weights of relevance vectors")  # of float32, for which the fit takes float64
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.filterwarnings("ignore:threshold of RelevanceVectorMachine")  # where slopes explain nearly all
 @pytest.mark.pairs

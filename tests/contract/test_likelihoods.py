@@ -50,6 +50,7 @@ EXPECTATIONS = {one: dense.EXPECTATIONS[one] for one in ("logistic", "probit")}
 
 @pytest.mark.slow
 @pytest.mark.each
+@pytest.mark.filterwarnings("ignore:Weights of relevance vectors")  # of float32, for which the fit takes float64
 @pytest.mark.filterwarnings("ignore:threshold of RelevanceVectorMachine")  # with few signs no function may remain
 @pytest.mark.parametrize("likelihood", ["logistic", "probit"])
 @pytest.mark.parametrize("system", WITH, ids=repr)

@@ -45,6 +45,7 @@ def test_seeds(system):
 
 
 @pytest.mark.each
+@pytest.mark.filterwarnings("ignore:Weights of relevance vectors")  # of float32, for which the fit takes float64
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed"])
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear", "function"])
@@ -74,6 +75,7 @@ def test_files(system, mean, dtype, tmp_path):
 
 
 @pytest.mark.few(3)
+@pytest.mark.filterwarnings("ignore:Weights of relevance vectors")  # of float32, for which the fit takes float64
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_copies(system):

@@ -280,7 +280,7 @@ def test_bad_limits_and_other_places():
         GPRegressor().fit(X, VALUES).predict(NEW, exposure=2.0)
     with pytest.raises(InvalidInputError, match="3 to 100 levels, numbered from 0; got 2"):
         GPRegressor(likelihood="ordinal").fit(X, VALUES > 50)
-    with pytest.raises(InvalidInputError, match="must have all levels from 0 to 2, .* no row has 1"):
+    with pytest.raises(InvalidInputError, match=r"must have all levels from 0 to 2, .* no row has 1"):
         GPRegressor(likelihood="ordinal").fit(X, 2 * (VALUES > 50))
     with pytest.raises(InvalidInputError, match="must be whole numbers from 0 to 3; got 7 in row 1"):
         fitted("ordinal").predictive_log_density(NEW[:2], [0, 7])

@@ -107,6 +107,15 @@ def test_whatever_else_is_asked_for_takes_float64_too(settings):
     assert np.abs(np.log(stds / expected)).max() < 0.05
 
 
+def test_relevance_vectors_say_that_they_take_float64():
+    X, y, _ = rows("spread")
+    settings = {"inference": inference.RelevanceVectorMachine(), "optimizer": None, "noise_variance": 0.1}
+    with pytest.warns(SolverWarning, match="Weights of relevance vectors .* took float64"):
+        gp = GPRegressor(RBF(1.0), dtype="float32", **settings).fit(X, y)
+    assert gp.posterior_.dtype == torch.float64
+    GPRegressor(RBF(1.0), **settings).fit(X, y)  # says nothing
+
+
 METHODS = {
     "computation-aware": inference.ComputationAware(50),
     "computation-aware, dense": inference.ComputationAware(20, policy=actions.ConjugateGradients(), loss="projected"),
@@ -117,6 +126,7 @@ METHODS = {
 
 
 @pytest.mark.few(5)
+@pytest.mark.filterwarnings("ignore:Weights of relevance vectors")  # of float32, for which the fit takes float64
 @pytest.mark.filterwarnings("ignore:Squared errors")  # relevance vectors cannot follow the rows
 @pytest.mark.parametrize("layout", ["spread", "clumps", "repeats"])
 @pytest.mark.parametrize("method", METHODS)

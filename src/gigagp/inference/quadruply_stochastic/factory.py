@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from gigagp.errors import SolverWarning, warn
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.quadruply_stochastic.options import WeightOptions, WeightProblem
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
@@ -16,6 +17,11 @@ from gigagp.runtime.memory import require
 _COPIES = 6
 #: Arrays of the size of a step's features that are alive at once.
 _STEP_COPIES = 5
+#: Said of a float32 table.
+_WIDENED = (
+    "Weights of relevance vectors are large and cancel, for which float32 has too few digits: this fit took float64, "
+    'as dtype="float64" does.'
+)
 #: Where all functions are used at once: arrays of the features' size, and square ones.
 _WHOLE_FEATURES, _WHOLE_SQUARES = 6, 6
 
@@ -26,8 +32,9 @@ def make_objective(
     """Return the objective of all rows and functions where that is affordable, and otherwise that of samples."""
     whole = options.for_all_at_once(table.n_rows)
     if whole is not None and whole_bytes(whole, table) <= table.budget:
-        # The search is in float64. Weights of relevance vectors are large and cancel, so that the posterior is, too.
         held = table.in_float64() if whole.learns_precision else table
+        if held is not table:
+            warn(_WIDENED, SolverWarning)
         return WholeObjective(WeightProblem(whole, held, likelihood, table.n_rows), draw_seed(generator))
     problem = WeightProblem(options, table, likelihood, table.n_rows)
     objective = MinibatchObjective(problem, draw_seed(generator))

@@ -198,6 +198,8 @@ class RelevanceVectorMachine(QuadruplyStochastic):
     where neighbours share a weight it takes many steps to remove one of them. Anchors take away most of that noise; a
     larger ``row_batch``, more steps and a smaller ``final_share`` of the optimizer take away more.
 
+    Where all rows are used at once, the fit takes float64 in any case; with ``dtype="float32"`` a warning says so.
+
     Parameters
     ----------
     threshold : float, default 1e4
