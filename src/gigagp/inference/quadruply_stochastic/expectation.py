@@ -130,7 +130,7 @@ def expected_fit(
     std = variance.clamp_min(_LEAST).sqrt()[:, None].expand_as(latent)
     parts = targets, latent, std, noise[:, None].expand_as(latent)
     blocks = zip(*(one.detach().split(size) for one in parts), strict=True)
-    found = [likelihood.expected_slopes(*block, nodes) for block in blocks]
+    found = [likelihood.expected_slopes(y, mean, spread, of_rows, nodes) for y, mean, spread, of_rows in blocks]
     total = sum(float(one.value.sum()) for one in found)
     slope, by_std, by_noise = (torch.cat([one[k] for one in found]) for k in (1, 2, 3))
     bend, secant = (-by_std / std).clamp_min(0), None

@@ -118,9 +118,9 @@ class Likelihood(ABC):
             Number of quadrature nodes.
         """
         with torch.enable_grad():
-            inputs = tuple(one.detach().clone().requires_grad_() for one in (mean, std, noise))
-            value = self.expected_log_density(y.detach(), *inputs, nodes)
-            slopes = torch.autograd.grad(value.sum(), inputs, allow_unused=True)
+            mean, std, noise = (one.detach().clone().requires_grad_() for one in (mean, std, noise))
+            value = self.expected_log_density(y.detach(), mean, std, noise, nodes)
+            slopes = torch.autograd.grad(value.sum(), (mean, std, noise), allow_unused=True)
         return ExpectedSlopes(value.detach(), *(torch.zeros_like(y) if one is None else one for one in slopes))
 
     def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
