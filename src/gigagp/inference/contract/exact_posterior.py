@@ -12,7 +12,7 @@ import torch
 from gigagp.errors import SolverWarning, warn
 from gigagp.inference.contract.areas import restored
 from gigagp.inference.contract.batches import by_batches, prior_covariance, within_batches
-from gigagp.inference.contract.input_gradients import recomputed
+from gigagp.inference.contract.input_gradients import recomputed, wants_gradient
 from gigagp.inference.contract.left_out import LeftOut, without_trend
 from gigagp.inference.contract.posterior import GrowingPosterior, VarianceMethod, VarianceParts
 from gigagp.inference.contract.rows_posterior import PathwiseUpdate, SolvedPosterior
@@ -170,6 +170,9 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and variance; ``method`` has no effect. Variances have errors of 1e-12 of the prior variance."""
+        if self._are_few(len(X)):
+            whitened, of_targets, _ = self._at_few(X)
+            return self.trend(X) + of_targets, (self.model.kernel.diagonal(X) - whitened.square().sum(0)).clamp_min(0)
         variances = []
         for block in X.split(self._points_at_once):
             # Rasmussen and Williams 2006, Alg. 2.1, line 6
@@ -190,9 +193,13 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         of_targets, of_basis = products.split([self.n_targets, self.basis_solutions.shape[1]], 1)
         return torch.linalg.solve_triangular(self.factor, cross.T, upper=False), of_targets, of_basis
 
+    def _has_small_graph(self, X: torch.Tensor) -> bool:
+        """Whether points with gradients are so few that one graph serves all moments."""
+        return wants_gradient(X) and self._are_few(X[..., 0].numel())
+
     def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean (m, t) and the variance (m,) of the latent function; ``method`` has no effect."""
-        if not self._are_few(len(X)):
+        if not self._has_small_graph(X):
             return super().mean_and_variance(X, method)
         whitened, of_targets, of_basis = self._at_few(X)
         latent = (self.model.kernel.diagonal(X) - whitened.square().sum(0)).clamp_min(0)
@@ -207,9 +214,9 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         return cross @ self.target_solutions, cross @ self.basis_solutions, variance
 
     def covariance(self, X: torch.Tensor) -> torch.Tensor:
-        flat = X.reshape(-1, X.shape[-1])
-        if not self._are_few(len(flat)):
+        if not self._has_small_graph(X):
             return super().covariance(X)
+        flat = X.reshape(-1, X.shape[-1])
         whitened, _, of_basis = self._at_few(flat)
         rows, root = within_batches(whitened.T, X), within_batches(self.trend_root(flat, of_basis), X)
         return prior_covariance(self.model.kernel, X) - rows @ rows.mT + (root @ root.mT).to(rows)
