@@ -6,18 +6,19 @@ import pytest
 import torch
 
 from gigagp import inference, kernels
-from gigagp.errors import InvalidInputError, MemoryBudgetError
+from gigagp.errors import InvalidInputError, MemoryBudgetError, NotPositiveDefiniteError
 from gigagp.inference import RandomFeatures
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.exact import ExactObjective, ExactPosterior
 from gigagp.inference.gradients import Pathwise
 from gigagp.inference.iterative.pathwise_posterior import PathwisePosterior
+from gigagp.inference.random_features import random_features
 from gigagp.inference.random_features.posterior import FeaturePosterior
 from gigagp.model.means import ConstantMean, ZeroMean
 from gigagp.model.model import Model
 from gigagp.optimization import Adam, Auto
 from gigagp.solvers.truncation import ExponentialDecay, Fixed, OneOverJ, RussianRoulette, SingleSample, Uniform
-from helpers import generator, new_trace, points
+from helpers import close, generator, new_trace, points
 
 X = points(44, 3, seed=1)
 Y = torch.stack([torch.sin(2 * X[:, 0]) + 2, X[:, 1] * X[:, 2]], 1) + 0.1 * points(44, 2, seed=2)
@@ -153,6 +154,26 @@ def test_frozen_frequencies_make_one_function_of_the_hyperparameters():
         for sign in (1, -1)
     ]
     assert (moved[0] - moved[1]) / (2 * step) == pytest.approx(float(first.gradient["variance"]), rel=1e-6)
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_few_rows_have_the_likelihood_and_the_gradient_of_the_sums(name, noise, dtype, monkeypatch):
+    table = TrainingTable(X.to(dtype), Y.to(dtype), ConstantMean(), 2**30)
+    objective, model = RandomFeatures(200).objective(table, generator()), model_of(name, noise=noise)
+    found, posterior = objective.evaluate(model), objective.current_posterior()
+    monkeypatch.setattr(random_features, "evaluate_few", not_positive_definite)
+    expected = objective.evaluate(model)
+    close(found.value, expected.value, condition=1e3, dtype=dtype)
+    for key, one in expected.gradient.items():
+        close(found.gradient[key], one, condition=1e3, dtype=dtype)
+    close(posterior.log_marginal_likelihood(generator()).value, expected.value, condition=1e3, dtype=dtype)
+
+
+def not_positive_definite(*_):
+    raise NotPositiveDefiniteError
 
 
 def test_redrawn_frequencies_are_new_each_time():

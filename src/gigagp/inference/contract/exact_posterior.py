@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,14 @@ import torch
 from gigagp.errors import SolverWarning, warn
 from gigagp.inference.contract.areas import restored
 from gigagp.inference.contract.batches import by_batches, prior_covariance, within_batches
+from gigagp.inference.contract.by_factor import SolvedByFactor
 from gigagp.inference.contract.input_gradients import recomputed, wants_gradient
 from gigagp.inference.contract.left_out import LeftOut, without_trend
 from gigagp.inference.contract.posterior import GrowingPosterior, VarianceMethod, VarianceParts
 from gigagp.inference.contract.rows_posterior import PathwiseUpdate, SolvedPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.contract.trend import Trend, estimate_trend
+from gigagp.inference.contract.trend import Trend
 from gigagp.kernels.composite import summands
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
@@ -93,17 +93,7 @@ class Factorised:
         cls, model: Model, table: TrainingTable, matrix: KernelMatrix | AveragedMatrix, factor: torch.Tensor
     ) -> Factorised:
         """Return ``H`` with a factor of it, and solve with that for what follows."""
-        basis, t = table.basis, table.n_targets
-        solutions = torch.cholesky_solve(torch.cat([table.Y, basis], 1), factor)
-        solved_basis = solutions[:, t:]
-        trend = estimate_trend(basis, table.Y, solved_basis)
-        residuals = table.Y - basis @ trend.coefficients
-        solved = solutions[:, :t] - solved_basis @ trend.coefficients
-        # Rasmussen and Williams 2006, eq. 2.30, summed over targets
-        fit = float((residuals * solved).double().sum())
-        log_determinant = 2 * float(factor.diagonal().double().log().sum())
-        value = -0.5 * (fit + t * (log_determinant + table.n_rows * math.log(2 * math.pi)))
-        return cls(model, table, matrix, factor, solved, solved_basis, trend, value)
+        return cls(model, table, matrix, factor, *SolvedByFactor.of(table.Y, table.basis, factor))
 
 
 def _is_coarse(model: Model, table: TrainingTable) -> bool:

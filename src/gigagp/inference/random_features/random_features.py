@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
+from gigagp.errors import NotPositiveDefiniteError
 from gigagp.inference.contract.base import Abilities, Inference
 from gigagp.inference.contract.exact_posterior import require_factor
 from gigagp.inference.contract.forecast import Forecast, Subject
@@ -17,7 +19,7 @@ from gigagp.inference.contract.weight_space import WeightSpace
 from gigagp.inference.exact.exact import Exact
 from gigagp.inference.iterative.iterative import Iterative
 from gigagp.inference.random_features.posterior import FeaturePosterior
-from gigagp.inference.random_features.sums import pull_back, require_features, sum_rows
+from gigagp.inference.random_features.sums import evaluate_few, pull_back, require_features, sum_rows
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.features import count_columns, nested_columns
 from gigagp.model.likelihoods import Likelihood
@@ -209,6 +211,9 @@ class RandomFeaturesObjective(TableObjective):
         if self.series is not None:
             self.last_length = self.series.distribution.sample(self._length_generator)
             return self.estimate(model, draw, self.last_length)
+        if self.deterministic and 2 * self.n_rows <= count_columns(model.kernel, draw):
+            with suppress(NotPositiveDefiniteError):  # noise at rounding, with which the sums have a factor
+                return evaluate_few(model, draw, self.table)  # `current_posterior` computes its own
         sums = sum_rows(model, draw, self.table)
         space = WeightSpace.fit(sums, self.n_rows, self.table.n_targets)
         if self.settings.predictor() is None:

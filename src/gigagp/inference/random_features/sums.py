@@ -1,7 +1,8 @@
 """Sums over the rows of random features, and the derivatives of functions of these sums.
 
 No array has n rows and m columns: the sums are accumulated over blocks of rows, and their derivatives take a second
-pass. `gigagp.inference.contract.weight_space` computes the likelihood and the posterior from the sums.
+pass. `gigagp.inference.contract.weight_space` computes the likelihood and the posterior from the sums. Rows that are
+far fewer than the features are the exception: their covariance is the smaller matrix.
 
 Rahimi and Recht 2007, https://papers.nips.cc/paper/3182; Potapczynski et al. 2021, section 2.2, arXiv:2102.06695.
 """
@@ -13,11 +14,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from gigagp.inference.contract.by_factor import SolvedByFactor
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.weight_space import RowSums
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.features import count_columns
 from gigagp.model.model import Model
+from gigagp.optimization.objective import Evaluation
+from gigagp.products.dense import cholesky
 from gigagp.runtime import interruption
 from gigagp.runtime.memory import require
 
@@ -78,7 +82,7 @@ def pull_back(model: Model, draw: FeatureDraw, table: TrainingTable, slope: RowS
 
     They are in natural units, float64 on the CPU.
     """
-    values = {name: value.detach().clone().requires_grad_() for name, value in model.parameters().items()}
+    values = _followed(model)
     total = {name: torch.zeros_like(value) for name, value in values.items()}
     followed = model.replace(values)
     for rows in row_blocks(table.n_rows, slope.gram.shape[0], table.budget):
@@ -91,18 +95,38 @@ def pull_back(model: Model, draw: FeatureDraw, table: TrainingTable, slope: RowS
         quadratic = ((image + crossed) * wide).sum(1) + ((known @ slope.products) * known).sum(1)
         by_features = image.mul_(2).add_(crossed).div_(variance[:, None])
         by_noise = (slope.log_noise - quadratic / variance) / variance
-        outputs = [(features, by_features), (noise, by_noise)]
-        outputs = [(output, weight) for output, weight in outputs if output.requires_grad]
-        found = torch.autograd.grad(
-            [output for output, _ in outputs],
-            list(values.values()),
-            [weight.to(output) for output, weight in outputs],
-            allow_unused=True,
-        )
-        for name, part in zip(values, found, strict=True):
-            if part is not None:
-                total[name] += part
+        _add_derivatives(total, values, (features, by_features), (noise, by_noise))
     return {name: value.detach().double().cpu() for name, value in total.items()}
+
+
+def evaluate_few(model: Model, draw: FeatureDraw, table: TrainingTable) -> Evaluation:
+    """Return the likelihood and its gradient from ``H = F F' + N`` of n rows, which have more features F (n, m)."""
+    values = _followed(model)
+    with torch.enable_grad():
+        features, noise = _evaluate(model.replace(values), draw, table, slice(None))
+    wide = features.detach().double()
+    factor = cholesky(wide @ wide.T + noise.detach().double().diag(), overwrite=True)
+    targets, basis = _known(table, slice(None)).split([table.n_targets, table.basis.shape[1]], 1)
+    solved = SolvedByFactor.of(targets, basis, factor)
+    slope = solved.slope(factor)
+    total = {name: torch.zeros_like(value) for name, value in values.items()}
+    _add_derivatives(total, values, (features, 2 * slope @ wide), (noise, slope.diagonal()))
+    return Evaluation(solved.value, {name: value.detach().double().cpu() for name, value in total.items()})
+
+
+def _followed(model: Model) -> dict[str, Tensor]:
+    """Return the hyperparameters of a model, whose derivatives are asked for."""
+    return {name: value.detach().clone().requires_grad_() for name, value in model.parameters().items()}
+
+
+def _add_derivatives(total: dict[str, Tensor], values: dict[str, Tensor], *outputs: tuple[Tensor, Tensor]) -> None:
+    """Add the derivatives by hyperparameters of sums of outputs times their weights."""
+    outputs = tuple((output, weight.to(output)) for output, weight in outputs if output.requires_grad)
+    of_each, weights = zip(*outputs, strict=True)
+    found = torch.autograd.grad(of_each, list(values.values()), weights, allow_unused=True)
+    for name, part in zip(values, found, strict=True):
+        if part is not None:
+            total[name] += part
 
 
 def _evaluate(model: Model, draw: FeatureDraw, table: TrainingTable, rows: slice) -> tuple[Tensor, Tensor]:
