@@ -116,6 +116,19 @@ def test_each_pair_works_or_is_refused(likelihood, noise, method, groups, transf
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
+def test_the_dense_program_tells_settings_apart():
+    """The control: answers of other settings are others."""
+    found = []
+    for noise, kernel in KERNELS.items():
+        for groups in ([], [1]):
+            for likelihood in ("gaussian", "censored") if noise == "constant" else ("gaussian",):
+                settings = {"optimizer": None, "mean": "zero", "standardize": False, "groups": groups}
+                gp = GPRegressor(kernel, inference.Vecchia(N), likelihood=likelihood, **settings)
+                found.append(np.concatenate([one.ravel() for one in dense(gp.fit(X, TARGETS[likelihood]))]))
+    apart = np.abs(np.array(found)[:, None] - np.array(found)[None]).max(-1)
+    assert apart[~np.eye(len(found), dtype=bool)].min() > 1e-3
+
+
 def works(likelihood, noise, method, transform):
     """Whether settings are promised to work: Gaussian noise by exact methods, and others by neighbours."""
     if likelihood == "gaussian":
