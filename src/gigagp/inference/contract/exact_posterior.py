@@ -178,10 +178,14 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
     def _at_few(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return ``L^-1 K(rows, X)``, and ``K(X, rows)`` times the solutions for targets and for the mean's basis."""
         cross = self.table.cross_covariance(self.model.kernel, X)
-        solutions = torch.cat([self.target_solutions, self.basis_solutions], 1)
-        products = (cross.double() @ solutions.double()).to(X)
-        of_targets, of_basis = products.split([self.n_targets, self.basis_solutions.shape[1]], 1)
-        return torch.linalg.solve_triangular(self.factor, cross.T, upper=False), of_targets, of_basis
+        whitened = torch.linalg.solve_triangular(self.factor, cross.T, upper=False)
+        return whitened, _product(cross, self.target_solutions), _product(cross, self.basis_solutions)
+
+    def cross_product(self, X: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        """Return ``K(X, rows) @ vectors``, at few points with the same bits as beside their variances."""
+        if not self._are_few(len(X)):
+            return super().cross_product(X, vectors)
+        return _product(self.table.cross_covariance(self.model.kernel, X), vectors)
 
     def _has_small_graph(self, X: torch.Tensor) -> bool:
         """Whether points with gradients are so few that one graph serves all moments."""
@@ -262,3 +266,8 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         table = restored(tensors, saved)
         require_factor(table)
         return cls(Factorised.of(saved.model, table))
+
+
+def _product(cross: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Return a product that is summed in float64."""
+    return (cross.double() @ vectors.double()).to(cross)
