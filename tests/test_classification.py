@@ -23,6 +23,7 @@ def moons(n=300, classes=2, seed=0):
     return X, np.floor((angle + np.pi) / (2 * np.pi) * classes).astype(int).clip(0, classes - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("likelihood", ["logistic", "probit"])
 @pytest.mark.parametrize("bound", ["sqrt", "linear"])

@@ -37,6 +37,7 @@ def test_a_search_ends_near_its_optimum(name, needs, tmp_path, monkeypatch, caps
     assert "'kind': 'b'" in line
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "words", "files"),

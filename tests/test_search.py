@@ -91,6 +91,7 @@ def test_the_maximum_is_found():
 # The loop -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("acquisition", ["logei", "thompson"])
 @pytest.mark.parametrize("maximize", [False, True])

@@ -39,6 +39,7 @@ def test_the_map_has_every_module_and_no_other(layers):
     assert [room for room in layers if f"gigagp.{room}" not in files] == []
 
 
+@pytest.mark.slow
 def test_the_picture_is_of_these_imports(layers, imports):
     assert picture(imports, layers) in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     without = [one for one in imports if one.target.partition(".kernels")[1] == ""]

@@ -36,6 +36,7 @@ def test_an_unbiased_one_is_not(run, csv):
     assert "No bias of more than 4 standard errors in 30 draws." in out
 
 
+@pytest.mark.slow
 def test_numbers_as_json(run, csv):
     words = (
         "--inference",

@@ -117,6 +117,7 @@ def test_they_are_all_offered():
     assert limits == set(options.WITH_LIMITS)
 
 
+@pytest.mark.slow
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("target", "likelihood", "more"),

@@ -23,6 +23,7 @@ def table(tmp_path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("inference", ["auto", "grid"])
 def test_predictions_and_scores_are_in_the_targets_units(run, table, tmp_path, inference):

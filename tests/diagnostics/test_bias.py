@@ -59,6 +59,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", METHODS)
 def test_biases_are_found_where_they_are_and_nowhere_else(name):

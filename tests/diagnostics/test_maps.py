@@ -76,6 +76,7 @@ def test_a_classifier_shows_its_probabilities(tmp_path):
     assert "<!-- probability of True -->" in (tmp_path / "map.svg").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize("ending", ["png", "svg"])

@@ -317,6 +317,7 @@ def made_field(seed: int, n_areas: int = 50, side: int = 16):  # type: ignore[no
     return cells, field, area, means + 0.05 * rng.normal(size=len(names))
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_function_below_the_areas():
     inside, errors = [], []
     for seed in range(6):

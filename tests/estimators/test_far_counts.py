@@ -17,6 +17,7 @@ def rows(n: int, d: int = 1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, 1 + np.sin(2 * X[:, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("likelihood", "n", "d", "giant"),

@@ -144,6 +144,7 @@ def test_learning_ends_within_a_nat_wherever_it_starts(learned):
         assert abs(other.log_marginal_likelihood().value - best) < 1.0
 
 
+@pytest.mark.slow
 def test_learning_ends_where_it_does_in_memory(learned):
     memory = GPRegressor(inference=GRID, optimizer=optimization.LBFGS(steps=60)).fit(X, Y)
     assert memory.log_marginal_likelihood().value - learned.log_marginal_likelihood().value < 1.0
@@ -313,6 +314,7 @@ def test_a_damaged_file_is_named_and_the_same_call_goes_on(tmp_path):
     assert not call["checkpoint"].exists()
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.usefixtures("small_previews")
 @pytest.mark.parametrize("where", [(0, 140), (1, 350), (2, 70), (3, 420), "while learning"])

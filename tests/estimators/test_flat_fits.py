@@ -49,6 +49,7 @@ def test_one_function_among_several_targets_warns():
         fit_flat(X, np.column_stack([np.random.default_rng(1).normal(size=200), y]))
 
 
+@pytest.mark.slow
 def test_learning_that_ends_in_the_optimum_of_noise_warns():
     """Inducing points with lengthscales that are far too short begin there."""
     X, y = table(300, 12)
@@ -164,6 +165,7 @@ def test_a_fit_that_finds_the_function_is_silent():
     fit_flat(*table(200), flat=False)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_constant_targets_whose_variance_is_zero_in_float32_are_silent(dtype):

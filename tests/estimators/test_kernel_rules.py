@@ -105,6 +105,7 @@ def test_the_default_is_kept_for_noise():
     assert chosen(gp) == "matern32"
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("seed", "gaps"), [(0, False), (1, True)])
 def test_the_year_is_found(seed, gaps):
@@ -691,6 +692,7 @@ def test_the_candidates_of_one_input():
     assert all(kernel.n_inputs == 1 for kernel in found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "kernel", "rule"),

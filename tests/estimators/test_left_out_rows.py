@@ -48,6 +48,7 @@ def test_the_chance_is_a_bound_for_the_model_itself():
     assert np.sum(np.array(narrower) < 0.02) > 150 * 0.02 + 4 * np.sqrt(150 * 0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Most targets vary")  # in clumps
 @pytest.mark.parametrize(("n", "fits"), [(20, 30), (60, 15)])

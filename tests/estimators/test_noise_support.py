@@ -97,6 +97,7 @@ def zeros_and_earnings(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, np.where(random.random(n) < 0.5, 0.0, random.exponential(5000, size=n))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:The rows around", "ignore:Most targets vary")
 @pytest.mark.parametrize(("kernel", "seeds"), [(None, 3), ("average", 1)])

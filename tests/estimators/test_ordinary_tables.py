@@ -161,6 +161,7 @@ TABLES: list[Callable[[], Table]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("make", TABLES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("kernel", [None, "auto"])

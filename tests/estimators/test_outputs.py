@@ -95,6 +95,7 @@ def answers(gp: GPRegressor, table, y) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", FITS)
 @pytest.mark.filterwarnings("ignore::gigagp.errors.GigaGPWarning")  # of few steps and few rows

@@ -45,6 +45,7 @@ def error(gp):
     return np.sqrt(np.mean((gp.predict(NEW) - truth(NEW)) ** 2))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "method",
@@ -305,6 +306,7 @@ def test_large_tables_end_with_what_auto_chooses():
             gp.partial_fit(X[:2], y[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("wrong", [100.0, 3.0, 2.0])
 def test_auto_finds_wrong_targets_that_its_sample_does_not_hold(wrong, monkeypatch):

@@ -36,6 +36,7 @@ def steps(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, scale * (np.sin(3 * X[:, 0]) + 0.1 * draw.normal(size=n))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "method", [inference.Exact(), inference.Vecchia(), inference.Iterative(), inference.Markov()], ids=lambda m: m.label

@@ -57,6 +57,7 @@ def test_a_season_in_logarithms_is_foretold(found, monthly):
     assert np.abs(truth.mean() / truth - 1).max() > 4 * 0.02
 
 
+@pytest.mark.slow
 def test_samples_and_quantiles_are_of_the_same_distribution(found):
     samples = found.samples(4000)
     for level in (0.1, 0.5, 0.9):

@@ -344,6 +344,7 @@ def test_only_inference_that_can_tells_the_parts_apart():
 # Coverage -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("count", [4, 16, 64])
 def test_intervals_cover_what_was_drawn_from_the_model(count):

@@ -204,6 +204,7 @@ HALVES: dict[str, tuple[Any, str, Any, list[tuple[str, str]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("half", HALVES)
 def test_a_half_that_is_held_does_not_pass(half, monkeypatch):

@@ -33,6 +33,7 @@ def function(X: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.sin(6 * U[:, 0]) * np.cos(4 * U[:, 1]) + U[:, 2] ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["even", "clumped", "repeated", "scaled"])
 @pytest.mark.parametrize("inference", [Exact(), Iterative()], ids=["exact", "iterative"])

@@ -139,6 +139,7 @@ def test_differences_of_predictions_account_for_what_neighbours_leave_too_much(t
     assert torch.allclose(H @ found.update.probe_solutions, values, atol=1e-6)
 
 
+@pytest.mark.slow
 @needs_extension
 @pytest.mark.few(1)
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())

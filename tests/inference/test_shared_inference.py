@@ -199,6 +199,7 @@ def test_the_bits_are_those_of_one_process(found, count):
             assert torch.equal(one[name], alone[name]), name
 
 
+@pytest.mark.slow
 def test_bounds_and_gradients_are_those_without_processes(found):
     """The parts are added in another order, so that results differ by rounding errors alone."""
     data, model = table()

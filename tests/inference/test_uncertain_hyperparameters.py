@@ -205,6 +205,7 @@ def dense_information(gp: GPRegressor) -> torch.Tensor:
     return information + torch.diag(torch.tensor([1.5, 1.0, 1.0]).double() ** -2)
 
 
+@pytest.mark.slow
 def test_draws_have_the_covariance_of_the_information(monkeypatch):
     X, y = rows(50, 0.3, 0)
     gp = GPRegressor(kernels.Matern(nu=1.5)).fit(X, y)

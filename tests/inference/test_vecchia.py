@@ -363,6 +363,7 @@ def test_a_model_that_was_learned_comes_back_to_the_bit(tmp_path, dtype):
         np.testing.assert_array_equal(answer(gp), answer(loaded))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kill_at", [1, 3, 5])
 @pytest.mark.parametrize(
@@ -455,6 +456,7 @@ def test_enough_learning_rows_are_the_whole():
     )
 
 
+@pytest.mark.slow
 def test_some_learning_rows_estimate_the_whole_without_bias(monkeypatch):
     X = clumps(N)
     Y = draw_targets(KERNEL, X, NOISE)

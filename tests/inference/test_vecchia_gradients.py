@@ -64,6 +64,7 @@ def test_gradients_are_those_of_differences(kernel):
             assert found != pytest.approx(1.001 * slope, rel=1e-6, abs=1e-7 * largest) or abs(slope) < 1e-3 * largest
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kernel", ["nested", "own"])
 def test_threads_change_no_bit_of_compiled_code(kernel):

@@ -389,6 +389,7 @@ def test_the_same_numbers_on_one_and_two_threads(monkeypatch):
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_known_noise_of_each_row_under_laplace_noise():
     X = clumps(N)
     Y = targets(Laplace(), X)

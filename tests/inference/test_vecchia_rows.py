@@ -217,6 +217,7 @@ def file_of(frame, kind, tmp_path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["csv", "parquet", "folder", "frame"])
 @pytest.mark.parametrize(

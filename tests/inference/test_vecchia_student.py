@@ -193,6 +193,7 @@ def test_a_kernel_is_learned_with_known_noise_of_each_row(white):
 # Names and files ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("likelihood", ["student-t", StudentT(), StudentT(6.0)], ids=repr)
 def test_models_are_saved_and_resumed(likelihood, tmp_path):

@@ -159,6 +159,7 @@ def with_a_far_target(where):
     return X, y
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("where", [100.0, -1e9])
 def test_gaussian_noise_warns_of_far_targets(where):

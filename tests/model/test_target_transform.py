@@ -82,6 +82,7 @@ def test_a_logarithm_refuses_zero_and_says_where():
 CASES = [(0.0, 0.5, 0.3), (1.5, 0.01, 1.0), (-2.0, 1.0, 1e-6), (2.0, 0.0, 0.5)]
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("transform", [Log(), TRANSFORMS["power 0"], YeoJohnson(power=0.5), SPLINE])
 @pytest.mark.parametrize(("mean", "variance", "noise"), CASES)
@@ -167,6 +168,7 @@ def test_variances_beyond_float64_are_not_numbers():
     assert not np.isfinite([mean[1], of_mean[1], whole[1]]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("size", [0.5, 5.0])
 def test_covariances_of_heavy_tails_are_those_of_a_fine_rule(size):

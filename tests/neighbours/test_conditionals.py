@@ -166,6 +166,7 @@ def assert_dense(p: Problem, tolerance: float = 1e-8) -> None:
         torch.testing.assert_close(flat(derived.gradient)[where], derived.gradient[name].reshape(-1))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", KERNELS)
@@ -173,6 +174,7 @@ def test_every_kernel_is_the_dense_algebra(name, engine):
     assert_dense(problem(KERNELS[name], engine=engine))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("table", TABLES)
@@ -210,6 +212,7 @@ def test_every_instruction_set_and_remainder_of_its_blocks(instruction_set, m):
     assert_dense(p._replace(pool=replace(p.pool, instruction_set=instruction_set)))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_as_many_neighbours_as_rows_are_the_exact_likelihood(engine):

@@ -57,6 +57,7 @@ def within(gp, bounds=None):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "optimizer",

@@ -44,6 +44,7 @@ def test_duplicate_rows_are_perfectly_correlated(name, allowed):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["matern32", "sum", "decaying period", "nested"])
 def test_nothing_large_is_allocated(name):

@@ -273,6 +273,7 @@ def test_the_exact_gradient_is_the_notes():
     torch.testing.assert_close(values, GRADIENT, rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("estimator", "preconditioner"),
@@ -290,6 +291,7 @@ def test_gradients_are_unbiased_and_those_of_stopped_solves_are_not(estimator, p
     assert not within_standard_errors(gradients(Fixed(6), estimator, 30, preconditioner), GRADIENT)
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_the_surrogate_loss():
     """``S(theta) = (mean_k a_k' H z_k - b' H b') / 2`` with the solutions held constant (notes, section 3.4)."""
     law = ExponentialDecay(0.1, 5)
@@ -320,6 +322,7 @@ def test_the_truncated_determinant_is_unbiased():
     assert stopped.value > DETERMINANT[0.01] + 4 * stopped.standard_error
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("preconditioner", [None, PivotedCholesky(5)], ids=repr)
 def test_the_likelihood_is_unbiased(preconditioner):

@@ -222,6 +222,7 @@ def test_15_the_bias_of_frozen_probes_is_small_and_falls(name):
     assert changes[256] < 0.45 * changes[4]  # one over the root would be 0.125
 
 
+@pytest.mark.slow
 def test_a_fit_with_the_estimator_keeps_to_this():
     """The same through the front door: warm starts of the paper take at most 0.6 of the cold iterations."""
     rows = table(200)

@@ -66,6 +66,7 @@ class Reader(HTMLParser):
         self.texts.append(data)
 
 
+@pytest.mark.slow
 def test_the_page_is_one_file_that_asks_for_nothing(page):
     found = Reader(page)
     assert found.open == []
@@ -166,6 +167,7 @@ def test_rows_of_the_fit_are_noticed():
     assert "rows of the fit" not in cautions(model, more, other)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_pictures")
 def test_intervals_of_counts_are_checked_in_their_own_units():
     X, y = table(400)

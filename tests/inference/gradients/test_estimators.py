@@ -118,6 +118,7 @@ def test_many_probes_approach_the_exact_gradient():
         torch.testing.assert_close(found, exact_gradient(model), rtol=0.05, atol=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("noise", [0.01, 1.0])
 def test_pathwise_probes_never_vary_more_than_gaussian_ones_and_rademacher_ones_can_vary_less(noise):
@@ -142,6 +143,7 @@ def test_laws_of_hutchinson():
     assert set(vectors.unique().tolist()) == {-1.0, 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("prior", ["exact", "features"])
 def test_pathwise_right_hand_sides_have_the_covariance_of_the_rows(prior):

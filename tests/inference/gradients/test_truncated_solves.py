@@ -61,6 +61,7 @@ def test_every_estimator_is_unbiased_with_two_targets_and_a_trend(estimator, pre
         assert not within_standard_errors(stopped, exact())
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("mean", ["zero", "linear"])
 def test_the_mean_does_not_matter(mean):

@@ -54,6 +54,7 @@ def test_as_good_as_exact_inference(model: GPRegressor) -> None:
     assert "24 x 24" in model.engine_
 
 
+@pytest.mark.slow
 def test_saved_and_loaded(model: GPRegressor, tmp_path: Path) -> None:
     model.save(tmp_path / "model.gp")
     again = gigagp.load(tmp_path / "model.gp")

@@ -154,6 +154,7 @@ def test_new_samples_of_a_sum_have_the_posterior_covariance() -> None:
     assert not (np.abs(draws @ draws.T / 1000 - 1.5 * found.covariance) < 5 * error).all()
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("preconditioner", ["auto", "circulant", "holes", "long_waves", "vecchia"])
 @pytest.mark.parametrize("known", [False, True], ids=["", "row noise"])
@@ -303,6 +304,7 @@ def test_a_system_with_slopes_corrects_its_quadratic_forms() -> None:
     assert float(system.prior_squares(found)) == pytest.approx(float(dense.prior_squares(exact)), rel=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("standardize", [True, False])
 def test_a_fit_learns_an_additive_function(standardize: bool, tmp_path) -> None:

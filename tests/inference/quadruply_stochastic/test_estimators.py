@@ -202,6 +202,7 @@ def test_a_head_that_is_always_there_keeps_columns_unbiased(replacement):
     assert bool((torch.stack(found[True]).var(0) < torch.stack(found[False]).var(0)).all())
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("replacement", [False, True])
 def test_diagonal_columns_and_the_constant_are_unbiased(replacement):

@@ -162,6 +162,7 @@ def test_the_rows_of_the_sample_are_a_start_for_all():
     assert errors[None] < 0.5 * errors[0]
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize(
@@ -203,6 +204,7 @@ def test_the_diagonal_in_closed_form_is_of_all_rows():
     torch.testing.assert_close(objective.state.weights.log_scale, -0.5 * precision.log(), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("classes", [2, 3])
@@ -281,6 +283,7 @@ def same(one, other) -> None:
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.usefixtures("small_windows")

@@ -243,6 +243,7 @@ def test_a_classifier_without_settings_is_quick_and_good(tmp_path):
     assert again.latent_.solver_ == gp.latent_.solver_
 
 
+@pytest.mark.slow
 def test_a_killed_fit_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     y = (X[:, 0] > X[:, 1]).numpy()
@@ -312,6 +313,7 @@ def test_a_threshold_that_drops_every_vector_keeps_the_most_relevant_and_says_so
     np.testing.assert_array_equal(load(tmp_path / "rvm.gp").predict(X[:5]), mean)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # of the control
 @pytest.mark.parametrize("mean", ["zero", "linear"])

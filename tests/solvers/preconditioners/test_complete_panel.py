@@ -55,6 +55,7 @@ def test_noise_of_entities_times_that_of_times_is_exact():
     assert relative_error(even.apply(V), torch.linalg.solve(dense, V)) > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "gaps", "most_gaps"),

@@ -201,6 +201,7 @@ def by_hand(gp: GPRegressor, new: pd.DataFrame, X: pd.DataFrame, row: int, colum
     return mean.mean(), float(np.sqrt(np.mean(std**2) + mean.var()))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:X. column 'x' has")
 @pytest.mark.parametrize("kernel", [None, "average"])
@@ -219,6 +220,7 @@ def test_a_cell_that_is_missing_after_the_fit_leaves_open_what_it_was(kernel):
     np.testing.assert_allclose((mean[[0, 5]], std[[0, 5]]), (complete, alone), rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:X. column")
 @pytest.mark.parametrize(
