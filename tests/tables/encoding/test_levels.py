@@ -46,6 +46,14 @@ def test_levels_are_numbers_and_missing_and_new_ones_are_levels_of_their_own():
     assert "missing cells (1) are a level" in column.describe()
 
 
+def test_kernels_of_all_columns_leave_them_out():
+    encoder = TableEncoder.fit(rows()[0])
+    kernel = encoder.kernel(kernels.Matern()).bind(2)
+    assert tuple(kernel.active_columns) == (0,)
+    with pytest.raises(InvalidInputError, match=r"must not include 'shop'.*kernels\.Group\(1\)"):
+        encoder.kernel(kernels.Matern(columns=[1]))
+
+
 def test_numbers_that_stand_for_categories_are_found_in_any_spelling():
     numbers = np.arange(SHOPS).repeat(2)
     encoder = TableEncoder.fit(pd.DataFrame({"shop": pd.Categorical(numbers)}))

@@ -246,7 +246,8 @@ class TableEncoder:
             raise InvalidInputError(msg)
         members = [place for part in parts for place in part]
         groups = [number for number, part in enumerate(parts) for _ in part]
-        return kernel.with_groups(groups, None if kernel.columns is None else members)
+        is_of_all = kernel.columns is None and not self.level_columns
+        return kernel.with_groups(groups, None if is_of_all else members)
 
     def _group(self, group: Group) -> Group:
         """Return a group of the encoded columns: rows that agree in all columns of a category are of one level."""
