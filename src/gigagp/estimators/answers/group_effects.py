@@ -52,12 +52,10 @@ def effects_of_groups(
 
 def _encoded(group: Group, encoder: TableEncoder | None) -> Levels | None:
     """Return the column of the table whose categories are the levels of a group; None if levels are numbers."""
-    for place in [] if encoder is None else encoder.level_columns:
-        assert encoder is not None
-        column = encoder.columns[place]
-        if group.level_columns == encoder.inputs[place][0] and isinstance(column, Levels):
-            return column
-    return None
+    if encoder is None:
+        return None
+    pairs = zip(encoder.columns, encoder.inputs, strict=True)
+    return next((one for one, parts in pairs if isinstance(one, Levels) and parts[0] == group.level_columns), None)
 
 
 def _scales(group: Group, scaling: Scaling) -> np.ndarray:

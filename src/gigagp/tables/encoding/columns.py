@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
@@ -85,8 +86,8 @@ class Column:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the record as plain data, from which `from_plain` makes it again."""
-        values = vars(self).items()
-        return {"column": self.word, **{name: list(one) if isinstance(one, tuple) else one for name, one in values}}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {"column": self.word} | {k: list(one) if isinstance(one, tuple) else one for k, one in values.items()}
 
 
 @dataclass(frozen=True)
@@ -264,15 +265,18 @@ class Numbered(Column):
 
     def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
         """Return the number of the level of each row, shape (n, 1)."""
-        known = numbered_texts(self.grown(cells).levels)
+        known = self.grown(cells)._known
         places = np.array([same_text(text, known) for text in cells.texts] + [0], dtype=np.float64)  # the last: missing
         return places[np.where(cells.missing, len(cells.texts), cells.values).astype(np.int64)][:, None]
 
     def grown(self, cells: Cells) -> Self:
         """Return the record with the levels among cells that are new behind the others."""
-        known = numbered_texts(self.levels)
-        new = (text for text in cells.texts if same_text(text, known) is None)
-        return replace(self, levels=(*self.levels, *new))
+        new = [text for text in cells.texts if same_text(text, self._known) is None]
+        return replace(self, levels=(*self.levels, *new)) if new else self
+
+    @cached_property
+    def _known(self) -> dict[str, int]:
+        return numbered_texts(self.levels)
 
     def typical(self, n: int) -> pa.Array:
         return pa.array([next(filter(None, self.levels))] * n)

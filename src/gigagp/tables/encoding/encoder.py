@@ -184,7 +184,7 @@ class TableEncoder:
         parts = [part for column in self.columns for part in column.parts]
         return np.repeat([part.is_scaled for part in parts], [part.width for part in parts])
 
-    @property
+    @cached_property
     def level_columns(self) -> list[int]:
         """The columns of the table whose cells are levels of a group."""
         return [place for place, column in enumerate(self.columns) if isinstance(column, Levels)]
