@@ -109,8 +109,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         ``"float32"`` is the same for `inference.Iterative`. With too little noise for float32, solves and exact factors
         take float64 and warn. `inference.Grid` supports only float64.
     device : str, default "auto"
-        Device of the computations. ``"auto"``: CUDA if there is such a device, otherwise the CPU. `inference.Grid` runs
-        only on the CPU.
+        Device of the computations. ``"auto"``: CUDA if there is such a device and 10,000 rows or more, otherwise the
+        CPU. What works with nearest neighbours, with states or with a grid runs on the CPU.
     memory_budget : int, str or None, default None
         Memory that fits and predictions may use, in bytes or as a string such as ``"4GiB"``. None: half of the free
         memory.

@@ -74,7 +74,7 @@ def test_threads_change_no_bit_of_compiled_code(kernel):
     matrices of eleven rows with a variance of one and a noise of 0.05 have a condition of some 200, and the gradient
     and the likelihood are sums whose terms are up to fifty times as large.
     """
-    compiled = is_compiled(KERNELS[kernel].bind(3), torch.device("cpu"))
+    compiled = is_compiled(KERNELS[kernel].bind(3))
     n = 40_000 if compiled else 3_000
     X = 30 * torch.rand(n, 3, generator=generator(), dtype=torch.float64)
     Y = torch.stack([torch.sin(X[:, 0]), X[:, 1]], 1) + 0.1 * points(n, 2, seed=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
@@ -282,7 +283,8 @@ def product(kernel, d, s, dtype=torch.float32, distances="ieee"):
     triton_tiles.TritonTiles(distances).product(kernel, X, X, V, budget=budget)
     return "".join(assembly)
 
-assert product(tree, 4, 17) == ""  # float32 is not for matrix units
+assert product(tree, 4, 2) == ""  # distances in float32 are not for matrix units
+assert "tf32.tf32" in product(tree, 4, 17)  # sums with many vectors are, by three products each
 assert "tf32.tf32" in product(one, 18, 1, distances="tf32")
 assert "bf16.bf16" in product(one, 18, 1, distances="bf16x3")
 assert "f64.f64" in product(one, 18, 17, torch.float64)
@@ -292,6 +294,19 @@ engine.dense(one, X, budget=budget)
 engine.gradient(one, X, X, LowRankWeights(V, V), symmetric=True, budget=budget)
 print("compiled")
 """
+
+
+@pytest.mark.slow
+@needs_triton
+def test_no_chosen_tile_spills_registers(tmp_path):
+    """Or a product takes thirty times as long, as it did on the first GPU that this ran on."""
+    script = Path(__file__).parents[2] / "benchmarks" / "gpu_registers.py"
+    command = [sys.executable, str(script), "--chosen", "--json", str(tmp_path / "rows.json")]
+    environment = {**os.environ, "PYTHONPATH": SOURCE, "TRITON_CACHE_DIR": str(tmp_path)}
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+    rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
+    assert len(rows) == 32
+    assert not [row for row in rows if "failure" in row or row["spilled"] or row["shared"] > 99 * 1024]
 
 
 @pytest.mark.slow

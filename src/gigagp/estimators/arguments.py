@@ -104,7 +104,15 @@ class Arguments:
         A scale that depends on the time has no states.
         """
         given = not isinstance(self.estimator.kernel, str) and self.estimator.noise in ("constant", "varying")
-        return given and self.estimator.dtype == "float64" and self.device.type == "cpu"
+        on_cpu = self.estimator.device == "auto" or self.device.type == "cpu"
+        return given and self.estimator.dtype == "float64" and on_cpu
+
+    def placed(self, inference: Inference, n_rows: float) -> Arguments:
+        """Return the arguments with the device that ``"auto"`` takes for a method and a number of rows."""
+        if self.estimator.device != "auto" or self.device.type == "cpu" or inference.takes_gpu(n_rows):
+            return self
+        device = torch.device("cpu")
+        return replace(self, device=device, budget=resolve_budget(self.estimator.memory_budget, device))
 
     def check_for(self, inference: Inference, *, streams: bool = False) -> None:
         """Refuse arguments that this inference method or the likelihood does not use."""
@@ -284,6 +292,10 @@ class Problem:
             group.bind(X.shape[1]).levels(torch.from_numpy(np.ascontiguousarray(X)))
         require_taken(start.kernel, X, getattr(estimator, "feature_names_in_", None))
         return cls(arguments, X, targets, scaling, start.standardized(scaling.units()), beside or Beside())
+
+    def placed(self, inference: Inference) -> Problem:
+        """Return the problem on the device that ``"auto"`` takes for a method."""
+        return replace(self, arguments=self.arguments.placed(inference, len(self.X)))
 
     def table(self) -> TrainingTable:
         """Return the standardized rows; rows beyond the range of the data type are refused."""

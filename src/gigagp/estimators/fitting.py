@@ -135,6 +135,7 @@ def fit_rows(
         has_offset=problem.beside.offset is not None,
         has_groups=bool(own_groups(problem.model.kernel)),
     )
+    arguments, problem = arguments.placed(inference, len(X)), problem.placed(inference)
     arguments.check_for(inference)
     arguments.check_noise(inference, has_checkpoint=checkpoint is not None)
     inference.check_held()
@@ -177,6 +178,7 @@ def fit_source(
     inference = resolve_streaming(estimator.inference, likelihood)
     if current_run().processes is not None:
         inference = inference.in_processes()
+    arguments = arguments.placed(inference, math.inf)
     if arguments.weights_rows(inference):
         raise InvalidInputError(
             "inference of GPRegressor for fit_table with Student-t noise must be inference.Vecchia, because other "
@@ -765,6 +767,7 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
             "categories. With groups inference is exact up to 3,000 rows, and inference.Vecchia beyond."
         )
     inference = Automatic(arguments.deadline, all_rows=model.noise_is_known)
+    problem = problem.placed(inference)
     arguments.check_for(inference)
     inference.check_model(model)
     generator = generator_from(estimator.random_state)

@@ -95,7 +95,7 @@ def most_likely_df(squares: Tensor, squared_scale: float) -> float:
     low, high = math.log(LEAST_DF), math.log(MOST_DF)
     best = low
     for _ in range(_ROUNDS):
-        logs = torch.linspace(low, high, _POINTS, dtype=torch.float64)
+        logs = torch.linspace(low, high, _POINTS, dtype=torch.float64, device=ratio.device)
         places, k = logs.tolist(), int(_log_densities(ratio, logs.exp()).argmax())
         low, best, high = places[max(k - 1, 0)], places[k], places[min(k + 1, _POINTS - 1)]
     return min(max(math.exp(best), LEAST_DF), MOST_DF)

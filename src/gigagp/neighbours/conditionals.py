@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -30,17 +30,15 @@ _LOCAL_BYTES = 64
 _SHARED_ROWS, _TERMS = 512, 16
 
 
-def is_compiled(kernel: Kernel, device: torch.device) -> bool:
+def is_compiled(kernel: Kernel) -> bool:
     """Whether compiled code computes the conditionals of a bound kernel; batches of torch take many times as long."""
-    return not why_not_compiled(kernel, device)
+    return not why_not_compiled(kernel)
 
 
-def why_not_compiled(kernel: Kernel, device: torch.device) -> str:
+def why_not_compiled(kernel: Kernel) -> str:
     """Return why `is_compiled` is false, as a sentence with what to do; "" where it is true."""
     if _native is None:
         return "gigagp's compiled extension was not built. Install gigagp with a C++ compiler."
-    if device.type != "cpu":
-        return f'compiled code runs on the CPU, and the rows are on {device}. Give device="cpu".'
     return "" if supports(kernel) else f"{kernel!r} has no compiled code. Take a kernel that has."
 
 
@@ -61,7 +59,8 @@ class Pool:
     budget : int
         Bytes for batches of torch.
     engine : {"auto", "native", "torch"}, default "auto"
-        ``"native"`` needs a kernel with a compiled program and rows on the CPU. ``"auto"`` takes it where it can.
+        ``"native"`` needs a kernel with a compiled program, and computes on the CPU wherever the rows are, so that a
+        GPU has the same answers. ``"auto"`` takes it where it can.
     instruction_set : str, default ""
         Instruction set of compiled code; "" is the processor's best one.
     latent : bool, default False
@@ -80,7 +79,7 @@ class Pool:
     @property
     def is_native(self) -> bool:
         """Whether compiled code computes the conditionals."""
-        return is_compiled(self.kernel, self.X.device) if self.engine == "auto" else self.engine == "native"
+        return is_compiled(self.kernel) if self.engine == "auto" else self.engine == "native"
 
     def conditionals(
         self, targets: Tensor, neighbours: Tensor, values: Tensor | None = None, *, weights: bool = True
@@ -102,12 +101,10 @@ class Pool:
             return batched.conditionals(self, targets, neighbours, values, weights=weights)
         found = self._run(self._program, targets, neighbours, values, weights=weights, derivatives=False)
         variance, made, residual, log_variance, _, _, raised = found
+        there = partial(_moved, device=self.X.device)
+        made = made if weights else variance[:, None][:, :0]
         return Conditionals(
-            torch.from_numpy(variance),
-            torch.from_numpy(made) if weights else torch.empty(len(variance), 0, dtype=torch.float64),
-            None if residual is None else torch.from_numpy(residual),
-            log_variance,
-            raised,
+            there(variance), there(made), None if residual is None else there(residual), log_variance, raised
         )
 
     def derivatives(self, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
@@ -171,9 +168,14 @@ class Pool:
         return Derivatives.of(self.kernel, float(value), gradient, information.reshape(p, p))
 
     @cached_property
+    def _here(self) -> Tensor:
+        """The rows on the CPU."""
+        return self.X.cpu()
+
+    @cached_property
     def _program(self) -> Program:
         """The kernel at all rows, which every block of rows shares."""
-        return compile_kernel(self.kernel, self.X, self.X)
+        return compile_kernel(self.kernel, self._here, self._here)
 
     @cached_property
     def _slopes(self) -> tuple[Program, Tensor, Tensor]:
@@ -181,8 +183,8 @@ class Pool:
 
         The Jacobian has a row for each hyperparameter, the noise last.
         """
-        program = compile_kernel(self.kernel, self.X, self.X, derivatives=True)
-        diagonals, by_parameter = batched.diagonal_directions(self.kernel, self.X, white=not self.latent)
+        program = compile_kernel(self.kernel, self._here, self._here, derivatives=True)
+        diagonals, by_parameter = batched.diagonal_directions(self.kernel, self._here, white=not self.latent)
         jacobian = program.jacobian()
         jacobian = torch.cat([jacobian, jacobian.new_zeros(1, jacobian.shape[1])])
         return program, diagonals, torch.cat([jacobian, by_parameter], 1)
@@ -215,8 +217,8 @@ class Pool:
             program.codes(),
             program.factor,
             _numbers(self.noise),
-            targets.to(torch.int64).contiguous().numpy(),
-            neighbours.to(torch.int32).contiguous().numpy(),
+            targets.to("cpu", torch.int64).contiguous().numpy(),
+            neighbours.to("cpu", torch.int32).contiguous().numpy(),
             None if values is None else _numbers(values),
             None if self.low is None else _numbers(self.low),
             None if diagonals is None else _numbers(diagonals),
@@ -232,5 +234,9 @@ def _sharing(targets: Tensor) -> Processes | None:
     return current_run().processes if len(targets) >= _SHARED_ROWS else None
 
 
+def _moved(array: Any, device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device)
+
+
 def _numbers(values: Tensor) -> Any:
-    return values.detach().to(torch.float64).contiguous().numpy()
+    return values.detach().to("cpu", torch.float64).contiguous().numpy()

@@ -32,7 +32,7 @@ class Metric:
     """
 
     def __init__(self, kernel: Kernel, X: Tensor) -> None:
-        sample = X[:: max(1, len(X) // _SAMPLE)].detach().to(torch.float64)
+        sample = X[:: max(1, len(X) // _SAMPLE)].detach().to("cpu", torch.float64)
         found: list[tuple[float, float, tuple[Leaf, ...]]] = []
         terms = kernel.correlated_terms()
         for leaves in terms:
@@ -60,14 +60,14 @@ class Metric:
 
         Coordinates are at most `gigagp.neighbours.search.LARGEST` in size, beyond which all rows are equally far.
         """
-        points = X.detach().to(torch.float64)
+        points = X.detach().to("cpu", torch.float64)  # whose bits do not depend on the device
         if self.is_of_levels:
             points = self.groups[0].levels(points).to(points)
         elif self._leaves or self._outputs:
             coordinates = [_points(leaf, points) for leaf in self._leaves]
             coordinates += [places.to(points).index_select(0, leaf.levels(points)) for leaf, places in self._outputs]
             points = torch.cat(coordinates, 1)
-        return points.clamp(-LARGEST, LARGEST)
+        return points.clamp(-LARGEST, LARGEST).to(X.device)
 
 
 def _points(leaf: Leaf, X: Tensor) -> Tensor:

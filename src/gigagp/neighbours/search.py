@@ -44,8 +44,8 @@ class NeighbourTree:
         self._instruction_set = instruction_set
         self._points = points.clone(memory_format=torch.contiguous_format)
         self._tree: Any = None
-        if _native is not None and points.device.type == "cpu":
-            self._tree = _native.NeighbourTree(self._points.numpy(), _threads_for(len(points)))
+        if _native is not None:  # on the CPU wherever the points are, so that ties have the same neighbours
+            self._tree = _native.NeighbourTree(self._points.cpu().numpy(), _threads_for(len(points)))
 
     def query(self, queries: Tensor, n_neighbours: int, limits: Tensor | None = None) -> Tensor:
         """Return the nearest points of each query by distance and then by index, shape (q, n_neighbours) int32.
@@ -86,8 +86,10 @@ class NeighbourTree:
                 _search(self._points, part, below, out)
         else:
             threads = _threads_for(len(queries))
-            arrays = (every.contiguous().numpy() for every in (queries, limits, found))
+            here = found.cpu()  # itself, if it is there
+            arrays = (every.cpu().contiguous().numpy() for every in (queries, limits, here))
             self._tree.query(self._instruction_set, *arrays, threads)
+            found.copy_(here)
         return found
 
 

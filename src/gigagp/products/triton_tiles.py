@@ -257,7 +257,7 @@ def _sum_up(
     width = packed.widths[step[1]] if is_term and with_cross else 0
     cross = next((size for size in (16, MOST_COORDINATES) if size >= width), MOST_COORDINATES) if width else 0
     blocks = -(-width // cross) if width else 1
-    tiling = _tiling(packed, MOST_COORDINATES)
+    tiling = _gradient_tiling(packed)
     splits, columns_each = _splits(packed, tiling)
     instances = packed.n // tiling.rows
     row_sums, sums, crosses = (
@@ -357,11 +357,23 @@ def _kernels() -> Any:
 def _tiling(packed: Packed, beside: int) -> Tiling:
     """Return tiles that leave room in the registers for the sums of ``beside`` columns and their rounding errors.
 
-    They were chosen from what the compiler reports for compute capability 9.0, not from times on a GPU.
+    For one step in float32 they were the quickest of eight shapes on an H100 (1, 17 and 65 vectors, ten inputs); one
+    that does not fit the registers took thirty times as long. The others follow from what the compiler reports for
+    compute capabilities 9.0 and 8.0 (``python benchmarks/gpu_registers.py``): none of these spills.
     """
     if len(packed.steps) > 1:
         return Tiling(64, 32, 8) if beside <= 64 else Tiling(32, 32, 8)
-    return Tiling(64, 32 if packed.dtype == torch.float64 else 64, 4 if beside <= 16 else 8)
+    if packed.dtype == torch.float64:
+        return Tiling(64, 32, 4 if beside <= 16 else 8)
+    if beside <= 16:
+        return Tiling(64, 32, 4)
+    return Tiling(32, 64, 4) if beside <= 64 else Tiling(32, 32, 4)
+
+
+def _gradient_tiling(packed: Packed) -> Tiling:
+    """Return tiles for gradients, of which no times are known."""
+    is_small = len(packed.steps) == 1 and packed.dtype == torch.float32
+    return Tiling(64, 64 if is_small else 32, 8)
 
 
 def _check_runs_here(X: Tensor) -> None:

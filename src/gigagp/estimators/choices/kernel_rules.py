@@ -211,7 +211,7 @@ def _sees_all_rows(objective: TableObjective, model: Model) -> bool:
     Random rows of a large table lie farther apart than the short scales of a function, so that they do not show them.
     """
     is_gaussian = objective.is_likelihood and model.student is None
-    return is_gaussian and objective.n_rows > CHOICE_ROWS and is_compiled(model.kernel, objective.table.X.device)
+    return is_gaussian and objective.n_rows > CHOICE_ROWS and is_compiled(model.kernel)
 
 
 def _given_neighbours(

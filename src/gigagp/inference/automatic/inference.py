@@ -56,7 +56,7 @@ class Automatic(Inference):
 
     def planning(self, table: TrainingTable, model: Model, generator: torch.Generator) -> PlanningObjective:
         """Return the objective that only learns as far as a forecast needs; refuse where nothing can be foreseen."""
-        check_plan(model, table.X.device)
+        check_plan(model)
         return self._objective(PlanningObjective, table, generator)
 
     def _objective(self, kind: type[_Kind], table: TrainingTable, generator: torch.Generator) -> _Kind:

@@ -166,7 +166,7 @@ class AutomaticObjective(TableObjective):
         return self._guide
 
     def _find_neighbours(self, model: Model) -> VecchiaObjective | None:
-        if not is_compiled(model.kernel, self.table.X.device):
+        if not is_compiled(model.kernel):
             return None
         self._neighbours = neighbours = VecchiaObjective.for_learning(self.table)
         neighbours.ending.takes_all = neighbours.ending.row_seconds * self.n_rows <= _REGRESSION
@@ -404,7 +404,7 @@ class PlanningObjective(AutomaticObjective):
 
         Raises `InvalidInputError` if neighbours are not compiled for the kernel or do not fit the memory.
         """
-        check_plan(model, self.table.X.device)
+        check_plan(model)
         self._choose(model)
         if self.plan is None:
             raise InvalidInputError(
@@ -414,9 +414,9 @@ class PlanningObjective(AutomaticObjective):
         return self.plan
 
 
-def check_plan(model: Model, device: torch.device) -> None:
+def check_plan(model: Model) -> None:
     """Refuse a plan where neighbours are not compiled, from which everything is foreseen."""
-    why = why_not_compiled(model.kernel, device)
+    why = why_not_compiled(model.kernel)
     if why:
         msg = f"plan of GPRegressor forecasts from nearest neighbours in compiled code, but {why} fit works without."
         raise InvalidInputError(msg)

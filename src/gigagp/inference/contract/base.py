@@ -59,6 +59,9 @@ class Abilities:
         `Inference.mixes_precision`.
     devices : {"any", "cpu"}, default "any"
         Devices that the method can run on.
+    gpu_rows : float, default 10,000
+        Number of rows from which ``device="auto"`` takes a GPU if there is one. With fewer rows a GPU waits for
+        Python, and methods whose work is on the CPU wherever the rows are gain nothing from it.
     options : mapping of str to str, default empty
         Options of ``gigagp fit`` that only this method has, with the fields that they set, such as
         ``{"--functions": "n_basis"}``.
@@ -76,6 +79,7 @@ class Abilities:
     adds_rows: bool = False
     dtypes: tuple[str, ...] = ("float64", "float32")
     devices: Literal["any", "cpu"] = "any"
+    gpu_rows: float = 10_000
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -187,6 +191,10 @@ class Inference(Settings, ABC):
         if dtype == "mixed" and len(self.abilities.dtypes) > 1:
             why = ": only the products of iterative solvers can be mixed"
         raise InvalidInputError(f"dtype of GPRegressor must be {known} with {self.label}{why}; got {dtype!r}.")
+
+    def takes_gpu(self, n_rows: float) -> bool:
+        """Whether ``device="auto"`` takes a GPU for some rows, if there is one."""
+        return self.abilities.devices == "any" and n_rows >= self.abilities.gpu_rows
 
     def check_device(self, device: torch.device, *, asked: bool = True) -> None:
         """Refuse (`InvalidInputError`) a device that a user has chosen and that this method does not support."""

@@ -86,7 +86,7 @@ class StudentObjective(TableObjective):
 
         With equal weights at the start, a function that can follow an outlier hides it.
         """
-        weights = torch.ones(self.n_rows, dtype=torch.float64)
+        weights = torch.ones(self.n_rows, dtype=torch.float64, device=self.table.X.device)
         for _ in range(_LEFT_OUT_ROUNDS):
             at = self._factorise(model, weights)
             # Rasmussen and Williams 2006, eqs. 5.10 to 5.12; the row's own noise is that of weight one

@@ -167,7 +167,7 @@ def _furthest(
         value = float(misfit + system.prior_squares(solved).sum())
         return _Attempt(value, solved.solution.converged, solved.solution.iterations, system)
 
-    nodes = attempt("vecchia", _NODES_STEPS) if is_compiled(kernel.kernel, torch.device("cpu")) else None
+    nodes = attempt("vecchia", _NODES_STEPS) if is_compiled(kernel.kernel) else None
     if nodes is not None and nodes.converged and nodes.steps <= _FEW_STEPS:
         return nodes.system
     attempts = [attempt(choice) for choice in (("circulant", "holes") if holes else ("circulant",))]

@@ -195,7 +195,7 @@ class GridObjective(TableObjective):
             return None
         on_nodes = statistics.gram.trace > _ON_NODES * statistics.n_rows
         large = statistics.grid.size >= _GUIDED_NODES and self.table.n_rows == statistics.n_rows
-        compiled = is_compiled(model.kernel, self.table.X.device)
+        compiled = is_compiled(model.kernel)
         return VecchiaObjective.for_learning(self.table) if on_nodes and large and compiled else None
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

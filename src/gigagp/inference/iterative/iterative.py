@@ -281,7 +281,7 @@ class IterativeObjective(TableObjective):
 
     def _has_neighbours(self, model: Model, prior: PriorSamples) -> bool:
         """Whether nearest rows make variances more certain; samples in the cells of a panel need no search of rows."""
-        return is_compiled(model.kernel, self.table.X.device) and not isinstance(prior, PanelSamples)
+        return is_compiled(model.kernel) and not isinstance(prior, PanelSamples)
 
     def value(self, model: Model) -> Estimate:
         """Estimate the log marginal likelihood with the training solver; the state of the fit does not change.
@@ -351,7 +351,7 @@ class IterativeObjective(TableObjective):
         of_panel = None if panel is None else PanelGuide.of(self.table, model, panel)
         if of_panel is not None:
             return of_panel
-        if self.n_rows < _GUIDED_ROWS or not is_compiled(model.kernel, self.table.X.device):
+        if self.n_rows < _GUIDED_ROWS or not is_compiled(model.kernel):
             return None
         return guide_of(VecchiaObjective.for_learning(self.table), model)
 
@@ -417,7 +417,7 @@ class IterativeObjective(TableObjective):
         probes, n_samples = self._probes, self.settings.n_samples
         if n_samples == "auto":
             is_panel = isinstance(matrix, KernelMatrix) and matrix.panel is not None
-            few = is_compiled(model.kernel, table.X.device) and not aware and not is_panel
+            few = is_compiled(model.kernel) and not aware and not is_panel
             n_samples = _FEW_SAMPLES if few else _MOST_SAMPLES
         prior = None if probes is None else _prior_functions(probes)
         if probes is None or prior is None or self._estimator.n_probes < n_samples or not self._is_frozen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -94,6 +95,7 @@ class Vecchia(Inference):
         streams=True,
         holds_rows=True,
         adds_rows=True,
+        gpu_rows=math.inf,
         options={"--neighbors": "n_neighbors"},
     )
     posteriors = (VecchiaPosterior, LaplacePosterior, GroupedPosterior)

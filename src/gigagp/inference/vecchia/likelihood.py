@@ -176,7 +176,7 @@ def typical_deviation(matrix: KernelMatrix) -> float:
     least it is a tenth of the noise's deviation, and a third of that where neighbours would be slow.
     """
     noise = matrix.noise().double()
-    if not is_compiled(matrix.kernel, matrix.device) or matrix.n == 1:
+    if not is_compiled(matrix.kernel) or matrix.n == 1:
         return float(noise.mean().sqrt()) / 3
     graph = NeighbourGraph(matrix.kernel, matrix.X, _TYPICAL_NEIGHBOURS)
     late = graph.order[-max(1, matrix.n // 4) :]

@@ -49,7 +49,7 @@ def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> 
     reason = "does not declare it (is_log_concave)"
     if likelihood.is_log_concave:
         # Limits are a pair for each target, of which the finite one is where to look.
-        pairs = y.double().reshape(2 if likelihood.has_limits else 1, -1)
+        pairs = y.double().cpu().reshape(2 if likelihood.has_limits else 1, -1)
         pairs = torch.unique(pairs, dim=1)
         pairs = pairs[:, torch.linspace(0, pairs.shape[1] - 1, min(pairs.shape[1], 9)).round().long()]
         tried = torch.where(torch.isfinite(pairs[0]), pairs[0], pairs[-1])

@@ -100,7 +100,7 @@ def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) 
         return CompletePanel()
     rank, block_size = auto_sizes(n, budget, seconds)
     two_level = TwoLevel(rank=rank, block_size=block_size)
-    if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE or not is_compiled(matrix.kernel, matrix.device):
+    if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE or not is_compiled(matrix.kernel):
         return two_level
     few = matrix.X.shape[1] <= FEW_INPUTS
     if not few and n <= _SMALLEST_TRIAL:
