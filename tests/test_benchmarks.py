@@ -29,7 +29,7 @@ RUNS = {
     "exact_mean": "elevation --data DATA --rows 90 --json OUT/rows.json",
     "far_rows": "--cases 'one row at 1e6' --methods default --rows 90 --json OUT/rows.json",
     "forecasts": "--data DATA --tables kin40k --rows 60 --budgets 5 --methods auto --json OUT/rows.json",
-    "gpu": "--device cpu --smoke --json OUT/rows.json",
+    "gpu": "products steps --device cpu --smoke --json OUT/rows.json",
     "grid_determinants": "--rows 300 --problems 1 --probes 4 --steps 10",
     "grid_holes": "elevation --data DATA --window 14 12 --kept 90 --nu 1.5 --json OUT/rows.json",
     "grid_maps": "sound --data DATA --size 30 --json OUT/rows.json",
