@@ -35,7 +35,7 @@ NAME = "card:0"
 MOVES = ("_to_copy", "copy_", "item", "_local_scalar_dense", "is_same_size")
 INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 #: Operations whose result the host waits for.
-WAITS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "unique_dim", "_unique2", "masked_select")
+WAITS = ("_local_scalar_dense", "item", "nonzero", "equal", "is_nonzero", "unique_dim", "_unique2", "masked_select")
 #: Operations that only describe the same memory in another way.
 VIEWS = (
     *("view", "t", "transpose", "slice", "select", "expand", "unsqueeze", "squeeze", "detach", "alias", "permute"),
@@ -66,7 +66,7 @@ class OnCard(Tensor):
         return f"OnCard({self.here})"
 
     def tolist(self) -> Any:
-        return self.here.tolist()
+        return self.cpu().tolist()
 
     def numpy(self, *_: Any, **__: Any) -> Any:
         raise TypeError(f"can't convert {NAME} device type tensor to numpy. Use Tensor.cpu() first.")
@@ -88,7 +88,9 @@ class _Card(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(isinstance(one, OnCard) for one in _tensors(args)):
-            self.count(_name(func))
+            name = _name(func)
+            leaves = name == "_to_copy" and not _is_card((kwargs or {}).get("device", NAME))
+            self.count("item" if leaves else name)
         return _run(func, args, kwargs or {})
 
 

@@ -20,6 +20,8 @@ from card import NAME, pretended
 from gigagp import GPClassifier, GPRegressor, actions, inference, kernels, optimization, solvers
 from gigagp.errors import InvalidInputError
 from gigagp.model import likelihoods as of
+from gigagp.operators import KernelMatrix
+from gigagp.solvers.base import Status
 
 ROWS = 60
 Array = np.ndarray
@@ -295,3 +297,26 @@ def test_what_meets_another_device_is_found():
         before = counts.copy()
         assert float((2 * there).sum()) == 6
         assert counts - before == {"launches": 2, "waits": 1}
+
+
+@pytest.mark.parametrize(
+    ("solver", "launches", "waits"),
+    [(solvers.ConjugateGradients(), 85, 7), (solvers.AlternatingProjections(block_size=50), 55, 5)],
+    ids=["CG", "AP"],
+)
+def test_what_an_iteration_asks_of_a_card(solver, launches, waits):
+    """Every wait empties the queue of a card, and every launch takes some microseconds of the host."""
+    draw = torch.Generator().manual_seed(0)
+    rows, right = (torch.randn(300, k, generator=draw, dtype=torch.float64) for k in (3, 9))
+    asked = []
+    for tolerance in (1e-2, 1e-7):
+        with pretended() as counts:
+            matrix = KernelMatrix(MATERN.bind(3), rows.to(NAME), 0.01)
+            found = replace(solver, tolerance=tolerance).solve(matrix, right.to(NAME), n_targets=1)
+        assert found.status is Status.CONVERGED
+        asked.append((found.iterations, counts["launches"], counts["waits"]))
+    (first, *fewer), (last, *more) = asked
+    assert last > first + 5
+    each = [(b - a) / (last - first) for a, b in zip(fewer, more, strict=True)]
+    assert each[0] <= launches
+    assert each[1] <= waits

@@ -231,20 +231,20 @@ class _ProjectionSolve:
         while True:
             squares = problem.residual.square()
             norms = squares.sum(0).sqrt()
-            if self.rule.met((norms + problem.drift) * margin):
+            if margin * self.rule.excess(norms + problem.drift) <= 1:
                 return Status.CONVERGED
-            self.run.meter.within(way.share(self.rule.excess(norms)))
-            claimed = self.rule.met(norms * margin)
+            believed = self.rule.excess(norms)
+            self.run.meter.within(way.share(believed))
+            claimed = margin * believed <= 1
             if claimed or (self.rows_used >= next_check and bool((problem.drift > 0.1 * norms).any())):
                 # Rounding may have separated the running residual from the true one.
-                believed = self.rule.excess(norms)
                 self.flush()
                 residual = problem.true_residual()
                 coarse = problem.is_coarse(residual - problem.residual, residual)
                 norms = problem.refresh(residual)
-                if self.rule.met(norms * margin):
-                    return Status.CONVERGED
                 truth = self.rule.excess(norms)
+                if margin * truth <= 1:
+                    return Status.CONVERGED
                 stagnates = truth > 0.7 * best_true and truth > 1.5 * believed
                 if stagnates and not problem.corrects:
                     return Status.STAGNATED

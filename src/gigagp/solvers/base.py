@@ -115,12 +115,12 @@ class StoppingRule:
 
     def excess(self, values: torch.Tensor) -> float:
         """Return the largest ratio of a residual to its tolerance (infinity for NaN); at most 1 means converged."""
-        ratios = []
-        if self.n_targets:
-            ratios.append(float(values[: self.n_targets].max()) / self.tolerance)
-        if self.n_targets < len(values):
-            ratios.append(float(values[self.n_targets :].mean()) / self.probe_tolerance)
-        return max((math.inf if math.isnan(ratio) else ratio for ratio in ratios), default=0.0)
+        numbers = values.tolist()  # all at once: a GPU is waited for
+        if any(map(math.isnan, numbers)):
+            return math.inf
+        targets, probes = numbers[: self.n_targets], numbers[self.n_targets :]
+        of_probes = sum(probes) / len(probes) / self.probe_tolerance if probes else 0.0
+        return max(max(targets, default=0.0) / self.tolerance, of_probes)
 
     def met(self, values: torch.Tensor) -> bool:
         """Whether every tolerance is reached."""

@@ -226,16 +226,18 @@ class _ConjugateGradientSolve:
             if not recurrence.finite:
                 return Status.NOT_FINITE
             norms = problem.residual_norms()
-            if self._met((norms + problem.drift) * margin):
+            if self._met(margin * self.rule.excess(norms + problem.drift)):
                 return Status.CONVERGED
-            self.state.run.meter.within(way.share(self.rule.excess(norms)))
+            excess = self.rule.excess(norms)
+            self.state.run.meter.within(way.share(excess))
             if bool((norms > _BLOWN_UP).any()):
                 if not problem.corrects:
                     problem.start_again()
                     return Status.DIVERGED
                 self._take_exact()
                 norms = problem.residual_norms()
-            claimed = self._met(norms * margin)
+                excess = self.rule.excess(norms)
+            claimed = self._met(margin * excess)
             stuck = self._stuck(norms)
             due = self._refresh_due() or self._correction_due(norms)
             if claimed or stuck or (due and bool((problem.drift > 0.01 * norms).any())):
@@ -300,9 +302,9 @@ class _ConjugateGradientSolve:
             self.recurrence.correct(residual)
         self._parting = float((difference / problem.drift.clamp_min(torch.finfo(difference.dtype).tiny)).max())
         norms = problem.refresh(residual)
-        if self._met(norms * margin):
-            return Status.CONVERGED
         truth = self.rule.excess(norms)
+        if self._met(margin * truth):
+            return Status.CONVERGED
         parted = stuck or truth > 1.5 * believed
         if coarse or (corrects and parted and truth > _LEAST_FALL * self._best_true):
             self._take_exact()
@@ -322,8 +324,9 @@ class _ConjugateGradientSolve:
         self._best_true, self._idle = float("inf"), 0
         self.recurrence.restart()
 
-    def _met(self, norms: torch.Tensor) -> bool:
-        if self.rule.met(norms):
+    def _met(self, excess: float) -> bool:
+        """Whether residuals with this excess, or the errors that they leave, are as small as asked for."""
+        if excess <= 1:
             return True
         if self._error_rule is not None and self._error_rule.met(self.problem.scale * self.recurrence.moved):
             return True

@@ -92,15 +92,16 @@ class Recurrence:
         """
         product = self.operator @ self.direction  # Alg. 1, line 11: the only pass over the matrix
         curvature = self.operator.inner(self.direction, product)
-        if not bool(torch.isfinite(curvature).all()):
+        lengths = column_norms(self.direction)
+        sizes = column_norms(product) / torch.where(lengths > 0, lengths, 1.0)
+        finite, size = torch.stack([torch.isfinite(curvature).all(), sizes.max()]).tolist() if len(sizes) else (True, 0.0)
+        if not finite:
             self.finite = False
             return Coefficients(torch.zeros_like(curvature), torch.zeros_like(curvature)), torch.zeros_like(curvature)
+        self.operator_size = max(self.operator_size, size)
         self.failed |= (self.gamma < 0) | ((self.gamma > 0) & (curvature <= 0))
         moving = (self.gamma > 0) & (curvature > 0) & ~self.frozen
         alpha = torch.where(moving, self.gamma / torch.where(moving, curvature, 1.0), 0.0)
-        lengths = column_norms(self.direction)
-        sizes = column_norms(product) / torch.where(lengths > 0, lengths, 1.0)
-        self.operator_size = max(self.operator_size, float(sizes.max()) if len(sizes) else 0.0)
         if self._lengths.maxlen:
             self._lengths.append(alpha * self.operator.inner(self.direction, self.direction).clamp_min(0).sqrt())
         self.value.addcmul_(self.direction, alpha)
