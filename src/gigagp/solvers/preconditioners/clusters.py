@@ -59,14 +59,14 @@ def clustered_into(points: torch.Tensor, count: int) -> Partition:
 
     The clusters are the leaves of a tree. Every node is split across its leading principal axis, in proportion to the
     number of leaves on each side (a median split if that number is even). Points are in units of the lengthscales, so
-    that distances measure correlation.
+    that distances measure correlation. Clusters are found on the CPU, so that a GPU has the same ones.
     """
-    n = len(points)
+    n, device = len(points), points.device
     small, larger = divmod(n, count)
     sizes = [small + (index < larger) for index in range(count)]
-    points = points.to(torch.float64)
+    points = points.to("cpu", torch.float64)
     leaves: list[torch.Tensor] = []
-    stack = [(torch.arange(n, device=points.device), 0, count)]
+    stack = [(torch.arange(n), 0, count)]
     while stack:
         rows, first, last = stack.pop()
         if last - first == 1:
@@ -77,7 +77,7 @@ def clustered_into(points: torch.Tensor, count: int) -> Partition:
         order = (points[rows] @ _leading_axis(points[rows])).argsort(stable=True)
         stack.append((rows[order[cut:]], middle, last))
         stack.append((rows[order[:cut]], first, middle))
-    return Partition(leaves)
+    return Partition([rows.to(device) for rows in leaves])
 
 
 def _leading_axis(points: torch.Tensor) -> torch.Tensor:
