@@ -6,6 +6,7 @@
      └─ GigaGPError
          ├─ InvalidInputError (also ValueError)      bad data or a bad argument, found before any work
          │   ├─ CellTypeError (also TypeError)       a cell contains an object that is not a number
+         │   ├─ RowError                             a row has a value that its column must not have
          │   └─ UnreadableRowsError                  rows on disk turn out to be damaged during a fit
          ├─ MemoryBudgetError (also MemoryError)     the job cannot fit; carries the number of bytes
          ├─ NotPositiveDefiniteError (also ArithmeticError)   a Cholesky factor does not exist
@@ -39,6 +40,40 @@ class InvalidInputError(GigaGPError, ValueError):
 
 class CellTypeError(InvalidInputError, TypeError):
     """A cell of a table holds an object that is not a number; the message names the argument, column and row."""
+
+
+class RowError(InvalidInputError):
+    """A row has a value that its column must not have, such as a negative count."""
+
+    def __init__(self, rule: str, got: str, row: int, name: str = "y") -> None:
+        super().__init__(rule, got, row, name)  # all of them, so that the error can be sent to another process
+
+    def __str__(self) -> str:
+        return f"{self.rule}; got {self.got} in row {self.row}."
+
+    @property
+    def rule(self) -> str:
+        """What is allowed, as the beginning of a sentence."""
+        return str(self.args[0])
+
+    @property
+    def got(self) -> str:
+        """The value."""
+        return str(self.args[1])
+
+    @property
+    def row(self) -> int:
+        """The number of the row in what the method was given, counted from 0."""
+        return int(self.args[2])
+
+    @property
+    def name(self) -> str:
+        """The argument: ``"y"`` or ``"exposure"``."""
+        return str(self.args[3])
+
+    def of_table(self, source: str, column: str, row: int) -> InvalidInputError:
+        """Return the error for a table with this column, whose rows are counted from 1, as in its other errors."""
+        return InvalidInputError(f"{source}: column '{column}', row {row + 1}: {self.rule}; got {self.got}.")
 
 
 class UnreadableRowsError(InvalidInputError):

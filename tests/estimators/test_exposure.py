@@ -234,7 +234,7 @@ def test_before_a_fit_and_beside_other_targets():
         ),
         ("poisson", {}, {"offset": np.full(N, np.nan)}, "offset.*row 0"),
         ("binomial", {}, {"exposure": TRIALS + 0.5}, "exposure must be whole numbers of trials for binomial targets"),
-        ("binomial", {}, {"exposure": 1}, "targets of the binomial likelihood must be proportions from 0 to 1"),
+        ("binomial", {}, {"exposure": 1}, "successes must be from 0 to the number of trials"),
         (
             "poisson",
             {"inference": inference.QuadruplyStochastic()},

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import GPRegressor, inference, kernels
+from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError
-from gigagp.estimators import fitting
+from gigagp.estimators import checkpoint, fitting
 from gigagp.inference.vecchia.mode import Curvature
 from gigagp.model.likelihoods import Gaussian
+from gigagp.optimization.trace import Trace
 
 N = 24
 DRAW = np.random.default_rng(0)
@@ -140,6 +141,65 @@ def works(likelihood, noise, method, transform):
         and (noise == "constant" or has_noise)
         and likelihood not in ("student-t", "auto")
     )
+
+
+class Killed(BaseException):
+    """Stands for a kill."""
+
+
+@pytest.mark.few(14)
+@pytest.mark.filterwarnings("ignore:Learning stopped after", "ignore:What the fit takes for noise")  # so few steps
+@pytest.mark.parametrize("exposure", [False, True], ids=["no exposure", "exposure"])
+@pytest.mark.parametrize("groups", [(), (1,)], ids=["no groups", "groups"])
+@pytest.mark.parametrize("noise", [*KERNELS, "map"])
+@pytest.mark.parametrize("likelihood", TARGETS)
+def test_a_killed_fit_resumes_or_is_refused(likelihood, noise, groups, exposure, tmp_path, monkeypatch):
+    """The fit that goes on from its checkpoint has the bits of one that was not killed, with fewer evaluations."""
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
+    scale = kernels.ScaleMap([[1.0, 3.0, 5.0]], [-0.5, 0.1, 0.4], columns=[0])
+    kernel = KERNELS.get(noise, scale * (SMOOTH + kernels.White(0.1)))
+    y, path, effort = TARGETS[likelihood], tmp_path / "c", {"exposure": 1 + np.arange(N) % 4} if exposure else {}
+    count, most, original = [0], [10**6], Trace._compute
+
+    def compute(self, *given):
+        if count[0] >= most[0]:
+            raise Killed
+        count[0] += 1
+        return original(self, *given)
+
+    monkeypatch.setattr(Trace, "_compute", compute)
+
+    def fit(**more):
+        settings = {"likelihood": likelihood, "groups": list(groups), "optimizer": optimization.LBFGS(steps=4)}
+        return GPRegressor(kernel, **settings).fit(X, y, **effort, **more)
+
+    refusals = []
+    for more in ({}, {"checkpoint": path}):
+        try:
+            whole = fit(**more)
+            break
+        except InvalidInputError as error:
+            refusals.append(error)
+    if refusals:
+        assert len(refusals) == 2
+        assert not count[0], refusals
+        assert not path.exists()
+        return
+    needed, most[0], count[0] = count[0], 2, 0
+    with pytest.raises(Killed):
+        fit(checkpoint=path)
+    assert path.exists()
+    most[0], count[0] = 10**6, 0
+    if exposure:
+        with pytest.raises(InvalidInputError, match="belongs to another fit"):
+            GPRegressor(**whole.get_params(deep=False)).fit(X, y, checkpoint=path)
+        count[0] = 0
+    resumed = fit(checkpoint=path)
+    assert count[0] == needed - 2
+    assert not path.exists()
+    for one, other in zip(*(gp.predict_latent(NEW, return_std=True) for gp in (whole, resumed)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert resumed.history_.to_dict()["objective"] == whole.history_.to_dict()["objective"]
 
 
 @pytest.mark.parametrize("noise", ["varying", "scaled", "auto"])

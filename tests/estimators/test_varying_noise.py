@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, likelihoods
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.choices.scale_maps import scale_map
+from gigagp.kernels.units import Units
 
 #: Noise that begins at the middle of an input, and standard deviations before and behind it.
 LOW, HIGH = 0.05, 0.6
@@ -55,10 +58,11 @@ def test_noise_is_learned_where_it_is(method):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", [inference.Exact(), inference.Iterative()], ids=lambda m: m.label)
 @pytest.mark.filterwarnings("ignore:The error bars are too small")  # of the fits that are worse
-def test_a_scale_is_learned_where_function_and_noise_have_it():
+def test_a_scale_is_learned_where_function_and_noise_have_it(method):
     X, y = steps(300)
-    gp = GPRegressor(kernels.Matern(2.5), noise="auto").fit(X, y)
+    gp = GPRegressor(kernels.Matern(2.5), method, noise="auto").fit(X, y)
     assert isinstance(gp.kernel_.parts[1], kernels.LocalVariance)
     new, target = steps(400, seed=1)
 
@@ -72,6 +76,80 @@ def test_a_scale_is_learned_where_function_and_noise_have_it():
     for side in (new[:, 0] > 5.3, new[:, 0] < 4.7):
         inside = np.abs(target - mean)[side] < 1.96 * std[side]
         assert 0.88 < inside.mean() <= 1
+
+
+def places(n: int, seed: int = 0) -> np.ndarray:
+    """Return rows of a map: clumped, some at one place, and with inputs of very different sizes."""
+    draw = np.random.default_rng(seed)
+    X = draw.uniform(0, 1, (n, 2)) * [1e3, 1e-3]
+    X[: n // 3] = [500, 5e-4] + 0.01 * draw.normal(size=(n // 3, 2)) * [1e3, 1e-3]
+    X[: n // 20] = X[n // 20 : 2 * (n // 20)]
+    return X
+
+
+def mountains(X: np.ndarray) -> np.ndarray:
+    """Return a scale that changes by a factor of 50 along the first input, and not at all along the second."""
+    return np.exp(np.log(50) * np.clip((X[:, 0] - 300) / 400, 0, 1))
+
+
+def test_a_map_is_made_of_squared_errors():
+    n, draw = 20_000, np.random.default_rng(1)
+    X = places(n)
+    units = Units(torch.tensor(X.mean(0)), torch.tensor(X.std(0)), 1.0)
+    inside = (torch.from_numpy(X) - units.centre) / units.scale
+    squares = torch.from_numpy(draw.normal(size=n) ** 2)
+    found = scale_map(inside, units, squares * torch.from_numpy(mountains(X) ** 2), [0, 1]).bind(2)
+    errors = found.scale(inside)[:, 0].log().numpy() - np.log(mountains(X))
+    assert np.sqrt(np.mean(errors**2)) < 0.12
+    even = scale_map(inside, units, squares, [0, 1]).bind(2)  # the control
+    assert even.scale(inside).log().abs().max() < 0.1
+    assert even.log_scale.numel() <= 9
+    assert np.log(mountains(X)).std() > 0.5
+
+
+@pytest.mark.parametrize("rows", [np.zeros((60, 1)), np.arange(60)[:, None] // 30, np.arange(7)[:, None]], ids=len)
+def test_a_map_of_rows_at_one_or_two_places_and_of_few_rows(rows):
+    X = torch.from_numpy(rows).double()
+    units = Units(torch.zeros(1).double(), torch.ones(1).double(), 1.0)
+    squares = torch.where(X[:, 0] > 0, 1e6, 0.0)  # exact rows beside others
+    scale = scale_map(X, units, squares, [0]).bind(1).scale(X)
+    assert torch.isfinite(scale).all()
+    assert (scale > 0).all()
+
+
+@pytest.mark.slow
+def test_many_rows_tell_the_scale_in_many_places():
+    draw = np.random.default_rng(0)
+    X, new = places(6000), places(3000, 1)
+
+    def target(at: np.ndarray) -> np.ndarray:
+        return mountains(at) * (np.sin(at[:, 0] / 30) + 0.5 * np.sin(1e4 * at[:, 1]) + 0.3 * draw.normal(size=len(at)))
+
+    y, truth = target(X), target(new)
+    settings = {"kernel": kernels.Matern(2.5), "inference": inference.Vecchia()}
+    plain = GPRegressor(**settings).fit(X, y)
+    gp = GPRegressor(noise="auto", **settings).fit(X, y)
+    assert isinstance(gp.kernel_.parts[1], kernels.ScaleMap)
+
+    def coverage(model: GPRegressor) -> list[float]:
+        mean, std = model.predict(new, return_std=True, include_noise=True)
+        inside = np.abs(truth - mean) < 1.959964 * std
+        return [part.mean() for part in np.array_split(inside[mountains(new).argsort()], 5)]
+
+    # five fifths of 600 rows: .95 within four standard errors
+    assert min(coverage(gp)) > 0.91
+    assert max(coverage(gp)) < 0.99
+    assert min(coverage(plain)) < 0.9  # the control
+    assert max(coverage(plain)) > 0.99
+    gains = gp.predictive_log_density(new, truth) - plain.predictive_log_density(new, truth)
+    assert gains.mean() > 0.5
+
+
+@pytest.mark.slow
+def test_constant_noise_of_many_rows_is_kept():
+    for seed in range(3):
+        gp = GPRegressor(kernels.Matern(2.5), inference.Vecchia(), noise="auto").fit(*even(6000, seed, 2))
+        assert not any(isinstance(leaf, kernels.ScaleMap) for leaf in gp.kernel_.leaves())
 
 
 def test_constant_noise_is_kept_to_the_bit():

@@ -7,20 +7,28 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from scipy.interpolate import RegularGridInterpolator
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
 from gigagp.kernels.units import Units
+from gigagp.neighbours.conditionals import Pool
 from gigagp.optimization.fisher import _by_differentiation, derivative_products
 from gigagp.products import NativeTiles, TorchTiles
 from gigagp.products.engine import LowRankWeights
 
+KNOTS = [[0.0, 0.4, 3.0], [-1.0, 2.0]]
+LOGS = [[-0.8, 0.3], [0.5, -0.2], [0.1, 1.1]]
 POINTS = [[0.0, 0.0], [2.0, 1.0], [-1.0, 0.5]]
 VARIANCE = [0.3, 2.0, 0.1]
 
 
 def local(**settings: object) -> kernels.LocalVariance:
     return kernels.LocalVariance(POINTS, 0.8, VARIANCE, **settings)  # type: ignore[arg-type]
+
+
+def mapped(**settings: object) -> kernels.ScaleMap:
+    return kernels.ScaleMap(KNOTS, LOGS, **settings)  # type: ignore[arg-type]
 
 
 def rows(n: int, seed: int = 0) -> torch.Tensor:
@@ -49,17 +57,57 @@ def test_the_variance_is_a_mean_of_those_at_the_points():
     assert v.max() / v.min() > 3  # the control
 
 
+def test_a_map_is_linear_between_its_knots():
+    X, kernel = rows(40), mapped().bind(2)
+    inside = np.clip(X.numpy(), [KNOTS[0][0], KNOTS[1][0]], [KNOTS[0][-1], KNOTS[1][-1]])
+    s = np.exp(RegularGridInterpolator(KNOTS, np.array(LOGS))(inside))
+    np.testing.assert_allclose(kernel.scale(X)[:, 0], s, rtol=1e-12)
+    np.testing.assert_allclose(kernel.block(X, X), np.outer(s, s), rtol=1e-12)
+    corners = torch.tensor([[-1e9, -1e9], [1e9, 1e9], [0.4, 2.0]]).double()
+    np.testing.assert_allclose(kernel.scale(corners)[:, 0].log(), [LOGS[0][0], LOGS[2][1], LOGS[1][1]], atol=1e-15)
+    assert s.max() / s.min() > 2  # the control
+    turned = kernels.ScaleMap(KNOTS[::-1], np.transpose(LOGS), columns=[1, 0]).bind(2)
+    torch.testing.assert_close(turned.scale(X), kernel.scale(X), rtol=1e-13, atol=0)
+    of_one = kernels.ScaleMap([[5.0]], [0.7], columns=[1]).bind(2)
+    np.testing.assert_allclose(of_one.scale(X), np.exp(0.7), rtol=1e-12)
+
+
+def test_the_slope_of_a_map_along_the_inputs():
+    X = torch.tensor([[0.2, 0.3], [1.1, 1.9], [9.0, 0.5]]).double().requires_grad_()
+    kernel = mapped().bind(2)
+    assert torch.autograd.gradcheck(kernel.scale, X)
+    (slope,) = torch.autograd.grad(kernel.scale(X).sum(), X)
+    assert slope[2, 0] == 0  # beyond the knots
+    assert (slope[:2] != 0).all()
+
+
+def test_batches_of_torch_have_the_conditionals_of_compiled_code():
+    X, kernel = rows(40), (mapped() * (kernels.RBF(1.2) + kernels.White(0.1))).bind(2)
+    neighbours = torch.stack([torch.arange(k - 5, k) for k in range(40)]).clamp_min(-1).int()
+    y, noise = X.sin().sum(1, keepdim=True), kernel.white(X) + 0.05
+    one, other = (Pool(kernel, X, noise, engine=engine) for engine in ("torch", "native"))
+    found, wanted = (pool.conditionals(torch.arange(40), neighbours, y) for pool in (one, other))
+    torch.testing.assert_close(found.variance, wanted.variance, rtol=1e-9, atol=0)
+    torch.testing.assert_close(found.residual, wanted.residual, rtol=1e-7, atol=1e-9)
+    found, wanted = (pool.derivatives(torch.arange(40), neighbours, y).gradient for pool in (one, other))
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-8)
+
+
 PRODUCTS = [
     local() * (kernels.RBF([1.0, 2.0], fixed=["variance"]) + kernels.White(0.1)),
     kernels.Matern(1.5, [1.0, 2.0]) * kernels.Periodic(3.0) * local() + kernels.Constant(0.2),
     kernels.White(1.2) * local() + kernels.RBF(),
     local() * local(columns=[1, 0]),
+    (kernels.Matern(2.5, [1.0, 2.0]) + kernels.White(0.1)) * mapped() + kernels.Constant(0.2),
+    kernels.White(1.2) * mapped() + kernels.RBF() * mapped(columns=[1, 0]),
 ]
+NAMES = ["scale", "three factors", "noise", "twice", "map of a scale", "maps of noise and function"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("engine", [TorchTiles(), NativeTiles()], ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("kernel", PRODUCTS, ids=["scale", "three factors", "noise", "twice"])
+@pytest.mark.parametrize("kernel", PRODUCTS, ids=NAMES)
 def test_engines_compute_the_matrix_and_its_gradient(kernel, engine, dtype):
     kernel, X, Z = kernel.bind(2), rows(50), rows(37, 1)
     generator, eps = torch.Generator().manual_seed(0), torch.finfo(dtype).eps
@@ -77,7 +125,7 @@ def test_engines_compute_the_matrix_and_its_gradient(kernel, engine, dtype):
         assert float((found[name] - wanted).abs().max()) < 100 * eps * size, name
 
 
-@pytest.mark.parametrize("kernel", PRODUCTS, ids=["scale", "three factors", "noise", "twice"])
+@pytest.mark.parametrize("kernel", PRODUCTS, ids=NAMES)
 def test_derivatives_times_vectors_are_those_by_differentiation(kernel):
     kernel, X = kernel.bind(2), rows(30)
     vectors = torch.randn(30, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -92,13 +140,16 @@ def test_random_features_have_the_covariance():
     alone = local().bind(2)
     phi = alone.features(X, alone.draw_features(2, 2, generator))
     torch.testing.assert_close(phi @ phi.T, alone.block(X, X), rtol=1e-12, atol=1e-14)
-    kernel = (local() * kernels.RBF(1.3)).bind(2)
-    phi = kernel.features(X, kernel.draw_features(40_000, 2, generator))
-    assert float((phi @ phi.T - kernel.block(X, X)).abs().max()) < 0.1  # some five standard errors
+    for scale in (local(), mapped()):
+        kernel = (scale * kernels.RBF(1.3)).bind(2)
+        phi = kernel.features(X, kernel.draw_features(40_000, 2, generator))
+        size = float(kernel.diagonal(X).max())
+        assert float((phi @ phi.T - kernel.block(X, X)).abs().max()) < 0.1 * max(size, 1.0)  # some five standard errors
 
 
-def test_files_copies_and_units():
-    kernel = (kernels.RBF(fixed=["variance"]) * local()).bind(2)
+@pytest.mark.parametrize("scale", [local(), mapped()], ids=["points", "map"])
+def test_files_copies_and_units(scale):
+    kernel = (kernels.RBF(fixed=["variance"] if scale.shapes else []) * scale).bind(2)
     for other in (kernels.from_dict(kernel.to_dict()), pickle.loads(pickle.dumps(kernel))):
         assert other == kernel
     units = Units(torch.tensor([10.0, -3.0]).double(), torch.tensor([4.0, 0.1]).double(), 25.0)
@@ -108,7 +159,9 @@ def test_files_copies_and_units():
     torch.testing.assert_close(25.0 * found, kernel.block(X, X), rtol=1e-10, atol=1e-12)
     back = inside.in_own_units(units)
     torch.testing.assert_close(back.block(X, X), kernel.block(X, X), rtol=1e-10, atol=1e-12)
-    assert kernels.from_dict(inside.to_dict()) == inside
+    again = kernels.from_dict(inside.to_dict())
+    assert again == inside
+    assert torch.equal(again.block(X, X), inside.block(X, X))
 
 
 @pytest.mark.parametrize(
@@ -124,6 +177,13 @@ def test_files_copies_and_units():
         (lambda: kernels.LocalVariance([[0.0]], 1.0).bind(2), "each of 2 inputs; got 1"),
         (lambda: kernels.LocalVariance([[0.0]], 1.0, [1.0, 2.0]).bind(1), "one for each point"),
         (lambda: kernels.LocalVariance([[0.0]], 1.0, -1.0), "positive and finite"),
+        (lambda: kernels.ScaleMap([[0.0, 0.0]], [1.0, 1.0]), "ascending numbers"),
+        (lambda: kernels.ScaleMap([], 1.0), "ascending numbers"),
+        (lambda: kernels.ScaleMap([["a"]], [1.0]), "must be numbers"),
+        (lambda: kernels.ScaleMap([[0.0]], [np.inf]), "must be finite"),
+        (lambda: kernels.ScaleMap([[0.0, 1.0]], [1.0]), r"must have shape \(2,\)"),
+        (lambda: kernels.ScaleMap([[0.0]], [1.0], columns=[0, 1]), "2 columns and 1 lists"),
+        (lambda: mapped().bind(3), "each of 3 inputs; got 2"),
     ],
 )
 def test_refusals(make, words):
@@ -131,7 +191,8 @@ def test_refusals(make, words):
         make()
 
 
-@pytest.mark.parametrize("kernel", [PRODUCTS[0], PRODUCTS[2]], ids=["scale", "noise"])
+@pytest.mark.pairs
+@pytest.mark.parametrize("kernel", [PRODUCTS[k] for k in (0, 2, 4, 5)], ids=[NAMES[k] for k in (0, 2, 4, 5)])
 @pytest.mark.parametrize(
     "method",
     [

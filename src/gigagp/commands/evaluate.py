@@ -17,14 +17,22 @@ from rich.table import Table as Grid
 import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
-from gigagp.commands.problem import known_target, limits, read_problem, require_one_target, resolve_column
+from gigagp.commands.problem import (
+    known_target,
+    limits,
+    naming_rows,
+    read_problem,
+    require_one_target,
+    resolve_column,
+)
 from gigagp.errors import InvalidInputError
 from gigagp.estimators import metrics
 from gigagp.estimators.saving.persistence import load_notes, save
-from gigagp.model.likelihoods import Gaussian
+from gigagp.model.likelihoods import Gaussian, resolve_likelihood
 from gigagp.runtime.progress import meter_for
 from gigagp.storage.figures import check_plot
 from gigagp.storage.files import check_folder
+from gigagp.tables.beside import known_targets
 from gigagp.tables.files import CsvStyle
 from gigagp.tables.files.labels import Labels
 
@@ -122,6 +130,9 @@ def compare(
         raise InvalidInputError(f"--likelihood of compare must be names among {offered}; got {likelihood!r}.")
     style = CsvStyle(decimal, comment)
     X, y, (target, *counted_over), known = read_problem(table, target, columns, header, style, strict, exposure)
+    for name in names:
+        with naming_rows(table, target, *counted_over):
+            known_targets(resolve_likelihood(name), y, len(y), **(known if name != "auto" else {}))
 
     encode: Literal["strict", "auto"] = "strict" if strict else "auto"
     comparison = gigagp.compare(
@@ -178,7 +189,8 @@ def _regressor_scores(
         includes = noise_column is None
         if has_distribution:
             known = {} if exposure is None else {"exposure": block.others.values[:, -1]}
-            found.append(_distribution(regressor, block.inputs, measured, known))
+            with naming_rows(blocks.path, target, exposure, sum(len(part[0]) for part in found)):
+                found.append(_distribution(regressor, block.inputs, measured, known))
             continue
         mean, std = regressor.predict(block.inputs, return_std=True, include_noise=includes)
         latent = std
@@ -200,7 +212,8 @@ def _regressor_scores(
     if is_gaussian:
         return scores(measured, mean, std), len(measured)
     y, m, s, whole = (torch.from_numpy(np.asarray(one, dtype=float)) for one in (measured, mean, latent, std))
-    likelihood.check_targets(y)
+    with naming_rows(blocks.path, target):
+        likelihood.check_targets(y)
     logs = likelihood.predictive_log_density(y, m, s, whole.square() - s.square())
     return {"rmse": metrics.rmse(measured, mean), "nll": -float(logs.mean())}, len(measured)
 
@@ -210,6 +223,8 @@ def _score_of_limits(
 ) -> tuple[dict[str, Any], int]:
     """Return the log score of targets within limits, and the number of rows."""
     y = limits(blocks.whole(), target, upper, str(blocks.path))
+    with naming_rows(blocks.path, f"{target}' and '{upper}"):
+        known_targets(regressor.likelihood_, y, len(y))
     found: list[np.ndarray] = []
     for block in blocks.read(regressor, columns):
         start = sum(map(len, found))

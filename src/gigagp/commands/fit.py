@@ -24,6 +24,7 @@ from gigagp.commands.problem import (
     choose_rows,
     limits,
     loaded,
+    naming_rows,
     needs_encoder,
     read_inputs,
     read_problem,
@@ -31,7 +32,9 @@ from gigagp.commands.problem import (
     resolve_panel,
 )
 from gigagp.errors import FitInterruptedWarning, GigaGPWarning, InvalidInputError, ProcessFailedError
+from gigagp.model.likelihoods import resolve_likelihood
 from gigagp.storage.files import check_apart, check_folder
+from gigagp.tables.beside import known_targets
 from gigagp.tables.files import PLAIN, CsvStyle, read_columns
 from gigagp.tables.files.streaming import column_names
 from gigagp.tables.files.table import find_columns, listed
@@ -228,6 +231,8 @@ def fit(
         streams = _may_stream(method, takes_some=takes_some)
         streams = streams and (not distributed or method.inference.abilities.name == "grid")
         problem = _read(table, target, columns, beside, header, style, strict, streams)
+        if not method.of_classes:
+            problem.check_targets(method.likelihood)
         problem = problem.with_rows(rows, seed)
         points = None if predict_at is None else read_inputs(predict_at, problem.inputs, header, style, strict)
         if not method.of_classes:
@@ -321,6 +326,12 @@ class _Method:
         of_numbers = {"target_transform": self.target_transform, "noise": self.noise}
         return found if self.of_classes else {**found, **of_numbers}
 
+    @property
+    def holds_targets(self) -> bool:
+        """Whether more than a number of each target is needed, or a choice is made by all of them."""
+        found = None if self.likelihood == "auto" else resolve_likelihood(self.likelihood)
+        return found is None or found.has_limits or found.exposure == "trials"
+
 
 def _method(
     likelihood: str,
@@ -365,7 +376,7 @@ def _may_stream(method: _Method, *, takes_some: bool) -> bool:
             f"{abilities.name}, which takes all rows of a table and learns one noise variance."
         )
     # a transform, noise that varies and the choice of a likelihood are learned from rows that are held
-    plain = method.target_transform == "none" and method.noise == "constant" and method.likelihood != "auto"
+    plain = method.target_transform == "none" and method.noise == "constant" and not method.holds_targets
     return plain and not takes_some
 
 
@@ -389,6 +400,17 @@ class _Problem:
         if len(found) == 1:
             raise InvalidInputError(f"{self.path} has one row; at least two are needed to fit a model.")
         return replace(self, found=found)
+
+    def check_targets(self, likelihood: str) -> None:
+        """Refuse rows that a likelihood excludes."""
+        if self.found is None:
+            return
+        source, upper, exposure = str(self.path), self.beside["upper"], self.beside["exposure"]
+        of_limits = None if upper is None else limits(self.found, self.target, upper, source)
+        y = beside_inputs(self.found, self.target, source) if of_limits is None else of_limits
+        names = self.target if upper is None else f"{self.target}' and '{upper}"
+        with naming_rows(source, names, exposure):
+            known_targets(resolve_likelihood(likelihood), y, len(self.found), self.exposure())
 
     def noise(self) -> Any:
         """Return the known noise variance of each row, if there is a column of it."""
@@ -449,7 +471,8 @@ def _fit_and_save(
     stopped = None
     try:
         if found is None:
-            regressor.fit_table(problem.path, target, inputs, checkpoint=checkpoint, header=problem.header)
+            with naming_rows(problem.path, target):
+                regressor.fit_table(problem.path, target, inputs, checkpoint=checkpoint, header=problem.header)
         else:
             source, upper = str(problem.path), problem.beside["upper"]
             X, y = loaded(found, inputs, target, source, problem.strict, method.of_classes or upper is not None)

@@ -12,7 +12,7 @@ import typer
 import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
-from gigagp.commands.problem import known_target, resolve_column
+from gigagp.commands.problem import known_target, naming_rows, resolve_column
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.saving.persistence import load_notes
 from gigagp.runtime.progress import meter_for
@@ -184,7 +184,8 @@ def report(
     beside = [] if exposure is None else [resolve_column(exposure, blocks.names, str(table))]
     with meter_for(options.verbosity(quiet, False, "report"), job="report"):
         X, y, *known = _rows(fitted, blocks, options.split_names(columns), target, *beside)
-        gigagp.report(fitted, X, y, out, label=target, title=title, exposure=known[0] if known else None)
+        with naming_rows(table, target, *beside):
+            gigagp.report(fitted, X, y, out, label=target, title=title, exposure=known[0] if known else None)
     typer.echo(f"Wrote {out}.")
 
 

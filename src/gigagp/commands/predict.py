@@ -14,7 +14,7 @@ import typer
 import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
-from gigagp.commands.problem import resolve_column
+from gigagp.commands.problem import naming_rows, resolve_column
 from gigagp.errors import InvalidInputError
 from gigagp.runtime.memory import require, resolve_budget
 from gigagp.runtime.progress import meter_for
@@ -99,7 +99,8 @@ def _predicted(
             found.append(dict(zip(names, probabilities, strict=True)))
             continue
         known = {} if block.others is None else {"exposure": block.others.values[:, 0]}
-        mean, std = regressor.predict(block.inputs, return_std=True, include_noise=include_noise, **known)
+        with naming_rows(blocks.path, "", exposure, n_rows):
+            mean, std = regressor.predict(block.inputs, return_std=True, include_noise=include_noise, **known)
         parts = {"mean": np.asarray(mean), "std": np.asarray(std)}
         n_rows += len(mean)
         if draw is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gigagp.commands import options
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, RowError
 from gigagp.estimators.answers.correlated import require_apart
 from gigagp.estimators.saving.persistence import load_notes
 from gigagp.tables.files import CsvStyle, Table, find_column, read_columns
@@ -80,6 +81,16 @@ def limits(found: pa.Table, lower: str, upper: str, source: str) -> np.ndarray:
         values = beside_inputs(filled, name, source)
         both.append(np.where(is_open.to_numpy(), nothing, values))
     return np.stack(both, 1)
+
+
+@contextmanager
+def naming_rows(source: object, target: str, exposure: str | None = None, before: int = 0) -> Iterator[None]:
+    """Name the file, the column and the row of the table where a row is refused; ``before`` it are other rows."""
+    try:
+        yield
+    except RowError as error:
+        column = exposure if error.name == "exposure" and exposure is not None else target
+        raise error.of_table(str(source), column, before + error.row) from error
 
 
 def no_rows(source: object) -> InvalidInputError:

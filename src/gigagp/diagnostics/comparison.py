@@ -15,6 +15,7 @@ from sklearn.base import clone
 from gigagp.errors import GigaGPError, InvalidInputError
 from gigagp.estimators.metrics import coverage, gaussian_nll, rmse
 from gigagp.inference import Grid, SparseVariational, Vecchia
+from gigagp.model.likelihoods import resolve_likelihood
 from gigagp.regression import GPRegressor
 from gigagp.runtime.duration import in_words, resolve_duration
 from gigagp.runtime.progress import Verbosity, meter_for
@@ -22,7 +23,7 @@ from gigagp.settings.fields import Fraction, Positive, checks_arguments
 from gigagp.settings.random import RandomState, generator_from
 from gigagp.storage.figures import check_plot, new_figure, save_figure
 from gigagp.tables import intake
-from gigagp.tables.beside import column
+from gigagp.tables.beside import column, known_targets
 from gigagp.tables.encoding import Encode, TableEncoder
 from gigagp.tables.rows.held import rows_of
 
@@ -203,7 +204,8 @@ def compare(
             fitted = clone(model).set_params(time_budget=seconds)
             known, new = ({} if effort is None else {"exposure": effort[part]} for part in (train, test))
             learned = rows_of(X, train), targets[train], known
-            scored, mean, std = _fit(name, fitted, *learned, rows_of(X, test), truth, new)
+            excluded = _excluded(name, fitted, targets, effort)
+            scored, mean, std = excluded or _fit(name, fitted, *learned, rows_of(X, test), truth, new)
             found.append(scored)
             if scored.nll is not None and (best is None or scored.nll < best[0]):
                 best, best_name = (scored.nll, fitted, mean, std), name
@@ -232,6 +234,18 @@ def _default_models(n_inputs: int, encode: Encode, has_exposure: bool) -> dict[s
         "inducing points": GPRegressor(inference=SparseVariational(), encode=encode),
     }
     return found | ({"grid": GPRegressor(inference=Grid(), encode=encode)} if few else {})
+
+
+def _excluded(
+    name: str, model: GPRegressor, y: np.ndarray, effort: np.ndarray | None
+) -> tuple[Compared, np.ndarray, np.ndarray] | None:
+    """Return why a model is not fitted, where its likelihood excludes a row, before rows are left out; or None."""
+    try:
+        if model.likelihood != "auto":
+            known_targets(resolve_likelihood(model.likelihood), y, len(y), effort)
+    except InvalidInputError as error:
+        return Compared(name, 0.0, note=str(error)), np.empty(0), np.empty(0)
+    return None
 
 
 def _fit(

@@ -412,9 +412,15 @@ class _Held(_Job):
         if isinstance(optimizer, Auto):
             optimizer = replace(optimizer, rougher_starts=False)
 
-        def learn(start: Model) -> tuple[Posterior, History]:
-            trace = Trace(History(), begun.trace.meter, begun.trace.validate)
-            found = learn_posterior(objective, start, optimizer, trace, begun.generator, arguments.deadline)
+        objectives = {id(fitted.posterior): objective}
+
+        def learn(start: Model, *, learns: bool = True) -> tuple[Posterior, History]:
+            trace, generator = Trace(History(), begun.trace.meter, begun.trace.validate), begun.generator
+            # What an objective has drawn for one kernel does not serve another.
+            own = self.inference.objective_of(start, objective.table, spawn(generator), arguments.likelihood)
+            how = optimizer if learns else None
+            found = learn_posterior(own, start, how, trace, generator, arguments.deadline)
+            objectives[id(found)] = own
             return found, trace.history
 
         posterior, history, note = varying_noise.refined(
@@ -430,7 +436,8 @@ class _Held(_Job):
         if posterior is fitted.posterior:
             return fitted._replace(note=note)
         choice = None if begun.averages else begun.choice  # one kernel is left of an average
-        return Fitted(posterior, begun.scaling, history, *self._ran(objective), begun.transform, choice, note)
+        ran = self._ran(objectives[id(posterior)])
+        return Fitted(posterior, begun.scaling, history, *ran, begun.transform, choice, note)
 
     def _averaged(self, begun: _Begun) -> Fitted:
         """Learn every kernel, and return the mixture of their posteriors."""

@@ -17,7 +17,7 @@ from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear, White
 from gigagp.kernels.group import Group
 from gigagp.kernels.leaf import Leaf
-from gigagp.kernels.local_variance import LocalVariance
+from gigagp.kernels.local_variance import LocalVariance, ScaleMap
 from gigagp.kernels.outputs import Outputs
 from gigagp.kernels.periodic import Cosine, Periodic
 from gigagp.kernels.radial import RBF, Matern, RationalQuadratic
@@ -48,6 +48,7 @@ __all__ = [
     "Periodic",
     "Product",
     "RationalQuadratic",
+    "ScaleMap",
     "StationaryKernel",
     "Sum",
     "White",

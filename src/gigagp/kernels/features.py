@@ -19,11 +19,11 @@ from gigagp.kernels.base import Kernel
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear
 from gigagp.kernels.leaf import Leaf
-from gigagp.kernels.local_variance import LocalVariance
+from gigagp.kernels.local_variance import LocalScale
 from gigagp.kernels.outputs import Outputs
 
 #: Kernels of finitely many functions, which are the columns of ``scale``.
-_FINITE = (Linear, LocalVariance, Outputs)
+_FINITE = (Linear, LocalScale, Outputs)
 
 
 def _is_exact(term: tuple[Leaf, ...]) -> bool:

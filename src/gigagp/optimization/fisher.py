@@ -69,6 +69,8 @@ def _with_outer_scale(
         first, _, others = name.partition(".")
         own = f"{indices[0]}.{name}" if len(indices) == 1 else f"{indices[int(first)]}.{others}"
         products[own] = scale * value
+    if not slopes:
+        return products
     # With the slopes of log s, one product of the other parts covers all values.
     by_log = torch.cat(list(slopes.values()), 1)
     (n, m), s = by_log.shape, vectors.shape[1]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from gigagp.kernels import Kernel, LocalVariance, Outputs, Product, Sum, White
+from gigagp.kernels import Kernel, LocalVariance, Outputs, Product, ScaleMap, Sum, White
 from gigagp.model.model import NOISE
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.space import ParameterSpace
@@ -65,9 +65,9 @@ def _white_terms(kernel: Kernel) -> list[str]:
     """Return the names of variances that act as noise on every row, like the model's own noise variance."""
     if isinstance(kernel, Sum):
         return [f"{i}.{name}" for i, part in enumerate(kernel.parts) for name in _white_terms(part)]
-    of_noise = {White, Outputs}, {White, LocalVariance}
+    of_noise = {White, Outputs}, {White, LocalVariance}, {White, ScaleMap}
     if isinstance(kernel, Product) and {type(part) for part in kernel.parts} in of_noise:
-        return [f"{i}.variance" for i, part in enumerate(kernel.parts)]
+        return [f"{i}.variance" for i, part in enumerate(kernel.parts) if "variance" in part.parameters()]
     return ["variance"] if isinstance(kernel, White) else []
 
 

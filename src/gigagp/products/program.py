@@ -26,6 +26,7 @@ from gigagp.kernels import (
     Outputs,
     Periodic,
     Product,
+    ScaleMap,
     StationaryKernel,
     Sum,
     White,
@@ -202,7 +203,7 @@ class Program:
         t = self.steps[step].a
         own = _derivatives(kernel, self.terms[t], sums[t])
         own = {name: self.factor * value for name, value in own.items()}
-        if not isinstance(kernel, Group | Linear | LocalVariance | Outputs):
+        if not isinstance(kernel, Group | Linear | LocalVariance | Outputs | ScaleMap):
             own["variance"] = _by_variance(kernel, share)
         return {f"{prefix}{name}": value.to(torch.float64) for name, value in own.items()}, share
 
@@ -219,7 +220,7 @@ def supports(kernel: Kernel) -> bool:
         return kernel.fused_profile() is not None
     if type(kernel) is Outputs:
         return kernel.n_outputs <= _MOST_OUTPUTS
-    return type(kernel) in (Group, Periodic, Linear, LocalVariance, Constant, White)
+    return type(kernel) in (Group, Periodic, Linear, LocalVariance, ScaleMap, Constant, White)
 
 
 def compile_kernel(kernel: Kernel, X: Tensor, Z: Tensor, *, derivatives: bool = False) -> Program:
@@ -302,7 +303,7 @@ def _centred(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 def _term(kernel: Leaf, left: Tensor, right: Tensor, derivatives: bool) -> tuple[Term, float]:
     """Return the term of an elementary kernel and the factor that turns it into the kernel."""
-    if isinstance(kernel, Linear):
+    if isinstance(kernel, Linear | ScaleMap):
         left, right = _both(kernel.scale, left, right)
         return Term(Profile.DOT, left, right, left.shape[1]), 1.0
     if isinstance(kernel, Outputs):
@@ -381,6 +382,8 @@ def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
     if isinstance(kernel, Linear):
         variance = kernel.value("variance").detach()
         return {"variance": kernel.by_value(sums.cross[: term.inputs]) / variance}
+    if isinstance(kernel, ScaleMap):
+        return {}
     by_square, more = sums.squares, sums.cross[term.inputs :]
     if isinstance(kernel, Outputs):
         with torch.enable_grad():

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, RowError
 from gigagp.model.likelihoods import Likelihood
 from gigagp.tables.intake import numbers, targets
 
@@ -86,15 +86,31 @@ class Beside:
 def known_targets(
     likelihood: Likelihood, y: Any, n_rows: int, exposure: Any = None, offset: Any = None
 ) -> tuple[np.ndarray, Beside]:
-    """Return targets as numbers, and what else is known of their rows."""
+    """Return targets as numbers, and what else is known of their rows; refuse those that the likelihood excludes.
+
+    Several targets in columns may be of several models, each of which checks its own.
+    """
     beside = Beside.of(likelihood, n_rows, exposure, offset)
     if likelihood.has_limits:
         y, limits = _split_limits(targets(y, n_rows, finite=False))
-        return y, replace(beside, limits=torch.from_numpy(limits))
-    y = targets(y, n_rows)
+        beside = replace(beside, limits=torch.from_numpy(limits))
+    else:
+        y = targets(y, n_rows)
     if beside.trials is not None:
-        likelihood.check_targets(torch.from_numpy((y.T / beside.trials.numpy()).T))
+        _require_successes(y, beside.trials.numpy())
+    if y.ndim == 1:
+        likelihood.check_targets(beside.given(likelihood, torch.from_numpy(np.ascontiguousarray(y))[:, None]))
     return y, beside
+
+
+def _require_successes(y: np.ndarray, trials: np.ndarray) -> None:
+    """Refuse more successes than trials, and fewer than none."""
+    each = y.reshape(len(y), -1)
+    bad = (each < 0) | (each > trials[:, None])
+    if bad.any():
+        row, column = np.argwhere(bad)[0].tolist()
+        rule = "successes must be from 0 to the number of trials, which is the exposure, or 1 where none is given"
+        raise RowError(rule, f"{each[row, column]:g} of {trials[row]:g}", row)
 
 
 def measured_targets(likelihood: Likelihood, y: Any) -> np.ndarray:
@@ -126,9 +142,10 @@ def _split_limits(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     bad = np.isnan(y).any(1) | (lower > upper) | ~known.any(1)
     if bad.any():
         row = int(np.argmax(bad))
-        raise InvalidInputError(
-            "limits of y must be a lower one in column 0 and a larger or equal one in column 1, not both infinite; got "
-            f"{lower[row]:g} and {upper[row]:g} in row {row}."
+        raise RowError(
+            "limits of y must be a lower one in column 0 and a larger or equal one in column 1, not both infinite",
+            f"{lower[row]:g} and {upper[row]:g}",
+            row,
         )
     ends = np.where(known, y, 0.0)
     return ends.sum(1) / known.sum(1), y
@@ -150,7 +167,7 @@ def column(value: Any, n_rows: int, name: str) -> np.ndarray:
 def _refuse_rows(bad: np.ndarray, values: np.ndarray, name: str, what: str) -> None:
     if bad.any():
         row = int(np.argmax(bad))
-        raise InvalidInputError(f"{name} must be {what}; got {float(np.atleast_1d(values)[row]):g} in row {row}.")
+        raise RowError(f"{name} must be {what}", f"{float(np.atleast_1d(values)[row]):g}", row, name)
 
 
 def _as_tensor(values: np.ndarray | None) -> torch.Tensor | None:

@@ -4,25 +4,29 @@ A fit with one noise variance comes first. The squared errors of its left-out ro
 say where there is more noise and where less (Kersting et al. 2007 alternate such fits). They give the start of
 `gigagp.kernels.LocalVariance`, whose variances are then learned by the likelihood together with everything else. Either
 they are of the noise alone (``"varying"``), or the function and the noise have the same local scale (``"scaled"``), as
-heights in mountains and in plains.
+heights in mountains and in plains. Many rows tell the scale in more places than can be learned so: a map of it is then
+made of the squared errors, once before everything else is learned and once more after that.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cached_property
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import FitWarning, InvalidInputError, warn
+from gigagp.estimators.choices.scale_maps import scale_map
 from gigagp.estimators.choices.trials import FAILURES, Trial, decide, normal_crps
 from gigagp.inference import Inference
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.kernels import LocalVariance, White
+from gigagp.kernels import Kernel, LocalVariance, ScaleMap, White
 from gigagp.kernels.units import Units
 from gigagp.model.model import Model
 from gigagp.optimization import History
@@ -42,8 +46,15 @@ _LEAST = 1e-4
 #: Factors between the smallest and the largest start of a variance, and the overall one.
 _RANGE = 20.0
 
-#: A model that is learned, and how.
-Learn = Callable[[Model], tuple[Posterior, History]]
+#: Rows from which there is a map, the share of them with less noise than stays the same everywhere, and the share of
+#: the larger expected gain of the two forms that the other one is tried for.
+_MAPPED, _LEAST_NOISE, _WORTH = 5000, 0.1, 0.5
+
+
+class Learn(Protocol):
+    """Learns from a start, or only computes the posterior there."""
+
+    def __call__(self, start: Model, *, learns: bool = True) -> tuple[Posterior, History]: ...
 
 
 def refined(
@@ -70,21 +81,28 @@ def refined(
     columns, chance = _columns(X, plain.ratios)
     if rule == "auto" and chance > _CHANCE:
         return posterior, history, "constant, auto: squared errors of left-out rows are alike everywhere"
-    starts = _starts(posterior.model, units, X, plain.ratios, columns)
+    forms = ("varying", "scaled") if rule == "auto" else (rule,)
+    given = X, units, columns, posterior.model, plain
+    changes = [_Mapped(form, *given) if len(X) >= _MAPPED else _AtPoints(form, *given) for form in forms]
+    least = _WORTH * max(one.expected_gain(table) for one in changes)
     tried: list[_Scored] = []
     words = []
-    for name in ("varying", "scaled") if rule == "auto" else (rule,):
+    for change in changes:
+        if change.expected_gain(table) < least:
+            words.append(f"{change.form} not tried: it can gain less than half as much")
+            continue
         try:
-            inference.check_model(starts[name])
-            one = _scored(table, *learn(starts[name]), generator)
+            inference.check_model(change.start())
+            one = change.learned(learn, lambda *found: _scored(table, *found, generator))
         except (InvalidInputError, *FAILURES):
             one = None
         if one is None:
-            words.append(f"{name} could not be learned")
+            words.append(f"{change.form} could not be learned")
             continue
         gain = one.gain(plain)
         tried.append(one)
-        words.append(f"{name} gains {gain.value:+.1f} nats, left out {gain.left_out:+.1f} ({gain.standard_error:.1f})")
+        told = f"left out {gain.left_out:+.1f} ({gain.standard_error:.1f})"
+        words.append(f"{change.form} gains {gain.value:+.1f} nats, {told}")
     if rule != "auto" and not tried:
         warn(f'noise="{rule}" could not be learned, so that it is constant. Give a kernel, or more rows.', FitWarning)
     best = tried[0] if tried else plain
@@ -97,6 +115,7 @@ def refined(
 class _Scored(Trial):
     """A fit, and its scores of left-out rows."""
 
+    variance: Tensor  # of left-out targets, (n,)
     ratios: Tensor  # squared errors over what the fit expects of them, (n,)
     posterior: Posterior
     history: History
@@ -130,7 +149,8 @@ def _scored(table: TrainingTable, posterior: Posterior, history: History, genera
     errors, variance = table.Y.double().cpu() - left_out.mean.cpu(), left_out.variance.cpu()
     value = float(posterior.log_marginal_likelihood(generator.clone_state()).value)
     ratios, crps = errors.square().mean(1) / variance, normal_crps(errors, variance)
-    return _Scored(value, left_out.log_density.cpu().sum(1), ratios, posterior, history, crps=crps)
+    densities = left_out.log_density.cpu().sum(1)
+    return _Scored(value, densities, variance, ratios, posterior, history, crps=crps)
 
 
 def _columns(X: Tensor, ratios: Tensor) -> tuple[list[int], float]:
@@ -189,25 +209,101 @@ def _points(X: Tensor, count: int) -> Tensor:
     return torch.from_numpy(found)
 
 
-def _starts(model: Model, units: Units, X: Tensor, ratios: Tensor, columns: list[int]) -> dict[str, Model]:
-    """Return the models that are learned, from left-out errors; all in units of the standardized problem."""
-    count = max(_FEWEST, min(_MOST, len(X) // _ROWS_EACH))
-    points = _points(X[:, columns], count)
-    far = torch.cdist(points, points) + torch.diag(torch.full((len(points),), torch.inf, dtype=torch.float64))
-    width = float(far.min(1).values.mean()) if len(points) > 1 else 1.0
-    own = units.scale[columns]
-    local = LocalVariance(points * own + units.centre[columns], width * own, columns=columns).standardized(units)
-    # The logarithm of a squared normal number has the mean -1.27 (Kersting et al. 2007 smooth such logarithms).
-    logs = ratios.clamp_min(_LEAST).log() + 1.27
-    weights = local.weights(X)
-    factors = ((weights.T @ logs) / weights.sum(0)).exp().clamp(1 / _RANGE, _RANGE)
-    noise, same = (1 - _SAME) * model.noise_variance, _SAME * model.noise_variance
-    white = White(fixed=True).bind(X.shape[1])
-    kernels = {
-        "varying": model.kernel + white * local.replace({"variance": noise * factors}),
-        "scaled": (model.kernel + White(float(noise)).bind(X.shape[1])) * local.replace({"variance": factors}),
-    }
-    return {
-        name: replace(model, kernel=kernel, noise_variance=same, given=kernel.given_parameters())
-        for name, kernel in kernels.items()
-    }
+@dataclass(frozen=True)
+class _Change(ABC):
+    """A form of variances that depend on the inputs, in the place of constant ones."""
+
+    form: str  # "varying" or "scaled"
+    X: Tensor  # (n, d), standardized
+    units: Units
+    columns: list[int]
+    model: Model
+    plain: _Scored
+
+    @abstractmethod
+    def start(self) -> Model:
+        """Return the model that is learned, in units of the standardized problem."""
+
+    @abstractmethod
+    def learned(self, learn: Learn, scored: Callable[[Posterior, History], _Scored | None]) -> _Scored | None:
+        """Return the fit; None if it has no left-out rows."""
+
+    def expected_gain(self, table: TrainingTable) -> float:
+        """Return what left-out densities gain if only the variances change, in nats; 0 where that is not asked."""
+        return 0.0
+
+    def _with(self, kernel: Kernel, same: Tensor) -> Model:
+        return replace(self.model, kernel=kernel, noise_variance=same, given=kernel.given_parameters())
+
+    def _white(self, variance: Tensor | None = None) -> White:
+        white = White(fixed=True) if variance is None else White(float(variance))
+        return white.bind(self.X.shape[1])
+
+
+@dataclass(frozen=True)
+class _AtPoints(_Change):
+    """Variances at a few points, which the likelihood learns."""
+
+    def start(self) -> Model:
+        X, columns, units, model = self.X, self.columns, self.units, self.model
+        points = _points(X[:, columns], max(_FEWEST, min(_MOST, len(X) // _ROWS_EACH)))
+        far = torch.cdist(points, points) + torch.diag(torch.full((len(points),), torch.inf, dtype=torch.float64))
+        width = float(far.min(1).values.mean()) if len(points) > 1 else 1.0
+        own = units.scale[columns]
+        local = LocalVariance(points * own + units.centre[columns], width * own, columns=columns).standardized(units)
+        # The logarithm of a squared normal number has the mean -1.27 (Kersting et al. 2007 smooth such logarithms).
+        logs = self.plain.ratios.clamp_min(_LEAST).log() + 1.27
+        weights = local.weights(X)
+        factors = ((weights.T @ logs) / weights.sum(0)).exp().clamp(1 / _RANGE, _RANGE)
+        noise = (1 - _SAME) * model.noise_variance
+        kernel = model.kernel + self._white() * local.replace({"variance": noise * factors})
+        if self.form == "scaled":
+            kernel = (model.kernel + self._white(noise)) * local.replace({"variance": factors})
+        return self._with(kernel, _SAME * model.noise_variance)
+
+    def learned(self, learn: Learn, scored: Callable[[Posterior, History], _Scored | None]) -> _Scored | None:
+        return scored(*learn(self.start()))
+
+
+@dataclass(frozen=True)
+class _Mapped(_Change):
+    """A map of scales from the squared errors of left-out rows."""
+
+    @cached_property
+    def _first(self) -> ScaleMap:
+        return self._map(self.plain.ratios)
+
+    def _map(self, ratios: Tensor) -> ScaleMap:
+        return scale_map(self.X, self.units, ratios, self.columns)
+
+    def start(self) -> Model:
+        return self._at(self._first)
+
+    def learned(self, learn: Learn, scored: Callable[[Posterior, History], _Scored | None]) -> _Scored | None:
+        """Return the fit whose map is made again of what was learned with the first one.
+
+        The likelihood has one factor of all variances. Rows without any error, such as those of a sea in a map of
+        heights, lower it for all others too. So nothing is learned after the last map.
+        """
+        first = scored(*learn(self.start()))
+        if first is None:
+            return None
+        again = self._at(self._map(first.ratios * self._first.diagonal(self.X)))
+        posterior, _ = learn(again.replace(first.posterior.model.parameters()), learns=False)
+        return scored(posterior, first.history)
+
+    def _at(self, scale: ScaleMap) -> Model:
+        noise = self.model.noise_variance
+        same = _SAME * noise * _some(scale.diagonal(self.X)).quantile(_LEAST_NOISE)
+        white = self._white((1 - _SAME) * noise)
+        varying, scaled = self.model.kernel + white * scale, (self.model.kernel + white) * scale
+        return self._with(scaled if self.form == "scaled" else varying, same)
+
+    def expected_gain(self, table: TrainingTable) -> float:
+        """Return the gain at the errors of the plain fit, whose latent variance bounds that of varying noise."""
+        expected = self._first.diagonal(self.X)
+        if self.form == "varying":
+            noise = self.model.noise_of_rows(slice(None), table.X).double().cpu()
+            expected = expected.maximum(1 - noise / self.plain.variance)
+        ratios = self.plain.ratios
+        return float(0.5 * (ratios - ratios / expected - expected.log()).sum())

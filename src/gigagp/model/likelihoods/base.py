@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, RowError
 from gigagp.model.likelihoods.mixtures import Values, mean_distribution, quantile_of
 
 #: Number of quadrature nodes (as in the papers), which gives an accuracy of 1e-12 for the logistic likelihood.
@@ -178,12 +178,11 @@ class Likelihood(ABC):
         return self.at({name: tuple(one.tolist()) if one.ndim else float(one) for name, one in values.items()})
 
     def refuse(self, bad: Tensor, y: Tensor, what: str) -> None:
-        """Raise `InvalidInputError` for the first target that is bad, if there is one; ``what`` is allowed."""
+        """Raise `RowError` for the first target that is bad, if there is one; ``what`` is allowed."""
         if bool(bad.any()):
             place = tuple(int(one) for one in bad.nonzero()[0])
-            row = f"row {place[0]}" + (f", column {place[1]}" if bad.ndim > 1 and bad.shape[1] > 1 else "")
-            msg = f"targets of the {self.name} likelihood must be {what}; got {float(y[place]):.6g} in {row}."
-            raise InvalidInputError(msg)
+            got = f"{float(y[place]):.6g}" + (f" in column {place[1]}" if bad.ndim > 1 and bad.shape[1] > 1 else "")
+            raise RowError(f"targets of the {self.name} likelihood must be {what}", got, place[0])
 
     def smooth_log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
         """Return a log density with three derivatives in f, for Laplace approximations; by default `log_density`."""

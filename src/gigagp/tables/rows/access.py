@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, RowError
 from gigagp.runtime.progress import current
 from gigagp.tables.rows.chunk import Chunk
 from gigagp.tables.rows.held import ArrayRows
@@ -80,6 +80,12 @@ class RowAccess:
         if self._check is not None:
             try:
                 self._check(found.Y)
+            except RowError as error:
+                row = int(rows[error.row]) + section.first
+                names = self._source.target_names
+                if not found.part or not names:
+                    raise RowError(error.rule, error.got, row, error.name) from error
+                raise error.of_table(found.part, names[0], row) from error
             except InvalidInputError as error:
                 raise InvalidInputError(f"{found.part}: {error}" if found.part else str(error)) from error
         return found
