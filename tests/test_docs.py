@@ -1,10 +1,12 @@
 """The Python blocks of README.md and docs/ run, each page from top to bottom in one namespace.
 
 A block is left out when its fence says so, with the reason: ```python skip: needs a table of a million rows
+The reason may be a package: ```python skip: needs pykrige is left out where that package is not installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import warnings
 from pathlib import Path
@@ -22,8 +24,11 @@ OPTIONAL = {
     "botorch": (["botorch"], "botorch"),
     "maps": (["geopandas", "rioxarray", "xarray"], "geo"),
     "deployment": (["onnx", "onnxruntime"], "onnx"),
+    "gpytorch": (["gpytorch"], "test"),
+    "kriging": (["geopandas", "rioxarray", "xarray"], "geo"),
 }
 FENCE = re.compile(r"^```(\w*)(.*)$")
+PACKAGE = re.compile(r"skip: needs ([a-z]+)")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -57,8 +62,12 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))  # and register an inference
     names: dict[str, object] = {"__name__": "__page__"}
     for line, mark, code in blocks(page.read_text(encoding="utf-8")):
-        if mark:
-            assert re.fullmatch(r"skip: .*(table|shell).*", mark), f"{page.name}:{line}: {mark!r} is no reason to skip"
+        package = PACKAGE.fullmatch(mark)
+        if package and importlib.util.find_spec(package[1]) is None:
+            continue
+        if mark and not package:
+            reason = re.fullmatch(r"skip: .*(table|shell|weights).*", mark)
+            assert reason, f"{page.name}:{line}: {mark!r} is no reason to skip"
             continue
         with warnings.catch_warnings():  # a page may change the filters; the next test does not see it
             # The empty lines in front make a traceback show the page's own line numbers.
