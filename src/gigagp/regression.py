@@ -414,7 +414,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         return self
 
     def plan(self, X: Any, y: Any, *, predict_at: Any = None) -> Plan | tuple[Plan, ...]:
-        """Return what `fit` with ``inference="auto"`` would do, and what it is expected to bring and to cost.
+        """Return what `fit` with ``inference="auto"`` would do, and its expected error and cost.
 
         When to use: before a long fit. The hyperparameters are learned from neighbours, which takes seconds for any
         number of rows, and rows are predicted from the rows around them. Nothing of the estimator changes.
@@ -658,8 +658,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             limited computation. Their squares add up to the latent variance. It takes O(n^3) time, so the table must be
             small enough for exact inference.
         hyperparameters : {"auto", "learned", "laplace"}, default "auto"
-            Whether answers are those at the learned hyperparameters, or mixed over 8 to 32 draws of what the rows leave
-            open about them, by Laplace's approximation (`gigagp.inference.uncertain_hyperparameters`). ``"auto"`` is
+            Whether answers are those at the learned hyperparameters, or averaged over 8 to 32 draws from their
+            approximate posterior, Laplace's (`gigagp.inference.uncertain_hyperparameters`). ``"auto"`` is
             what the argument of the estimator has come to (``hyperparameters_``). Draws that the fit has not made are
             made once, in some one to three times its time. Error bars of a few hundred rows become wider.
         exposure : array-like of shape (m,), float or None, default None
@@ -1114,7 +1114,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     @checks_arguments
     def condition_on(self, X: Any, y: Any, noise_variance: Any = None, *, refit: bool = False) -> Self:
-        """Return the fit with further rows, for about the price of what is new; this one stays as it is.
+        """Return the fit with further rows, at about the cost of the new ones; this fit stays unchanged.
 
         When to use: where rows arrive one after the other, as in Bayesian optimization, and for "what if" questions.
         Hyperparameters and scaling are those of the fit, so that predictions are those of a fit to all rows with the
