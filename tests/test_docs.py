@@ -81,6 +81,26 @@ def test_links_between_pages_lead_somewhere(page):
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def headings(text: str) -> set[str]:
+    """Return the addresses of the headings of a page, as GitHub and MyST make them."""
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^#+ (.*)$", outside, flags=re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line).lower() for line in lines]
+    return {re.sub(r"[^\w\- ]", "", line).strip().replace(" ", "-") for line in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_headings_lead_to_one(page):
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    texts = {name: (page.parent / name if name else page).read_text(encoding="utf-8") for name, _ in links}
+    assert [link for link in links if link[1] not in headings(texts[link[0]])] == []
+
+
+def test_headings_are_found():
+    text = "# A b\n```bash\n# no\n```\n## Is `x` *it*, [there](a.md)?\n"
+    assert headings(text) == {"a-b", "is-x-it-there"}
+
+
 def test_the_runner_sees_an_error(tmp_path, monkeypatch):
     page = ROOT / "page.md"
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "text\n```python\na = 1\n```\n```python\na / 0\n```\n")
