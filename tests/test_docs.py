@@ -1,10 +1,12 @@
 """The Python blocks of README.md and docs/ run, each page from top to bottom in one namespace.
 
 A block is left out when its fence says so, with the reason: ```python skip: needs a table of a million rows
+The reason may be a package: ```python skip: needs pykrige is left out where that package is not installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import warnings
 from pathlib import Path
@@ -22,8 +24,11 @@ OPTIONAL = {
     "botorch": (["botorch"], "botorch"),
     "maps": (["geopandas", "rioxarray", "xarray"], "geo"),
     "deployment": (["onnx", "onnxruntime"], "onnx"),
+    "gpytorch": (["gpytorch"], "test"),
+    "kriging": (["geopandas", "rioxarray", "xarray"], "geo"),
 }
 FENCE = re.compile(r"^```(\w*)(.*)$")
+PACKAGE = re.compile(r"skip: needs ([a-z]+)")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -57,8 +62,12 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))  # and register an inference
     names: dict[str, object] = {"__name__": "__page__"}
     for line, mark, code in blocks(page.read_text(encoding="utf-8")):
-        if mark:
-            assert re.fullmatch(r"skip: .*(table|shell).*", mark), f"{page.name}:{line}: {mark!r} is no reason to skip"
+        package = PACKAGE.fullmatch(mark)
+        if package and importlib.util.find_spec(package[1]) is None:
+            continue
+        if mark and not package:
+            reason = re.fullmatch(r"skip: .*(table|shell|weights).*", mark)
+            assert reason, f"{page.name}:{line}: {mark!r} is no reason to skip"
             continue
         with warnings.catch_warnings():  # a page may change the filters; the next test does not see it
             # The empty lines in front make a traceback show the page's own line numbers.
@@ -70,6 +79,26 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
 def test_links_between_pages_lead_somewhere(page):
     links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def headings(text: str) -> set[str]:
+    """Return the addresses of the headings of a page, as GitHub and MyST make them."""
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^#+ (.*)$", outside, flags=re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line).lower() for line in lines]
+    return {re.sub(r"[^\w\- ]", "", line).strip().replace(" ", "-") for line in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_headings_lead_to_one(page):
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    texts = {name: (page.parent / name if name else page).read_text(encoding="utf-8") for name, _ in links}
+    assert [link for link in links if link[1] not in headings(texts[link[0]])] == []
+
+
+def test_headings_are_found():
+    text = "# A b\n```bash\n# no\n```\n## Is `x` *it*, [there](a.md)?\n"
+    assert headings(text) == {"a-b", "is-x-it-there"}
 
 
 def test_the_runner_sees_an_error(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ WITHOUT = ("papers.md", "changelog.md")
 PAGES = [
     "README.md",
     *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in WITHOUT),
+    *(f"docs/coming-from/{path.name}" for path in sorted((ROOT / "docs" / "coming-from").glob("*.md"))),
 ]
 PAGE = """# Title, 7.5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.papers import records
+from benchmarks.papers.claims import CLAIMS, verdict
 from benchmarks.papers.experiment import LEVELS, Column, Experiment, Paper, Results, Row, load, settings
 
 _HEAD = """<!-- Written by `python -m benchmarks.papers --write` from benchmarks/results/papers/. Do not edit. -->
@@ -164,7 +166,7 @@ def page(paper: Paper, results: Path) -> str:
     """Return the page of a paper."""
     lines = [_HEAD, f"# {paper.title}", "", paper.reference, "", _KEY]
     for experiment in paper.experiments:
-        lines += ["", f"## {experiment.name.replace('-', ' ').capitalize()}: {experiment.title}"]
+        lines += ["", f"## {_heading(experiment)}"]
         if experiment.note:
             lines += ["", experiment.note]
         known = results_of(results, paper, experiment)
@@ -180,8 +182,38 @@ def page(paper: Paper, results: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _heading(experiment: Experiment) -> str:
+    return f"{experiment.name.replace('-', ' ').capitalize()}: {experiment.title}"
+
+
+def _anchor(heading: str) -> str:
+    """Return the address of a heading within its page, as GitHub and MyST have it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def claims(paper: Paper, results: Path) -> list[str]:
+    """Return the table of a paper's claims, with what was found and the verdict."""
+    lines = ["| claim | found here | verdict |", "|---|---|---|"]
+    for claim in CLAIMS.get(paper.name, ()):
+        experiment = next(one for one in paper.experiments if one.name == claim.experiment)
+        known = results_of(results, paper, experiment)
+        try:
+            shown = claim.show(known) if known else None
+        except LookupError:
+            shown = None
+        found = [find(results, paper.name, experiment, row) for row, _ in known]
+        smaller = any(
+            one.level != "full" or differences(experiment, row, one)
+            for (row, _), one in zip(known, found, strict=True)
+            if one is not None
+        )
+        link = f"[{experiment.name.replace('-', ' ')}](papers/{paper.name}.md#{_anchor(_heading(experiment))})"
+        lines.append(f"| {claim.text} | {shown[0] if shown else '-'} ({link}) | {verdict(shown, smaller=smaller)} |")
+    return lines if len(lines) > 2 else []
+
+
 def index(papers: Sequence[Paper], results: Path) -> str:
-    """Return the index of the papers: how many rows of each experiment have numbers, and at which size."""
+    """Return the index of the papers: what each claims, and how many rows of each experiment have numbers."""
     lines = [
         _HEAD,
         "# The papers, reproduced",
@@ -190,7 +222,15 @@ def index(papers: Sequence[Paper], results: Path) -> str:
         " `python -m benchmarks.papers --full --resume` runs what is missing and writes these pages. Each number is the"
         " mean over the JSON files of its row in `benchmarks/results/papers/`, which name the commit, settings, seed,"
         " versions and CPU seconds.",
+        "",
+        "First the claims of each paper, in a sentence each. A rule reads each verdict from the records"
+        " (`benchmarks/papers/claims.py`): reproduced; in part, where some cases hold and others do not; not"
+        ' reproduced; lacks data. "On smaller runs": rows, steps or other settings are not the paper\'s.',
     ]
+    for paper in papers:
+        stated = claims(paper, results)
+        if stated:
+            lines += ["", f"## Claims: [{paper.title}](papers/{paper.name}.md)", "", *stated]
     heads = ("experiment", "rows", "full", "quick", "lacking, with a reason", "failed", "not run yet")
     for paper in papers:
         lines += ["", f"## [{paper.title}](papers/{paper.name}.md)", "", paper.reference, ""]

@@ -53,8 +53,8 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
     ----------
     kernel : Kernel or None, default None
         Kernel of the latent functions, whose values are the start of learning. None: ``kernels.RBF()`` with one
-        lengthscale per input, unless ``kernels.RationalQuadratic()`` is surely better on up to 500 of the rows, by the
-        approximate evidence and by left-out rows (``latent_.describe()``). Fewer than 100 rows do not tell.
+        lengthscale per input, unless ``kernels.RationalQuadratic()`` is clearly better on up to 500 of the rows, by the
+        approximate evidence and by left-out rows (``latent_.describe()``). Fewer than 100 rows are too few to tell.
     inference : one of `gigagp.inference` that supports likelihoods of classes, or "auto", default "auto"
         Inference method. ``"auto"`` is ``QuadruplyStochastic()``: Newton's method on all rows up to 20,000 rows, and
         sampled steps beyond.

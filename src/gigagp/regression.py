@@ -81,8 +81,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         kernels, ``"choose"`` takes one by the evidence of some rows, and ``"auto"`` averages up to 2,000 rows, in about
         three times the time of one kernel, and chooses beyond (`gigagp.estimators.choices.kernel_rules`). None is
         ``"auto"`` where `optimization.Auto` maximises the likelihood of Gaussian noise, and a choice costs little
-        beside the fit; elsewhere it is ``kernels.Matern(nu=1.5)`` with one lengthscale per input. For counts of one
-        input a period that their spectrum shows is compared with that kernel, and taken where it gains.
+        compared with the fit; elsewhere it is ``kernels.Matern(nu=1.5)`` with one lengthscale per input. For counts of
+        one input a period that their spectrum shows is compared with that kernel, and used where it is better.
     inference : one of `gigagp.inference` or "auto", default "auto"
         Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows, and `inference.Markov`
         for more than 1,000 rows of one input, unless the kernel has no states or is left to a rule. Otherwise nearest
@@ -92,8 +92,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     mean : {"zero", "constant", "linear"} or callable, default "constant"
         Mean function. The coefficients of ``"constant"`` and ``"linear"`` are estimated by generalised least squares. A
         callable is a fixed function of ``X``, shape (n, d), in its own units, and returns values in the target's units,
-        shape (n,). For signs, and ``likelihood="poisson"`` without an exposure, the latent mean is zero; add
-        `kernels.Constant` or `kernels.Linear` to the kernel instead. Others have the mean of the latent function.
+        shape (n,). With ``standardize=True`` a callable and ``"zero"`` are shifted by the average of the targets less
+        them; ``standardize=False`` takes them as they are. For signs, and ``likelihood="poisson"`` without an exposure,
+        the latent mean is zero; add `kernels.Constant` or `kernels.Linear` to the kernel instead. Others have the mean
+        of the latent function.
     noise_variance : float, array-like of shape (n,) or None, default None
         Noise variance in squared units of ``y``. A float is the start of learning; None starts at 0.09 of the target's
         variance. An array is the known variance of each row, which is not learned. With a `kernels.White` term in the
@@ -169,7 +171,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         learned in a second fit. ``"varying"``: of the noise alone. ``"scaled"``: the function and its noise have the
         same scale, which differs from place to place, as heights in mountains and in plains. ``"auto"`` learns both
         where squared errors of left-out rows differ between places, and keeps the better one where it predicts
-        left-out rows better than constant noise. Of kernels that are averaged, it goes on with the heaviest one.
+        left-out rows better than constant noise. Of kernels that are averaged, it uses the one with the largest weight.
     panel : (entity, time) or None, default None
         Columns of a long table, by name or number, that say of which entity and time each row is: sensors by hours,
         learning curves by epochs. Without a ``kernel``, each entity has an offset and a curve of its own, entities
@@ -178,7 +180,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         entities in their order. The documentation has a page on it.
     hyperparameters : {"auto", "learned", "laplace"}, default "auto"
         Hyperparameters of all answers. ``"learned"``: those that were learned, as if the rows determined them.
-        ``"laplace"``: answers are mixed over draws of what the rows leave open about them, for Gaussian noise and
+        ``"laplace"``: answers are averaged over draws from an approximate posterior of them, for Gaussian noise and
         `inference.Exact`, `inference.Iterative` or `inference.Vecchia`. ``"auto"``: draws for up to 500 rows where a
         rule averages kernels by exact inference, as by default, in at most twice the time of the fit; and otherwise
         ``"learned"`` (`gigagp.estimators.choices.open_hyperparameters`). ``kernel_`` and ``posterior_`` are at the
@@ -198,7 +200,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     kernel_ : Kernel
         Kernel with the learned hyperparameters.
     kernel_choice_ : KernelChoice or None
-        Kernels that a rule for ``kernel`` has tried, with gains and weights; ``kernel_`` is that of the heaviest.
+        Kernels that a rule for ``kernel`` has tried, with gains and weights; ``kernel_`` is the one with the largest
+        weight.
     noise_variance_ : float or ndarray of shape (n,)
         Noise variance, learned or as given. Of correlated targets: one for each, or the given ones of the cells.
     likelihood_ : Likelihood
@@ -216,7 +219,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     engine_ : str
         Engine of the kernel products, with its device, precision and storage.
     hyperparameters_ : {"learned", "laplace"}
-        Whether answers are at the learned hyperparameters, or mixed over draws of them.
+        Whether answers are at the learned hyperparameters, or averaged over draws of them.
     posterior_ : Posterior
         Posterior at the learned hyperparameters, in the units of the standardized problem.
     scaling_ : Scaling
@@ -411,7 +414,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         return self
 
     def plan(self, X: Any, y: Any, *, predict_at: Any = None) -> Plan | tuple[Plan, ...]:
-        """Return what `fit` with ``inference="auto"`` would do, and what it is expected to bring and to cost.
+        """Return what `fit` with ``inference="auto"`` would do, and its expected error and cost.
 
         When to use: before a long fit. The hyperparameters are learned from neighbours, which takes seconds for any
         number of rows, and rows are predicted from the rows around them. Nothing of the estimator changes.
@@ -655,8 +658,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             limited computation. Their squares add up to the latent variance. It takes O(n^3) time, so the table must be
             small enough for exact inference.
         hyperparameters : {"auto", "learned", "laplace"}, default "auto"
-            Whether answers are those at the learned hyperparameters, or mixed over 8 to 32 draws of what the rows leave
-            open about them, by Laplace's approximation (`gigagp.inference.uncertain_hyperparameters`). ``"auto"`` is
+            Whether answers are those at the learned hyperparameters, or averaged over 8 to 32 draws from their
+            approximate posterior, Laplace's (`gigagp.inference.uncertain_hyperparameters`). ``"auto"`` is
             what the argument of the estimator has come to (``hyperparameters_``). Draws that the fit has not made are
             made once, in some one to three times its time. Error bars of a few hundred rows become wider.
         exposure : array-like of shape (m,), float or None, default None
@@ -1111,7 +1114,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     @checks_arguments
     def condition_on(self, X: Any, y: Any, noise_variance: Any = None, *, refit: bool = False) -> Self:
-        """Return the fit with further rows, for about the price of what is new; this one stays as it is.
+        """Return the fit with further rows, at about the cost of the new ones; this fit stays unchanged.
 
         When to use: where rows arrive one after the other, as in Bayesian optimization, and for "what if" questions.
         Hyperparameters and scaling are those of the fit, so that predictions are those of a fit to all rows with the

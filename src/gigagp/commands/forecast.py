@@ -69,7 +69,7 @@ def forecast(
     comment: options.Comment = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Forecast a series, or many, with models that are chosen by what they foretell."""
+    """Forecast a series, or many, with models that are chosen by how well they forecast."""
     check_ending(out)
     check_apart(out, table)
     drawn = out.with_suffix(".png") if picture else None

@@ -211,15 +211,15 @@ def _answers(estimator: FittedEstimator) -> list[tuple[str, str]]:
     """
     mixture, learned = estimator._uncertain, estimator.posterior_
     if mixture is None:
-        words = "at the learned hyperparameters, as if the rows determined them"
+        words = "at the learned hyperparameters, as if they were known"
         return [] if estimator.optimizer_ is None else [("answers", words)]
     rows = mixture.places()[:: max(1, mixture.n_rows // _ROWS_WIDENED)]
     wide, narrow = (one.mean_and_variance(rows.to(one.dtype))[1].double().cpu().sqrt() for one in (mixture, learned))
     ratio = (wide / narrow.clamp_min(1e-300)).sort().values
     middle, most = (float(ratio[int(share * (len(ratio) - 1))]) for share in (0.5, 0.95))
     words = (
-        f"mixed over {len(mixture.components)} draws of what the rows leave open about the hyperparameters (Laplace's "
-        "approximation)\nstandard deviations of the function at the rows are "
+        f"averaged over {len(mixture.components)} draws from an approximate posterior of the hyperparameters "
+        "(Laplace's approximation)\nstandard deviations of the function at the rows are "
         f"{middle:.3g} times those at the learned values (median), {most:.3g} times at one row of 20"
     )
     return [("answers", words)]

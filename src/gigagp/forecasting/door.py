@@ -51,11 +51,11 @@ def forecast(
     random_state: RandomState = 0,
     verbose: Verbosity = "auto",
 ) -> Forecast | Forecasts:
-    """Forecast a series, with transform, trend, seasons and noise chosen by what they foretell.
+    """Forecast a series, with transform, trend, seasons and noise chosen by how well they forecast.
 
     When to use: for the future of measurements in time. Several models are learned, compared by their evidence and by
-    left-out last stretches as long as the forecast, and mixed; see `gigagp.forecasting.choice`. The models of more than
-    400 values are learned from some of them, and forecast from all, in linear time.
+    their forecasts of left-out last stretches as long as the forecast, and averaged; see `gigagp.forecasting.choice`.
+    The models of more than 400 values are learned from some of them, and forecast from all, in linear time.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ def forecast(
         unequal length, working days and years are known. Default: 24, or the rows that follow the last measured value
         where there are covariates.
     time : str or array-like of shape (n,), optional
-        Column with the times, or the times of ``y``: dates, months (2024-03), quarters (2024-Q1) or numbers. Of a time
-        zone, the clocks of the place count.
+        Column with the times, or the times of ``y``: dates, months (2024-03), quarters (2024-Q1) or numbers. With a
+        time zone, local times count.
     target : str, optional
         Column with the values of a data frame.
     series : str, optional

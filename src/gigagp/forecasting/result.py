@@ -133,7 +133,7 @@ class Forecast:
         return self.model.sample_y(self._X, n_samples, random_state, include_noise=True)
 
     def components(self) -> dict[str, Band]:
-        """Return trend, seasons, cycle and rest of the heaviest model, at the times of the rows and of the forecast.
+        """Return trend, seasons, cycle and rest of the model with the largest weight, at all times.
 
         Bands are of 95 %, without the noise. The parts add up to the values. Where the values were transformed, they
         add up to the transformed ones; of logarithms the trend is in the units of the values, and the other parts are
@@ -164,7 +164,7 @@ class Forecast:
 
     @checks_arguments
     def backtest(self, origins: Count = 3, random_state: RandomState = 0) -> Backtest:
-        """Forecast again from earlier times, with models chosen anew, beside simple methods.
+        """Forecast again from earlier times, with models chosen anew, and compare with simple methods.
 
         Parameters
         ----------

@@ -43,7 +43,7 @@ class Kriging(RegressorMixin, BaseEstimator):
 
     This is a `GPRegressor` of two inputs, longitude and latitude or easting and northing, with tables and maps around
     it. Range, sill and nugget are learned by the likelihood: they are lengthscale, variance and noise variance of
-    ``gp``. The shape of the variogram is left to the data too: how rough it is at short distances, whether there are a
+    ``gp``. The data choose the shape of the variogram too: how rough it is at short distances, whether there are a
     long and a short range, and whether the range differs between directions. ``gp.describe()`` says what was tried; of
     few places several kernels are averaged. It is an estimator of scikit-learn.
 

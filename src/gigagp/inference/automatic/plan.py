@@ -79,7 +79,7 @@ class Option:
     def __str__(self) -> str:
         cost = f"{self.inference.label} of {self.n_rows:,} rows, {in_words(self.seconds)}, {size_in_words(self.memory)}"
         if self.nll is None:
-            return f"{cost}: its error is not foreseen"
+            return f"{cost}: its error is not forecast"
         error = f"(standard error {self.nll_error:.2g})"
         return f"{cost}: expected NLL {self.nll:.3f} {error}, RMSE {self.rmse:.3g}"
 
