@@ -14,8 +14,8 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimators.arguments import Arguments, start_model
 from gigagp.estimators.choices.open_hyperparameters import DEFAULT_ROWS, check_draws
 from gigagp.estimators.fitting import Fitted, learn_posterior, with_draws
-from gigagp.estimators.planning import require_time
-from gigagp.inference import Exact
+from gigagp.estimators.planning import require_time, resolve_areas
+from gigagp.inference import Exact, Iterative
 from gigagp.inference.contract.areas import AreaTable
 from gigagp.kernels import Kernel
 from gigagp.kernels.chosen import is_open
@@ -55,7 +55,8 @@ def fit_areas(estimator: Any, X: Any, y: Any, blocks: Any, weights: Any, others:
     start = start_model(given, arguments.mean, len(targets), 1, n_columns=X.shape[1])
     _check_kernel(start.kernel)
     require_taken(start.kernel, X, getattr(estimator, "feature_names_in_", None))
-    inference, model, optimizer = Exact(), start.standardized(scaling.units()), arguments.optimizer
+    inference = resolve_areas(estimator.inference, len(names), arguments.budget)
+    model, optimizer = start.standardized(scaling.units()), arguments.optimizer
     inference.check_model(model)
     order, device = np.argsort(area, kind="stable"), arguments.device
     points, numbers, shares_of = (
@@ -131,8 +132,10 @@ def _check(arguments: Arguments, blocks: Any, others: Mapping[str, Any]) -> None
     got = None
     if not isinstance(arguments.likelihood, Gaussian) or arguments.chooses_likelihood:
         got = f"likelihood={estimator.likelihood!r}; it must be 'gaussian'"
-    elif not (estimator.inference == "auto" or isinstance(estimator.inference, Exact)):
-        got = f'inference={estimator.inference!r}; it must be "auto" or inference.Exact()'
+    elif not (estimator.inference == "auto" or isinstance(estimator.inference, Exact | Iterative)):
+        got = f'inference={estimator.inference!r}; it must be "auto", inference.Exact() or inference.Iterative()'
+    elif isinstance(estimator.inference, Iterative) and estimator.inference.computational_uncertainty:
+        got = f"inference={estimator.inference!r}; it must have computational_uncertainty=False"
     elif not (is_open(estimator.kernel) or isinstance(estimator.kernel, Kernel)):
         got = f"kernel={estimator.kernel!r}, because no rule compares kernels of areas; give a kernel, or None"
     elif type(arguments.mean).offset is not Mean.offset:

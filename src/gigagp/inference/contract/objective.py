@@ -18,7 +18,7 @@ from gigagp.model.model import Model
 from gigagp.optimization.fisher import fisher_information
 from gigagp.optimization.objective import Evaluation, GuideObjective
 from gigagp.optimization.space import ParameterSpace
-from gigagp.runtime.machine import FACTOR_SECONDS, slowness
+from gigagp.runtime.machine import FACTOR_SECONDS, entries_seconds, slowness
 
 
 class TableObjective(ABC):
@@ -213,7 +213,8 @@ class ExactObjective(TableObjective):
         return 2 * self.least_seconds()
 
     def least_seconds(self) -> float:
-        return slowness() * FACTOR_SECONDS * self.n_rows**3
+        entries = entries_seconds(float(len(self.table.points)) ** 2, self.n_inputs)
+        return slowness() * (FACTOR_SECONDS * self.n_rows**3 + entries)
 
     def _factorise(self, model: Model) -> Factorised:
         if self._last is not None and model.equals(self._last.model):
