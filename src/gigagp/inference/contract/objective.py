@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -91,6 +92,13 @@ class TableObjective(ABC):
     def least_gain(self) -> float:
         """Smallest gain in nats that is worth another gradient; infinity leaves the decision to the optimizer."""
         return math.inf
+
+    def known_information(self, model: Model) -> Mapping[str, torch.Tensor]:
+        """Return the expected information of logarithms of hyperparameters that is known at a model; by default none.
+
+        See `gigagp.optimization.objective.Objective.known_information`.
+        """
+        return {}
 
     def amplified(self, model: Model) -> Model:
         """Return the model with its covariances multiplied by their most likely factor; by default as it is."""

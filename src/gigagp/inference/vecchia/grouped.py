@@ -30,6 +30,9 @@ _DRAWN, _FEWEST_DRAWS, _MOST_DRAWS = 200_000, 2, 16
 _LEARNING, FINAL = 1e-4, 1e-7
 #: Rows whose densities stand for those of all in a gradient.
 _LEARNING_ROWS = 100_000
+#: Gain in nats for each level of the group with the fewest of them that is worth a step, and the least. The logarithm
+#: of a variance of L levels has a standard error of ``sqrt(2 / L)``, and is off by ``sqrt(4 g)`` for g nats a level.
+_GAIN_OF_LEVEL, _LEAST_GAIN = 2e-4, 0.1
 
 
 class Without(NamedTuple):
@@ -147,6 +150,30 @@ class GroupedObjective(TableObjective):
         if rest is None or old is None or not old.serves(rest, self.table.X, self.n_neighbours):
             self._graph = rest_graph(model, self.table, self.n_neighbours)
         return self._graph
+
+    @property
+    def least_gain(self) -> float:
+        """Gain in nats that moves the variance of the group with the fewest levels by less than its standard error."""
+        levels = [] if self._effects is None else [len(own) for own in self._effects.levels]
+        return max(_LEAST_GAIN, _GAIN_OF_LEVEL * min(levels)) if levels else super().least_gain
+
+    def known_information(self, model: Model) -> dict[str, Tensor]:
+        """Return the information of the variances of groups and of the noise, as if effects were told one by one.
+
+        The posterior variance of an effect is then ``c = 1 / (1 + v w)`` times its variance v, for the sum w of its
+        squared factors over the noise of its rows. The logarithm of v has the information ``sum (1 - c)^2 / 2`` over
+        levels, and that of the noise half of the rows that effects leave over.
+        """
+        effects, parts = self.effects(model), Parts.of(model.kernel)
+        noise = as_noise(model.noise_variance, self.table.X[:, 0].double(), "noise_variance")
+        signal = effects.roots(parts.groups).square() * effects.squares(noise.reciprocal())
+        known = signal / (1 + signal)
+        t, found = self.table.n_targets, {}
+        for name, spans in zip(parts.group_names, effects.spans(), strict=True):
+            found[name] = 0.5 * t * torch.stack([known[span].square().sum() for span in spans])
+        if not model.noise_is_known:
+            found[NOISE] = 0.5 * t * (self.n_rows - known.sum()).clamp_min(1.0)
+        return found
 
     def evaluate(self, model: Model) -> Evaluation:
         interruption.check()
