@@ -13,8 +13,9 @@ from sklearn.base import clone
 
 import gigagp
 from gigagp import GPRegressor, gradients, inference, kernels, likelihoods, solvers
-from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.errors import FitWarning, InvalidInputError, ModelFileError
 from gigagp.estimators.answers.answering import predictor_of
+from gigagp.estimators.fit_checks.structured_noise import likeness
 from gigagp.estimators.planning import resolve_areas
 from gigagp.inference.contract.areas import AreaTable, restored
 from gigagp.inference.contract.objective import ExactObjective
@@ -587,3 +588,41 @@ def test_areas_left_out_together(learned):
         covariance = np.linalg.inv(precision[np.ix_(rows, rows)])
         close(found.mean[rows], Y[rows] - covariance @ (precision @ Y)[rows], condition=condition)
         close(found.std[rows], np.sqrt(np.diag(covariance)), condition=condition)
+
+
+def test_targets_that_spoil_a_fit_to_areas_are_named():
+    cells, _, area, y = made_field(0)
+    names = np.array([f"area {one:02d}" for one in np.unique(area)])
+    labels = np.array([f"area {one:02d}" for one in area])
+    GPRegressor(kernels.Matern(nu=1.5)).fit(cells, y, blocks=labels)  # the control: none is off, and nothing is said
+    spoiled = y.copy()
+    spoiled[7] += 1000
+    with pytest.warns(FitWarning, match=f"far from the others, such as 1e\\+03 of area '{names[7]}'"):
+        GPRegressor(kernels.Matern(nu=1.5)).fit(cells, spoiled, blocks=labels)
+    off = y.copy()
+    off[7] += 4
+    settings = {"kernel": kernels.Matern(nu=1.5, lengthscale=0.3, ard=False, fixed=True), "hyperparameters": "learned"}
+    with pytest.warns(FitWarning, match=f"error bars are too small for some rows: .* of area '{names[7]}' lies"):
+        GPRegressor(**settings).fit(cells, off, blocks=labels)
+
+
+def test_fits_to_areas_that_end_in_noise_are_flat():
+    cells, _, area, y = made_field(0)
+    kernel, one_step = kernels.Matern(nu=1.5, lengthscale=1e-4, ard=False), gigagp.optimization.LBFGS(steps=1)
+    with pytest.warns(FitWarning, match="The fit explains the targets as noise"):
+        GPRegressor(kernel, optimizer=one_step).fit(cells, y, blocks=area)
+    noise = RNG.normal(size=len(y))  # the control: there is nothing to learn
+    GPRegressor(kernel, optimizer=one_step).fit(cells, noise, blocks=area)
+
+
+def test_structure_in_the_noise_of_areas_of_one_point_is_that_of_rows():
+    rng = np.random.default_rng(4)
+    P = torch.from_numpy(rng.uniform(size=(80, 2)))
+    targets = torch.from_numpy(np.sin(60 * P[:, :1].numpy()) + 0.1 * rng.normal(size=(80, 1)))
+    each = Averages(P, torch.arange(80), torch.ones(80).double(), 80)
+    pairs = Averages(P, torch.arange(80) // 2, torch.full((80,), 0.5).double(), 40)
+    model = Model(kernels.RBF(lengthscale=2.0).bind(2), ConstantMean(), torch.tensor(0.4).double())
+    rows, areas = TrainingTable(P, targets, ConstantMean(), 2**28), AreaTable.of(each, targets, ConstantMean(), 2**28)
+    found, wanted = likeness(model, areas), likeness(model, rows)
+    np.testing.assert_allclose(found, wanted, rtol=1e-8)
+    assert likeness(model, AreaTable.of(pairs, targets[:40], ConstantMean(), 2**28)) is None  # too few

@@ -72,6 +72,10 @@ class Averages:
         place += (counts.cumsum(0) - counts)[chosen][area]
         return Averages(self.points[place], area, self.shares[place], len(chosen))
 
+    def cpu(self) -> Averages:
+        """Return the averages on the CPU."""
+        return Averages(self.points.cpu(), self.area.cpu(), self.shares.cpu(), self.n_areas)
+
     def counts(self) -> Tensor:
         """Return the number of points of each area, shape (n,)."""
         return self.area.bincount(minlength=self.n_areas)

@@ -89,6 +89,8 @@ def warn_of_far_targets(rows: Rows, posterior: Posterior) -> bool:
     if not far.any():
         return False
     rounded, model = rows.table(slice(None)), posterior.model
+    if not rounded.has_points:  # averages have no rows around them; `warn_of_rows_outside_bars` looks at all others
+        return False
     held = replace(rounded, X=rounded.X.double(), Y=rounded.Y.double())
     pool, noise = pool_of(model, held), posterior.noise_at(held.X[:1].to(posterior.dtype)).double()
     values = held.Y - posterior.trend(held.X).double()
@@ -173,12 +175,13 @@ def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, lea
     if looked_at.n_rows <= _NEAREST + 1:
         return False
     table = looked_at.table(_evenly(looked_at.n_rows, _AMONG))
-    points = table.X.to(posterior.dtype)
+    points = table.points.to(posterior.dtype)
     rows = torch.arange(table.n_rows, device=table.X.device)[_evenly(table.n_rows, _ROWS)]
-    fitted = _fitted_correlations(posterior, points, rows, with_noise=is_sum and learns_noise)
+    correlations = _fitted_correlations if table.has_points else _correlations_of_averages
+    fitted = correlations(posterior, table, rows, with_noise=is_sum and learns_noise)
     if float(fitted.median()) >= _FLAT:  # an observed correlation is at most one
         return False
-    values, trend = table.Y.double(), posterior.trend(points).double()
+    values, trend = table.Y.double(), table.average(posterior.trend(points).double())
     if is_sum:
         values = values - trend
     elif bool((trend != trend[0]).any()):  # the mean may explain the targets
@@ -200,12 +203,13 @@ def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, lea
 
 
 @torch.no_grad()
-def _fitted_correlations(posterior: Posterior, X: Tensor, rows: Tensor, *, with_noise: bool) -> Tensor:
-    """Return the prior correlation of some rows of X (n, d) with any other row, the highest of each.
+def _fitted_correlations(posterior: Posterior, table: TrainingTable, rows: Tensor, *, with_noise: bool) -> Tensor:
+    """Return the prior correlation of some rows of a table with any other row, the highest of each.
 
     It is that of the function, or with noise that of the targets.
     """
-    kernel, points = posterior.model.kernel, X[rows]
+    kernel, X = posterior.model.kernel, table.X.to(posterior.dtype)
+    points = X[rows]
     found = most_correlated(kernel, points, X, 2, posterior.budget)
     # A row that has duplicates need not be the first of those that are found.
     itself = found.rows[:, 0] == rows
@@ -215,6 +219,16 @@ def _fitted_correlations(posterior: Posterior, X: Tensor, rows: Tensor, *, with_
         shares = kernel.diagonal(X) / (kernel.diagonal(X) + posterior.noise_at(X))
         correlations = correlations * (shares[rows] * shares[others]).sqrt()
     return correlations.nan_to_num(0.0)  # a variance of zero, as float32 has for constant targets
+
+
+@torch.no_grad()
+def _correlations_of_averages(posterior: Posterior, table: TrainingTable, rows: Tensor, *, with_noise: bool) -> Tensor:
+    """Return `_fitted_correlations` of a table of averages."""
+    matrix = table.matrix(posterior.model.kernel, posterior.noise_at(table.X[:1])[0] if with_noise else 0.0)
+    every = torch.arange(table.n_rows, device=rows.device)
+    scale = matrix.diagonal().clamp_min(torch.finfo(table.X.dtype).tiny).rsqrt()
+    found = matrix.block(rows, every) * scale[rows, None] * scale
+    return found.masked_fill(rows[:, None] == every, -math.inf).max(1).values
 
 
 @torch.no_grad()

@@ -74,6 +74,9 @@ class AreaTable(TrainingTable):
             found = found.index_add(0, self.areas.area[some], self.areas.shares[some, None] * block.T)
         return found.T
 
+    def covariance(self, kernel: Kernel) -> Tensor:
+        return self.matrix(kernel, 0.0).to_dense()
+
     def derivative_products(self, kernel: Kernel, vectors: Tensor) -> dict[str, Tensor]:
         """Return ``(dH/dtheta) @ vectors`` by differences: closed forms would store the covariance of all points.
 
@@ -97,6 +100,9 @@ class AreaTable(TrainingTable):
         """Return the table; raise `InvalidInputError` as for a table of the points."""
         TrainingTable(self.points, self.Y, self.mean, self.budget).require_finite()
         return self
+
+    def on_cpu(self) -> AreaTable:
+        return replace(self, X=self.X.cpu(), Y=self.Y.cpu(), areas=self.areas.cpu())
 
     def appended(self, X: Tensor, Y: Tensor) -> AreaTable:
         """Return the table with values at further points, each an area of its own."""

@@ -95,6 +95,10 @@ class TrainingTable:
         """Return the covariance of the function at points X (m, d) with the rows, (m, n), differentiable in X."""
         return cross_covariance(kernel, X, self.X, budget=self.budget)
 
+    def covariance(self, kernel: Kernel) -> torch.Tensor:
+        """Return the covariance of what the few rows have of the function, (n, n), without noise."""
+        return kernel.block(self.X, self.X)
+
     def derivative_products(self, kernel: Kernel, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return ``(dH/dtheta) @ vectors`` for the kernel's hyperparameters that are learned, or all of them."""
         return derivative_products(kernel, self.X, vectors)
@@ -146,6 +150,10 @@ class TrainingTable:
         if self.X.dtype == torch.float64:
             return self
         return replace(self, X=self.X.double(), Y=self.Y.double(), mixed=mixed)
+
+    def on_cpu(self) -> TrainingTable:
+        """Return the table in float64 on the CPU."""
+        return replace(self, X=self.X.double().cpu(), Y=self.Y.double().cpu())
 
     def appended(self, X: torch.Tensor, Y: torch.Tensor) -> TrainingTable:
         """Return the table with further rows at its end; refuse those beyond the range of its dtype."""
