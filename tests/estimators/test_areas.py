@@ -591,23 +591,24 @@ def test_areas_left_out_together(learned):
 
 
 def test_targets_that_spoil_a_fit_to_areas_are_named():
-    cells, _, area, y = made_field(0)
+    cells, _, area, y = made_field(0, 150, 24)
     names = np.array([f"area {one:02d}" for one in np.unique(area)])
     labels = np.array([f"area {one:02d}" for one in area])
     GPRegressor(kernels.Matern(nu=1.5)).fit(cells, y, blocks=labels)  # the control: none is off, and nothing is said
     spoiled = y.copy()
     spoiled[7] += 1000
-    with pytest.warns(FitWarning, match=f"far from the others, such as 1e\\+03 of area '{names[7]}'"):
+    with pytest.warns(FitWarning, match=f"far from the others, such as .* of area '{names[7]}'.* or leave them out"):
         GPRegressor(kernels.Matern(nu=1.5)).fit(cells, spoiled, blocks=labels)
     off = y.copy()
     off[7] += 4
-    settings = {"kernel": kernels.Matern(nu=1.5, lengthscale=0.3, ard=False, fixed=True), "hyperparameters": "learned"}
-    with pytest.warns(FitWarning, match=f"error bars are too small for some rows: .* of area '{names[7]}' lies"):
-        GPRegressor(**settings).fit(cells, off, blocks=labels)
+    with pytest.warns(
+        FitWarning, match=f"error bars are too small for some rows: .* of area '{names[7]}' lies.* leave them out"
+    ):
+        GPRegressor(kernels.Matern(nu=1.5)).fit(cells, off, blocks=labels)
 
 
 def test_fits_to_areas_that_end_in_noise_are_flat():
-    cells, _, area, y = made_field(0)
+    cells, _, area, y = made_field(0, 150, 24)
     kernel, one_step = kernels.Matern(nu=1.5, lengthscale=1e-4, ard=False), gigagp.optimization.LBFGS(steps=1)
     with pytest.warns(FitWarning, match="The fit explains the targets as noise"):
         GPRegressor(kernel, optimizer=one_step).fit(cells, y, blocks=area)

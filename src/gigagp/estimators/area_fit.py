@@ -110,7 +110,7 @@ class _Areas(Job):
         def example(row: int, column: int) -> str:
             return f"{self.targets[row, column]:.3g} of area {self.names[row].item()!r}"
 
-        return Rows(len(self.names), lambda: self.targets, example, some_of)
+        return Rows(len(self.names), lambda: self.targets, example, some_of, has_others=False)
 
 
 def _draws_by_default(arguments: Arguments, n_areas: int, n_points: int) -> bool:

@@ -299,7 +299,7 @@ class Job(ABC):
             # What follows is less sure, or a consequence.
             if is_spoiled or fitted.history.interrupted or not isinstance(self.arguments.optimizer, Auto):
                 return
-            has_rule = fitted.choice is not None
+            has_rule = fitted.choice is not None or not rows.has_others
             if self.learns_noise and warn_of_structured_noise(begun.objective.table, posterior, has_rule=has_rule):
                 return
             if self.watches:

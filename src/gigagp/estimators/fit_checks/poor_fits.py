@@ -68,6 +68,7 @@ class Rows(NamedTuple):
     targets: Callable[[], np.ndarray]  # (n, t) in any units
     example: Callable[[int, int], str]  # describes the target of a row and a column to a user
     table: Callable[[slice], TrainingTable]  # in the posterior's units
+    has_others: bool = True  # whether other likelihoods and transforms of the target can be taken
 
 
 def warn_of_extreme_targets(rows: Rows) -> bool:
@@ -77,7 +78,7 @@ def warn_of_extreme_targets(rows: Rows) -> bool:
         far = far_rows(column, _TIMES)
         if len(far):
             why = "Most targets vary by less than a fifth of their standard deviation"
-            _warn_of_far(why, len(far), len(Y), rows.example(int(far[0]), k))
+            _warn_of_far(rows, why, len(far), int(far[0]), k)
             return True
     return False
 
@@ -101,7 +102,7 @@ def warn_of_far_targets(rows: Rows, posterior: Posterior) -> bool:
         share = len(those) / len(Y) * squares.mean() / noise
         if share > _SHARE and (squares / variance).mean() > _DEVIATIONS**2:
             why = "A few targets are not what the rows around them predict"
-            _warn_of_far(why, len(those), len(Y), rows.example(int(some[squares.argmax()]), int(column)))
+            _warn_of_far(rows, why, len(those), int(some[squares.argmax()]), int(column))
             return True
     return False
 
@@ -119,11 +120,15 @@ def predicted_by_others(pool: Pool, those: Tensor, values: Tensor) -> tuple[Tens
     return some, found.residual.square(), found.variance
 
 
-def _warn_of_far(why: str, n_far: int, n: int, example: str) -> None:
+def _warn_of_far(rows: Rows, why: str, n_far: int, row: int, column: int) -> None:
+    remedy = (
+        'correct them or take likelihood="student-t"; if not, take target_transform="auto".'
+        if rows.has_others
+        else "correct them or leave them out."
+    )
     msg = (
-        f"{why}: {n_far:,} of {n:,} lie far from the others, such as {example}. With Gaussian noise a fit follows "
-        'these and is poor elsewhere. If they are errors, correct them or take likelihood="student-t"; if not, take '
-        'target_transform="auto".'
+        f"{why}: {n_far:,} of {rows.n_rows:,} lie far from the others, such as {rows.example(row, column)}. With "
+        f"Gaussian noise a fit follows these and is poor elsewhere. If they are errors, {remedy}"
     )
     warn(msg, FitWarning)
 
@@ -141,11 +146,15 @@ def warn_of_rows_outside_bars(rows: Rows, posterior: Posterior) -> None:
     if chance_of_largest(sizes) >= _CHANCE:
         return
     row, column = divmod(int(sizes.argmax()), sizes.shape[1])
+    remedy = (
+        'take likelihood="student-t" for heavy tails, or target_transform="auto" for skewed targets.'
+        if rows.has_others
+        else "give these targets more noise (noise_variance), or leave them out."
+    )
     msg = (
         f"The error bars are too small for some rows: {rows.example(row, column)} lies {float(sizes.max()):.2g} "
         "predicted standard deviations from what all other rows predict. If such targets are errors, correct them; if "
-        'they are not, Gaussian noise does not suit them: take likelihood="student-t" for heavy tails, or '
-        'target_transform="auto" for skewed targets.'
+        f"they are not, Gaussian noise does not suit them: {remedy}"
     )
     warn(msg, FitWarning)
 
