@@ -85,18 +85,21 @@ def test_gradients_of_grouped_vecchia_are_those_of_dense_algebra(few: bool, monk
         assert found.value == pytest.approx(exact.value, rel=1e-10)
 
 
-def test_the_information_of_effects_is_that_of_dense_algebra() -> None:
+@pytest.mark.parametrize("kernel", [Group(1, variance=0.5), Group(1, [0], [0.5, 0.2])], ids=repr)
+def test_the_information_of_effects_is_that_of_dense_algebra(kernel: Group) -> None:
     X, _ = (torch.from_numpy(one) for one in rows(60))
-    noise = torch.tensor(0.3, dtype=torch.float64)
-    model = Model(Group(1, variance=0.5).bind(3), ConstantMean(), noise)
+    noise, eye = torch.tensor(0.3, dtype=torch.float64), torch.eye(60, dtype=torch.float64)
+    model = Model(kernel.bind(3), ConstantMean(), noise)
     objective = grouped.GroupedObjective(TrainingTable(X, X[:, :1], ConstantMean(), 2**30), 59, 60)
-    found = objective.known_information(model)
-    covariance = dense(model.kernel, X)
-    inverse = torch.linalg.inv(covariance + noise * torch.eye(60, dtype=torch.float64))
-    solved = inverse @ covariance
-    torch.testing.assert_close(found["variance"], 0.5 * (solved * solved.T).sum()[None], rtol=1e-10, atol=0.0)
-    wanted = 0.5 * float((noise * inverse).square().sum())  # of which the rows that effects leave over are most
-    assert wanted < float(found["noise_variance"]) < 1.2 * wanted < 0.5 * 60
+    found, own = objective.known_information(model), model.kernel.value("variance")
+    inverse = torch.linalg.inv(dense(model.kernel, X) + noise * eye)
+    for place in range(len(own)):
+        alone = dense(model.kernel.replace({"variance": own * eye[place, : len(own)]}), X)
+        solved = inverse @ alone
+        wanted = 0.5 * (solved * solved.T).sum()
+        torch.testing.assert_close(found["variance"][place], wanted, rtol=1e-9, atol=0.0)
+    wanted = 0.5 * (noise * inverse).square().sum()  # of which the rows that effects leave over are most
+    assert wanted < found["noise_variance"] < 1.3 * wanted < 0.5 * 60
     assert objective.least_gain == 0.1
 
 

@@ -158,21 +158,27 @@ class GroupedObjective(TableObjective):
         return max(_LEAST_GAIN, _GAIN_OF_LEVEL * min(levels)) if levels else super().least_gain
 
     def known_information(self, model: Model) -> dict[str, Tensor]:
-        """Return the information of the variances of groups and of the noise, as if effects were told one by one.
+        """Return the information of the variances of groups and of the noise, as if levels were told one by one.
 
-        The posterior variance of an effect is then ``c = 1 / (1 + v w)`` times its variance v, for the sum w of its
-        squared factors over the noise of its rows. The logarithm of v has the information ``sum (1 - c)^2 / 2`` over
-        levels, and that of the noise half of the rows that effects leave over.
+        The effects of a level over their standard deviations then have the posterior precision ``M = I + R G R``, for
+        the products G of their factors over the noise of the rows, and the standard deviations R. With the share
+        ``K = I - M^-1`` that rows tell, the logarithm of a variance has the information ``sum K_ii^2 / 2`` over levels,
+        and that of the noise half of the rows that effects leave over.
         """
         effects, parts = self.effects(model), Parts.of(model.kernel)
         noise = as_noise(model.noise_variance, self.table.X[:, 0].double(), "noise_variance")
-        signal = effects.roots(parts.groups).square() * effects.squares(noise.reciprocal())
-        known = signal / (1 + signal)
-        t, found = self.table.n_targets, {}
-        for name, spans in zip(parts.group_names, effects.spans(), strict=True):
-            found[name] = 0.5 * t * torch.stack([known[span].square().sum() for span in spans])
+        t, found, left, column = self.table.n_targets, {}, float(self.n_rows), 0
+        for name, group, spans in zip(parts.group_names, parts.groups, effects.spans(), strict=True):
+            r, count = len(spans), spans[0].stop - spans[0].start
+            own, level = effects.lines[:, column : column + r], effects.places[:, column] - spans[0].start
+            products = (own[:, :, None] * own[:, None, :]) / noise[:, None, None]
+            gram = products.new_zeros(count, r, r).index_add_(0, level, products)
+            root, eye = group.value("variance").double().sqrt().to(gram), torch.eye(r).to(gram)
+            told = (eye - torch.linalg.inv(eye + root[:, None] * gram * root)).diagonal(dim1=1, dim2=2)
+            found[name] = 0.5 * t * told.square().sum(0)
+            left, column = left - float(told.sum()), column + r
         if not model.noise_is_known:
-            found[NOISE] = 0.5 * t * (self.n_rows - known.sum()).clamp_min(1.0)
+            found[NOISE] = torch.tensor(0.5 * t * max(left, 1.0), dtype=torch.float64)
         return found
 
     def evaluate(self, model: Model) -> Evaluation:
