@@ -372,9 +372,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             of their labels; a pandas column is taken by its index, which must be the labels. The target of an area is
             the average of the function over its points plus noise, whose variance is that of an average. Predictions
             at points and `predict_average` then say what lies below. An area of one point is an ordinary row, and a
-            point of two areas is there twice. It needs exact inference, Gaussian noise and up to some thousand areas;
-            ``kernel=None`` is ``kernels.Matern(nu=1.5)``, with draws of the hyperparameters up to 500 areas of together
-            2,000 points. The documentation has a page on it.
+            point of two areas is there twice. It needs exact or iterative inference and Gaussian noise; ``"auto"`` is
+            exact up to 3,000 areas. ``kernel=None`` is ``kernels.Matern(nu=1.5)``, with draws of the hyperparameters up
+            to 500 areas of together 2,000 points. The documentation has a page on it.
         weights : array-like of shape (p,), optional
             Weight of each point within its area, at least 0, such as its size or its population. They are divided by
             their sum over the area. None: all points count alike.

@@ -12,11 +12,14 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 import gigagp
-from gigagp import GPRegressor, inference, kernels, likelihoods
-from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp import GPRegressor, gradients, inference, kernels, likelihoods, solvers
+from gigagp.errors import FitWarning, InvalidInputError, ModelFileError
 from gigagp.estimators.answers.answering import predictor_of
+from gigagp.estimators.fit_checks.structured_noise import likeness
+from gigagp.estimators.planning import resolve_areas
 from gigagp.inference.contract.areas import AreaTable, restored
 from gigagp.inference.contract.objective import ExactObjective
+from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.means import ConstantMean
 from gigagp.model.model import NOISE, Model
 from gigagp.operators import AveragedMatrix, Averages
@@ -206,12 +209,15 @@ def test_value_gradient_and_information(kernel, side, monkeypatch):
 
 
 @pytest.mark.parametrize("side", [2048, 64])
-def test_the_matrix_of_averages(side, monkeypatch):
+@pytest.mark.parametrize("storage", ["auto", "dense", "tiles"])
+def test_the_matrix_of_averages(storage, side, monkeypatch):
     monkeypatch.setattr(module, "_SIDE", side)
     table, dense_A = table_of()
     kernel, noise = kernels.Matern(nu=2.5).bind(2), torch.linspace(0.1, 0.3, len(A), dtype=torch.float64)
-    H = AveragedMatrix(kernel, table.areas, noise, 2**28)
+    H = AveragedMatrix(kernel, table.areas, noise, 2**28, storage)
+    assert H.storage == ("tiles" if storage == "tiles" else "dense")
     wanted = dense_A @ kernel.block(table.points, table.points) @ dense_A.T + noise.diag()
+    close(H.diagonal(), wanted.diagonal())
     close(H.to_dense(), wanted)
     vectors = torch.randn(len(A), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     close(H @ vectors, wanted @ vectors)
@@ -219,7 +225,143 @@ def test_the_matrix_of_averages(side, monkeypatch):
     some, others = torch.tensor([12, 0, 3, 3]), slice(2, 9)
     close(H.block(some, others), wanted[some][:, others])
     close(H.block(others, others), wanted[others, others])
+    close(H.block(some, some), wanted[some][:, some])
+    for rows in (some, others):
+        close(H.rows_product(rows, vectors), wanted[rows] @ vectors)
+        few = vectors[: len(wanted[rows])]
+        close(H.columns_product(rows, few), wanted[:, rows] @ few)
+    close(H.coordinates(), kernel.scale(dense_A @ table.points))
+    right, weights = vectors.flip(0), torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+
+    def form(kernel: kernels.Kernel, other: torch.Tensor = right) -> torch.Tensor:
+        K = dense_A @ kernel.block(table.points, table.points) @ dense_A.T
+        return (weights * ((vectors.T @ K).T * other).sum(0)).sum()
+
+    for other in (right, vectors):
+        found = H.gradient(vectors, other, weights)
+        for name, slope in autograd_gradient(kernel, lambda given: form(given, other)).items():  # noqa: B023
+            close(found[name], slope)
+        close(found[NOISE], (weights * vectors * other).sum())
     close(table.take_rows(some).X, dense_A[some] @ table.points)
+
+
+#: Iterative settings whose solves end at rounding, and the relative error of their answers.
+SOLVERS = {
+    "conjugate gradients": (
+        solvers.ConjugateGradients(tolerance=1e-11, preconditioner=solvers.PivotedCholesky(5)),
+        1e-9,
+    ),
+    "no preconditioner": (solvers.ConjugateGradients(tolerance=1e-11, preconditioner=None), 1e-9),
+    "alternating projections": (solvers.AlternatingProjections(block_size=8, tolerance=1e-7), 1e-5),
+    "stochastic gradients": (solvers.StochasticGradientDescent(tolerance=1e-7, max_epochs=10_000), 1e-5),
+    "Cholesky": (solvers.Cholesky(), 1e-9),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("storage", ["dense", "tiles"])
+def test_iterative_answers_are_those_of_dense_algebra(solver, storage, monkeypatch, tmp_path):
+    monkeypatch.setattr("gigagp.operators.averages.is_stored", lambda *_: storage == "dense")
+    (given, rtol), noise = (
+        SOLVERS[solver],
+        50 * NOISES,
+    )  # a condition that projections and gradients reach rounding with
+    settings = {"inference": inference.Iterative(given, n_samples=400), "noise_variance": noise, "mean": "linear"}
+    gp = fixed(**settings).fit(X, Y, blocks=BLOCKS, weights=WEIGHTS)
+    assert ("H stored" in gp.engine_) == (storage == "dense")
+    mean, covariance, value, precision, _ = dense(gp.kernel_, noise, "linear")
+    std = np.sqrt(np.diag(covariance))
+    found, cov = gp.predict(POINTS, return_cov=True)
+    np.testing.assert_allclose(found, mean, rtol=rtol, atol=rtol * np.abs(mean).max())
+    np.testing.assert_allclose(cov, covariance, rtol=rtol, atol=rtol * covariance.max())
+    solved = gp.predict(POINTS, return_std=True, variance="solve")[1]
+    np.testing.assert_allclose(solved, std, rtol=rtol, atol=rtol * std.max())
+    estimate = gp.log_marginal_likelihood()
+    assert abs(estimate.value - value) < 4 * estimate.standard_error + 1e-6
+    # what samples tell, with their sampling errors; the trend's share of a variance is exact
+    assert (np.abs(gp.predict(POINTS, return_std=True)[1] / std - 1) < 5 / np.sqrt(2 * 400)).all()
+    samples = gp.sample_y(POINTS, 300, random_state=1)
+    assert (np.abs(samples.mean(1) - mean) < 5 * std / np.sqrt(300)).all()
+    left_out = gp.leave_one_out()
+    assert (np.abs(left_out.std * np.sqrt(np.diag(precision)) - 1) < 5 / np.sqrt(2 * 400)).all()
+    gp.save(tmp_path / "areas.gigagp")
+    again = gigagp.load(tmp_path / "areas.gigagp")
+    assert np.array_equal(again.predict(POINTS), gp.predict(POINTS))
+    assert np.array_equal(again.predict(POINTS, return_std=True)[1], gp.predict(POINTS, return_std=True)[1])
+    assert again.describe() == gp.describe()
+    assert f"1 to 50 points each, {len(X)} in all" in gp.describe()
+    # the control: other shares of the points are another fit
+    other = fixed(**settings).fit(X, Y, blocks=BLOCKS)
+    assert np.abs(other.predict(POINTS) - mean).max() > 1e-3 * np.abs(mean).max()
+
+
+def test_iterative_areas_and_further_rows():
+    exactly = inference.Iterative(solvers.ConjugateGradients(tolerance=1e-11), n_samples=400)
+    gp = fixed(inference=exactly).fit(X, Y, blocks=BLOCKS, weights=WEIGHTS)
+    values = [100.0, 101.0, 102.0, 103.0]
+    more = gp.condition_on(POINTS[:4], values)
+    whole = fixed().fit(X, Y, blocks=BLOCKS, weights=WEIGHTS).condition_on(POINTS[:4], values)
+    mean, std = whole.predict(POINTS, return_std=True)
+    np.testing.assert_allclose(more.predict(POINTS), mean, rtol=1e-8)
+    assert (np.abs(more.predict(POINTS, return_std=True)[1] / std - 1) < 5 / np.sqrt(2 * 400)).all()
+    assert np.abs(gp.predict(POINTS) - mean).max() > 1e-3 * np.abs(mean).max()  # the control
+
+
+@pytest.mark.parametrize(
+    "estimator", [gradients.Exact(), gradients.Pathwise(4000), gradients.Hutchinson(4000)], ids=str
+)
+def test_gradients_from_solves_are_those_of_dense_algebra(estimator):
+    table, _ = table_of()
+    model = Model(kernels.Matern(nu=1.5, lengthscale=[0.8, 1.1]).bind(2), table.mean, torch.tensor(0.1).double())
+    wanted = ExactObjective(table).evaluate(model).gradient
+    solver = solvers.ConjugateGradients(tolerance=1e-11)
+    settings = inference.Iterative(solver, estimator, warm_start=False)
+    objective = settings.objective(table, torch.Generator().manual_seed(0))
+    found = objective.evaluate(model).gradient
+    # of 4,000 probes, whose quadratic forms have at most the relative error of a chi-square one
+    scale = 1e-9 if isinstance(estimator, gradients.Exact) else 5 * np.sqrt(2 / 4000)
+    rows = objective.matrix(model)
+    inverse = torch.linalg.inv(rows.to_dense())
+    terms = rows.weighted_gradient(lambda some, others: 0.5 * inverse[some, others])
+    for name, slope in wanted.items():
+        assert (found[name] - slope).abs().max() < scale * (1 + terms[name].abs().max() * 3), name
+    # the control: the probes of values at the centroids are of another matrix
+    apart = settings.objective(TrainingTable(table.X, table.Y, table.mean, table.budget), torch.Generator())
+    far = apart.evaluate(model).gradient
+    assert any((far[n] - wanted[n]).abs().max() > scale * (1 + terms[n].abs().max() * 3) for n in wanted)
+
+
+def test_iterative_learning_ends_near_the_exact_optimum():
+    kernel = kernels.Matern(nu=1.5)
+    settings = {"inference": inference.Iterative(gradient=gradients.Exact()), "hyperparameters": "learned"}
+    found, exact = (GPRegressor(kernel, **one).fit(X, Y, blocks=BLOCKS, weights=WEIGHTS) for one in (settings, {}))
+    value = dense(found.kernel_, found.noise_variance_)[2]
+    assert value > exact.log_marginal_likelihood().value - 0.1
+
+
+def test_areas_whose_centroids_are_a_panel_are_none():
+    cells = np.stack(np.meshgrid(np.arange(8.0), np.arange(6.0), indexing="ij"), -1).reshape(-1, 2)
+    blocks = (cells[:, 0] // 2) * 10 + cells[:, 1] // 2
+    y = RNG.normal(size=len(np.unique(blocks)))
+    kernel = kernels.Matern(columns=[0], lengthscale=2.0) * kernels.RBF(columns=[1], lengthscale=1.5)
+    exactly = inference.Iterative(solvers.ConjugateGradients(tolerance=1e-11), n_samples=400)
+    settings = {"kernel": kernel, "noise_variance": 0.1}
+    mean, std = fixed(**settings).fit(cells, y, blocks=blocks).predict(cells, return_std=True)
+    found, spread = fixed(**settings, inference=exactly).fit(cells, y, blocks=blocks).predict(cells, return_std=True)
+    np.testing.assert_allclose(found, mean, atol=1e-8)
+    assert (np.abs(spread / std - 1) < 5 / np.sqrt(2 * 400)).all()
+
+
+def test_many_areas_are_fitted_iteratively(monkeypatch):
+    assert isinstance(fixed().fit(X, Y, blocks=BLOCKS).inference_, inference.Exact)
+    monkeypatch.setattr("gigagp.estimators.planning.EXACT_ROWS", len(Y) - 1)
+    gp = fixed().fit(X, Y, blocks=BLOCKS, weights=WEIGHTS)
+    assert isinstance(gp.inference_, inference.Iterative)
+    mean, *_ = dense(gp.kernel_, gp.noise_variance_)
+    np.testing.assert_allclose(gp.predict(POINTS), mean, rtol=1e-2)
+    monkeypatch.undo()
+    assert isinstance(resolve_areas("auto", 3000, 2**28), inference.Exact)
+    assert isinstance(resolve_areas("auto", 3000, 2**27), inference.Iterative)  # no room for three matrices
 
 
 def test_areas_of_one_point_are_rows_and_the_order_of_points_does_not_matter():
@@ -375,7 +517,7 @@ def first_input(X):
 
 REFUSED = {
     "likelihood": ["poisson", "student-t", "auto"],
-    "inference": [inference.Vecchia(10), inference.Iterative()],
+    "inference": [inference.Vecchia(10), inference.Iterative(computational_uncertainty=True)],
     "kernel": ["auto", KERNEL + kernels.White(), KERNEL + kernels.Group(0)],
     "mean": [first_input],
     "target_transform": ["log"],
@@ -446,3 +588,42 @@ def test_areas_left_out_together(learned):
         covariance = np.linalg.inv(precision[np.ix_(rows, rows)])
         close(found.mean[rows], Y[rows] - covariance @ (precision @ Y)[rows], condition=condition)
         close(found.std[rows], np.sqrt(np.diag(covariance)), condition=condition)
+
+
+def test_targets_that_spoil_a_fit_to_areas_are_named():
+    cells, _, area, y = made_field(0, 150, 24)
+    names = np.array([f"area {one:02d}" for one in np.unique(area)])
+    labels = np.array([f"area {one:02d}" for one in area])
+    GPRegressor(kernels.Matern(nu=1.5)).fit(cells, y, blocks=labels)  # the control: none is off, and nothing is said
+    spoiled = y.copy()
+    spoiled[7] += 1000
+    with pytest.warns(FitWarning, match=f"far from the others, such as .* of area '{names[7]}'.* or leave them out"):
+        GPRegressor(kernels.Matern(nu=1.5)).fit(cells, spoiled, blocks=labels)
+    off = y.copy()
+    off[7] += 4
+    with pytest.warns(
+        FitWarning, match=f"error bars are too small for some rows: .* of area '{names[7]}' lies.* leave them out"
+    ):
+        GPRegressor(kernels.Matern(nu=1.5)).fit(cells, off, blocks=labels)
+
+
+def test_fits_to_areas_that_end_in_noise_are_flat():
+    cells, _, area, y = made_field(0, 150, 24)
+    kernel, one_step = kernels.Matern(nu=1.5, lengthscale=1e-4, ard=False), gigagp.optimization.LBFGS(steps=1)
+    with pytest.warns(FitWarning, match="The fit explains the targets as noise"):
+        GPRegressor(kernel, optimizer=one_step).fit(cells, y, blocks=area)
+    noise = RNG.normal(size=len(y))  # the control: there is nothing to learn
+    GPRegressor(kernel, optimizer=one_step).fit(cells, noise, blocks=area)
+
+
+def test_structure_in_the_noise_of_areas_of_one_point_is_that_of_rows():
+    rng = np.random.default_rng(4)
+    P = torch.from_numpy(rng.uniform(size=(80, 2)))
+    targets = torch.from_numpy(np.sin(60 * P[:, :1].numpy()) + 0.1 * rng.normal(size=(80, 1)))
+    each = Averages(P, torch.arange(80), torch.ones(80).double(), 80)
+    pairs = Averages(P, torch.arange(80) // 2, torch.full((80,), 0.5).double(), 40)
+    model = Model(kernels.RBF(lengthscale=2.0).bind(2), ConstantMean(), torch.tensor(0.4).double())
+    rows, areas = TrainingTable(P, targets, ConstantMean(), 2**28), AreaTable.of(each, targets, ConstantMean(), 2**28)
+    found, wanted = likeness(model, areas), likeness(model, rows)
+    np.testing.assert_allclose(found, wanted, rtol=1e-8)
+    assert likeness(model, AreaTable.of(pairs, targets[:40], ConstantMean(), 2**28)) is None  # too few

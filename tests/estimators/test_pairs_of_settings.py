@@ -47,18 +47,24 @@ METHODS = {
 }
 #: Arguments that a refusal may name.
 NAMES = ("noise", "likelihood", "inference", "groups", "target_transform", "kernel", "optimizer")
+#: What the rows are: values at points, or averages over areas, of one point to three.
+BLOCKS = {"points": None, "areas": np.concatenate([np.arange(12), np.repeat(np.arange(12, 17), [2, 2, 2, 3, 3])])}
+WEIGHTS = DRAW.uniform(0.5, 2.0, N)
+SHARES = np.array([[0.25, 0.75, 0.0], [0.0, 0.5, 0.5]])
 
 
-def dense(gp):
-    """Return the mean and the standard deviation of the latent function, by inverses; Laplace's if not Gaussian."""
+def dense(gp, new=NEW, *, groups=True):
+    """Return the mean and the covariance of the latent function, by inverses; Laplace's if not Gaussian."""
     posterior, likelihood = gp.posterior_, gp.likelihood_
     table, model = posterior.table, posterior.model
-    at, new = table.X.double(), torch.from_numpy(gp.scaling_.inputs(NEW))
-    K, cross, prior = model.kernel.block(at, at), model.kernel.block(new, at), model.kernel.diagonal(new)
-    noise = model.noise_at(at)
+    at, new = table.points.double(), torch.from_numpy(gp.scaling_.inputs(new))
+    A = table.average(torch.eye(len(at), dtype=torch.float64))
+    kernel = model.kernel if groups else gp.kernel_.parts[0].bind(2)
+    K, cross, prior = A @ model.kernel.block(at, at) @ A.T, kernel.block(new, at) @ A.T, kernel.block(new, new)
+    noise = model.noise_at(table.X.double())
     if isinstance(likelihood, Gaussian):
         inverse = torch.linalg.inv(K + noise.diag())
-        return cross @ inverse @ table.Y.double(), prior - ((cross @ inverse) * cross).sum(1)
+        return cross @ inverse @ table.Y.double(), prior - cross @ inverse @ cross.T
     given, f = table.beside.given(likelihood, table.Y), torch.zeros_like(table.Y).double()
     noise = noise.expand(len(at)) if table.beside.trials is None else table.beside.trials
     eye = torch.eye(len(at), dtype=torch.float64)
@@ -67,25 +73,33 @@ def dense(gp):
         f = f + 0.5 * (K @ torch.linalg.solve(eye + local.hessian * K, local.hessian * f + local.slope) - f)
     local = Curvature.of(likelihood, given, f, noise)
     W = local.curvature
-    return cross @ local.slope, prior - ((cross * W.T) @ torch.linalg.solve(eye + K * W.T, cross.T)).diagonal()
+    return cross @ local.slope, prior - (cross * W.T) @ torch.linalg.solve(eye + K * W.T, cross.T)
 
 
-def refusal_of(gp, y):
-    """Fit, or return the words of the refusal."""
+def refusal_of(act):
+    """Do something, and return None, or the words of the refusal."""
     try:
-        gp.fit(X, y)
+        act()
     except InvalidInputError as error:
         return str(error)
     return None
 
 
+def of_rows(places, y):
+    """Return the arguments of a fit to rows at points, or to areas with the first targets."""
+    if BLOCKS[places] is None:
+        return {"X": X, "y": y}
+    return {"X": X, "y": y[: len(np.unique(BLOCKS[places]))], "blocks": BLOCKS[places], "weights": WEIGHTS}
+
+
 @pytest.mark.pairs
+@pytest.mark.parametrize("places", BLOCKS)
 @pytest.mark.parametrize("transform", ["none", "log"])
 @pytest.mark.parametrize("groups", [(), (1,)], ids=["no groups", "groups"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("noise", KERNELS)
 @pytest.mark.parametrize("likelihood", TARGETS)
-def test_each_pair_works_or_is_refused(likelihood, noise, method, groups, transform, tmp_path, monkeypatch):
+def test_each_pair_works_or_is_refused(likelihood, noise, method, groups, transform, places, tmp_path, monkeypatch):
     began = []
     own = fitting.learn_posterior
     monkeypatch.setattr(fitting, "learn_posterior", lambda *given: began.append(1) or own(*given))
@@ -98,23 +112,72 @@ def test_each_pair_works_or_is_refused(likelihood, noise, method, groups, transf
         target_transform=transform,
         **settings,
     )
-    refusal = refusal_of(gp, TARGETS[likelihood])
+    given = of_rows(places, TARGETS[likelihood])
+    refusal = refusal_of(lambda: gp.fit(**given))
     if refusal is not None:
         assert not began, refusal
         assert any(name in refusal for name in NAMES), refusal
-        assert not works(likelihood, noise, method, transform), refusal
+        assert places == "points" or "blocks" in refusal, refusal
+        assert not works(likelihood, noise, method, groups, transform, places), refusal
         return
     assert transform == "none" or likelihood == "gaussian"
+    # a checkpoint is kept, or refused before any work
+    began.clear()
+    other = gigagp.load(saved(gp, tmp_path)).set_params(optimizer=optimization.LBFGS(steps=1))
+    refusal = refusal_of(lambda: other.fit(**given, checkpoint=tmp_path / "kept"))
+    assert (refusal is not None) == (places == "areas"), refusal
+    assert refusal is None or ("checkpoint" in refusal and not began)
     mean, std = gp.predict_latent(NEW, return_std=True)
-    if method != "quadruply stochastic" and likelihood != "student-t" and hasattr(gp.posterior_, "table"):
-        found, variance = dense(gp)
-        rtol = 1e-2 if method == "iterative" else 1e-6  # of its solves, whose tolerance is a hundredth
-        np.testing.assert_allclose(mean, found[:, 0], rtol=rtol, atol=rtol)
-        np.testing.assert_allclose(std**2, variance, rtol=rtol, atol=rtol)
-    gp.save(tmp_path / "m.gp")
-    loaded = gigagp.load(tmp_path / "m.gp")
+    loaded = gigagp.load(saved(gp, tmp_path))
     for one, other in zip(loaded.predict_latent(NEW, return_std=True), (mean, std), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    if method == "quadruply stochastic" or likelihood == "student-t" or not hasattr(gp.posterior_, "table"):
+        return
+    agrees(gp, mean, std**2, method)
+    if transform == "none" and likelihood == "gaussian":
+        averages, covariance = gp.predict_average(
+            np.tile(NEW, (2, 1)), [0] * 3 + [1] * 3, SHARES.ravel(), return_cov=True
+        )
+        found = dense(gp)
+        near(averages, SHARES @ found[0][:, 0].numpy(), method)
+        near(covariance, SHARES @ found[1].numpy() @ SHARES.T, method)
+    if groups and transform == "none" and likelihood == "gaussian":
+        agrees(gp, *squared(gp.predict(NEW, return_std=True, groups=False)), method, groups=False)
+    more = []
+    refusal = refusal_of(lambda: more.append(gp.condition_on(NEW[:1], given["y"][:1])))
+    if refusal is None:
+        agrees(more[0], *squared(more[0].predict_latent(NEW, return_std=True)), method)
+        assert np.abs(more[0].predict_latent(NEW) - mean).max() > 1e-4  # the control: another table
+    else:
+        assert "condition_on" in refusal or "Use fit with all rows" in refusal, refusal
+
+
+def saved(gp, folder):
+    """Save a model, and return its file."""
+    gp.save(folder / "m.gp")
+    return folder / "m.gp"
+
+
+def squared(answer):
+    """Return a mean, and a variance in place of a standard deviation."""
+    return answer[0], answer[1] ** 2
+
+
+def near(found, wanted, method):
+    rtol = 1e-2 if method == "iterative" else 1e-6  # of its solves, whose tolerance is a hundredth
+    np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol)
+
+
+def agrees(gp, mean, variance, method, *, groups=True):
+    """Assert that answers are those of dense algebra; of samples, variances within their chance."""
+    found, covariance = dense(gp, groups=groups)
+    near(mean, found[:, 0].numpy(), method)
+    of_samples = method == "iterative" and not gp.posterior_.table.has_points
+    wanted = covariance.diagonal().numpy()
+    if of_samples:  # five standard errors of 64 samples
+        assert (np.abs(variance / wanted - 1) < 5 * np.sqrt(2 / 64)).all()
+    else:
+        near(variance, wanted, method)
 
 
 def test_the_dense_program_tells_settings_apart():
@@ -125,13 +188,25 @@ def test_the_dense_program_tells_settings_apart():
             for likelihood in ("gaussian", "censored") if noise == "constant" else ("gaussian",):
                 settings = {"optimizer": None, "mean": "zero", "standardize": False, "groups": groups}
                 gp = GPRegressor(kernel, inference.Vecchia(N), likelihood=likelihood, **settings)
-                found.append(np.concatenate([one.ravel() for one in dense(gp.fit(X, TARGETS[likelihood]))]))
+                gp.fit(X, TARGETS[likelihood])
+                found += [numbers(dense(gp))] + ([numbers(dense(gp, groups=False))] if groups else [])
+    areas = GPRegressor(SMOOTH, optimizer=None, mean="zero", standardize=False).fit(**of_rows("areas", AMOUNTS))
+    centroids = GPRegressor(SMOOTH, optimizer=None, mean="zero", standardize=False)
+    centroids.fit(areas.posterior_.table.X.numpy(), AMOUNTS[:17])
+    found += [numbers(dense(areas)), numbers(dense(centroids))]
     apart = np.abs(np.array(found)[:, None] - np.array(found)[None]).max(-1)
     assert apart[~np.eye(len(found), dtype=bool)].min() > 1e-3
 
 
-def works(likelihood, noise, method, transform):
+def numbers(answer):
+    return np.concatenate([one.numpy().ravel() for one in answer])
+
+
+def works(likelihood, noise, method, groups, transform, places):
     """Whether settings are promised to work: Gaussian noise by exact methods, and others by neighbours."""
+    if places == "areas":
+        plain = likelihood == "gaussian" and noise == "constant" and transform == "none"
+        return plain and not groups and method in ("auto", "exact", "iterative")
     if likelihood == "gaussian":
         return method in ("auto", "exact", "neighbours")
     has_noise = likelihood in ("censored",)

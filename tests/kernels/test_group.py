@@ -85,6 +85,50 @@ def test_gradients_of_grouped_vecchia_are_those_of_dense_algebra(few: bool, monk
         assert found.value == pytest.approx(exact.value, rel=1e-10)
 
 
+@pytest.mark.parametrize("kernel", [Group(1, variance=0.5), Group(1, [0], [0.5, 0.2])], ids=repr)
+def test_the_information_of_effects_is_that_of_dense_algebra(kernel: Group) -> None:
+    X, _ = (torch.from_numpy(one) for one in rows(60))
+    noise, eye = torch.tensor(0.3, dtype=torch.float64), torch.eye(60, dtype=torch.float64)
+    model = Model(kernel.bind(3), ConstantMean(), noise)
+    objective = grouped.GroupedObjective(TrainingTable(X, X[:, :1], ConstantMean(), 2**30), 59, 60)
+    found, own = objective.known_information(model), model.kernel.value("variance")
+    inverse = torch.linalg.inv(dense(model.kernel, X) + noise * eye)
+    for place in range(len(own)):
+        alone = dense(model.kernel.replace({"variance": own * eye[place, : len(own)]}), X)
+        solved = inverse @ alone
+        wanted = 0.5 * (solved * solved.T).sum()
+        torch.testing.assert_close(found["variance"][place], wanted, rtol=1e-9, atol=0.0)
+    wanted = 0.5 * (noise * inverse).square().sum()  # of which the rows that effects leave over are most
+    assert wanted < found["noise_variance"] < 1.3 * wanted < 0.5 * 60
+    assert objective.least_gain == 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gain", ["levels", "observations"])
+def test_variances_of_many_levels_are_learned_to_their_standard_error(
+    gain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, levels, n = np.random.default_rng(3), (2000, 200), 20_000
+    X = np.column_stack([rng.integers(0, count, n) for count in levels]).astype(float)
+    effects = [rng.normal(0, 0.7, count) for count in levels]
+    y = effects[0][X[:, 0].astype(int)] + effects[1][X[:, 1].astype(int)] + rng.normal(0, 0.5, n)
+    if gain == "observations":  # the control: as it was
+        monkeypatch.setattr(grouped.GroupedObjective, "least_gain", float("inf"))
+        monkeypatch.setattr(grouped.GroupedObjective, "known_information", lambda *_: {})
+    gp = GPRegressor(Group(0) + Group(1), mean="zero", inference=inference.Vecchia(10)).fit(X, y)
+    monkeypatch.undo()
+    model = gp.posterior_.model
+    objective = grouped.GroupedObjective(gp.posterior_.table, 10, 60)
+    slopes, known = objective.evaluate(model).gradient, objective.known_information(model)
+    left = [
+        float(slopes[f"{k}.variance"] * model.kernel.parameters()[f"{k}.variance"] / known[f"{k}.variance"])
+        for k in (0, 1)
+    ]
+    # how far the logarithms of the variances are from the optimum, in standard errors
+    off = [abs(one) * float(known[f"{k}.variance"]) ** 0.5 for k, one in enumerate(left)]
+    assert (max(off) < 0.5) == (gain == "levels")
+
+
 def fitted(method: object, **arguments: object) -> GPRegressor:
     X, y = rows()
     kernel = Matern(lengthscale=2.0, variance=0.5) + Group(1) + Group(2, [0], [1.0, 0.1])

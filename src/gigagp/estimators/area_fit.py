@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,10 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.estimators.arguments import Arguments, start_model
 from gigagp.estimators.choices.open_hyperparameters import DEFAULT_ROWS, check_draws
-from gigagp.estimators.fitting import Fitted, learn_posterior, with_draws
-from gigagp.estimators.planning import require_time
-from gigagp.inference import Exact
+from gigagp.estimators.fit_checks.poor_fits import Rows, warn_of_extreme_targets
+from gigagp.estimators.fitting import Begun, Fitted, Job, with_draws
+from gigagp.estimators.planning import require_time, resolve_areas
+from gigagp.inference import Exact, Iterative
 from gigagp.inference.contract.areas import AreaTable
 from gigagp.kernels import Kernel
 from gigagp.kernels.chosen import is_open
@@ -23,11 +26,12 @@ from gigagp.kernels.group import groups_of
 from gigagp.kernels.stationary import require_taken
 from gigagp.model.likelihoods import Gaussian
 from gigagp.model.means import Mean
+from gigagp.model.model import Model
 from gigagp.model.scaling import Scaling
 from gigagp.operators import Averages
 from gigagp.optimization import History
 from gigagp.optimization.trace import Trace
-from gigagp.runtime.progress import meter_for
+from gigagp.runtime.progress import Meter
 from gigagp.settings.random import generator_from, spawn
 from gigagp.tables import intake
 from gigagp.tables.blocks import shares_in_blocks
@@ -55,7 +59,8 @@ def fit_areas(estimator: Any, X: Any, y: Any, blocks: Any, weights: Any, others:
     start = start_model(given, arguments.mean, len(targets), 1, n_columns=X.shape[1])
     _check_kernel(start.kernel)
     require_taken(start.kernel, X, getattr(estimator, "feature_names_in_", None))
-    inference, model, optimizer = Exact(), start.standardized(scaling.units()), arguments.optimizer
+    inference = resolve_areas(estimator.inference, len(names), arguments.budget)
+    model = start.standardized(scaling.units())
     inference.check_model(model)
     order, device = np.argsort(area, kind="stable"), arguments.device
     points, numbers, shares_of = (
@@ -65,17 +70,47 @@ def fit_areas(estimator: Any, X: Any, y: Any, blocks: Any, weights: Any, others:
     areas = Averages(points, numbers, shares_of, len(names))
     Y = torch.from_numpy(scaling.targets(targets)).to(device)
     table = AreaTable.of(areas, Y, arguments.mean, arguments.budget).require_finite()
-    generator = generator_from(estimator.random_state)
-    objective = inference.objective(table, generator)
-    if arguments.deadline < math.inf:
-        require_time(objective, inference, arguments.deadline)
-    if estimator.hyperparameters == "laplace":
-        check_draws(objective, optimizer, arguments.likelihood)
-    with meter_for(estimator.verbose, job=f"fit of {len(names):,} areas of {len(X):,} points") as meter:
+    title = f"fit of {len(names):,} areas of {len(X):,} points"
+    return _Areas(arguments, inference, None, title, table, model, scaling, targets, names).fit()
+
+
+@dataclass(frozen=True)
+class _Areas(Job):
+    """A fit to averages over areas: to one kernel, without a rule for more noise."""
+
+    table: AreaTable
+    start: Model
+    scaling: Scaling
+    targets: np.ndarray  # (n, 1), in the target's own units
+    names: np.ndarray  # labels of the areas
+
+    def begin(self, meter: Meter, resources: ExitStack) -> Begun:
+        arguments, rows = self.arguments, self._rows()
+        is_spoiled = self.watches and warn_of_extreme_targets(rows)
+        generator = generator_from(arguments.estimator.random_state)
+        objective = self.inference.objective(self.table, generator)
+        if arguments.deadline < math.inf:
+            require_time(objective, self.inference, arguments.deadline)
+        if arguments.estimator.hyperparameters == "laplace":
+            check_draws(objective, arguments.optimizer, arguments.likelihood)
         trace = Trace(History(), meter)
-        posterior = learn_posterior(objective, model, optimizer, trace, spawn(generator), arguments.deadline)
-        found = Fitted(posterior, scaling, trace.history, inference, optimizer, arguments.likelihood)
-        return with_draws(arguments, found, by_default=_draws_by_default(arguments, len(names), len(X)))
+        given = objective, self.start, arguments.optimizer, self.scaling, trace, spawn(generator)
+        return Begun(*given, rows, is_spoiled)
+
+    def learn(self, begun: Begun) -> Fitted:
+        """Learn and compute the posterior, with draws of what few areas leave open."""
+        fitted = super().learn(begun)
+        by_default = _draws_by_default(self.arguments, self.table.n_rows, len(self.table.points))
+        return with_draws(self.arguments, fitted, by_default=True) if by_default else fitted
+
+    def _rows(self) -> Rows:
+        def some_of(some: slice) -> AreaTable:
+            return self.table if some == slice(None) else self.table.take_rows(torch.arange(len(self.names))[some])
+
+        def example(row: int, column: int) -> str:
+            return f"{self.targets[row, column]:.3g} of area {self.names[row].item()!r}"
+
+        return Rows(len(self.names), lambda: self.targets, example, some_of, has_others=False)
 
 
 def _draws_by_default(arguments: Arguments, n_areas: int, n_points: int) -> bool:
@@ -131,8 +166,10 @@ def _check(arguments: Arguments, blocks: Any, others: Mapping[str, Any]) -> None
     got = None
     if not isinstance(arguments.likelihood, Gaussian) or arguments.chooses_likelihood:
         got = f"likelihood={estimator.likelihood!r}; it must be 'gaussian'"
-    elif not (estimator.inference == "auto" or isinstance(estimator.inference, Exact)):
-        got = f'inference={estimator.inference!r}; it must be "auto" or inference.Exact()'
+    elif not (estimator.inference == "auto" or isinstance(estimator.inference, Exact | Iterative)):
+        got = f'inference={estimator.inference!r}; it must be "auto", inference.Exact() or inference.Iterative()'
+    elif isinstance(estimator.inference, Iterative) and estimator.inference.computational_uncertainty:
+        got = f"inference={estimator.inference!r}; it must have computational_uncertainty=False"
     elif not (is_open(estimator.kernel) or isinstance(estimator.kernel, Kernel)):
         got = f"kernel={estimator.kernel!r}, because no rule compares kernels of areas; give a kernel, or None"
     elif type(arguments.mean).offset is not Mean.offset:

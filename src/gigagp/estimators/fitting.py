@@ -5,7 +5,7 @@
    the kernel (`_Held.begin`, `_Streamed.begin`).
 3. Learn: let the optimizer move the hyperparameters, and compute the posterior at the end, with as much noise as
    left-out rows support (`_Held.learn`, `_Streamed.learn`).
-4. Check the fit for what may have spoiled it (`_Job.check`).
+4. Check the fit for what may have spoiled it (`Job.check`).
 
 No function here changes an estimator: a fit returns its result.
 """
@@ -216,7 +216,7 @@ def fit_source(
     return _Streamed(arguments, inference, checkpoint, "fit of a table", rows, start, bounds).fit(), rows
 
 
-class _Begun(NamedTuple):
+class Begun(NamedTuple):
     """A fit before learning: the objective and its start, in the units of the standardized problem."""
 
     objective: TableObjective
@@ -234,7 +234,7 @@ class _Begun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Job(ABC):
+class Job(ABC):
     """A fit whose likelihood and inference have been chosen, and the steps that follow."""
 
     arguments: Arguments
@@ -254,10 +254,10 @@ class _Job(ABC):
         return fitted
 
     @abstractmethod
-    def begin(self, meter: Meter, resources: ExitStack) -> _Begun:
+    def begin(self, meter: Meter, resources: ExitStack) -> Begun:
         """Make the objective; ``resources`` are closed after the learning."""
 
-    def learn(self, begun: _Begun) -> Fitted:
+    def learn(self, begun: Begun) -> Fitted:
         """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
         arguments, trace, log = self.arguments, begun.trace, begun.trace.log
         # A fit that several processes share does not keep its solves.
@@ -285,7 +285,7 @@ class _Job(ABC):
             return objective.inference, *own, objective.plan
         return self.inference, *own, None
 
-    def check(self, begun: _Begun, fitted: Fitted) -> None:
+    def check(self, begun: Begun, fitted: Fitted) -> None:
         """Warn of few targets that spoil a fit, structure in the noise, and learning that ends in noise."""
         estimator, likelihood = self.arguments.estimator, self.arguments.likelihood
         if begun.is_spoiled or self.arguments.optimizer is None:
@@ -301,7 +301,7 @@ class _Job(ABC):
             # What follows is less sure, or a consequence.
             if is_spoiled or fitted.history.interrupted or not isinstance(self.arguments.optimizer, Auto):
                 return
-            has_rule = fitted.choice is not None
+            has_rule = fitted.choice is not None or not rows.has_others
             if self.learns_noise and warn_of_structured_noise(begun.objective.table, posterior, has_rule=has_rule):
                 return
             if self.watches:
@@ -321,7 +321,7 @@ class _Job(ABC):
 
 
 @dataclass(frozen=True)
-class _Held(_Job):
+class _Held(Job):
     """A fit to rows that are held in memory."""
 
     problem: Problem
@@ -329,7 +329,7 @@ class _Held(_Job):
     validation: tuple[Any, Any] | None
     note: str
 
-    def begin(self, meter: Meter, resources: ExitStack) -> _Begun:
+    def begin(self, meter: Meter, resources: ExitStack) -> Begun:
         """Choose the transform of the target, make the objective, and choose the kernel."""
         arguments, inference, problem, X = self.arguments, self.inference, self.problem, self.problem.X
         estimator, rows = arguments.estimator, self._rows()
@@ -373,7 +373,7 @@ class _Held(_Job):
                 model = picked if start is model else replace(model, kernel=picked.kernel)
         trace = Trace(History(), meter, validate)
         found = objective, model, optimizer, problem.scaling, trace, generator, rows, is_spoiled
-        return _Begun(*found, transform, choice, averages, least_noise)
+        return Begun(*found, transform, choice, averages, least_noise)
 
     def _rows(self) -> poor_fits.Rows:
         problem, y, shown = self.problem, self.y, self.arguments.shown
@@ -385,12 +385,12 @@ class _Held(_Job):
             lambda some: problem.table_of(problem.X[some], y[some]),
         )
 
-    def learn(self, begun: _Begun) -> Fitted:
+    def learn(self, begun: Begun) -> Fitted:
         """Learn and compute the posterior, with noise that varies if that is asked for."""
         fitted = self._averaged(begun) if begun.averages else self._of_one_kernel(begun)
         return fitted if self.arguments.estimator.noise == "constant" else self._with_varying_noise(begun, fitted)
 
-    def _of_one_kernel(self, begun: _Begun) -> Fitted:
+    def _of_one_kernel(self, begun: Begun) -> Fitted:
         """Learn and compute the posterior, with as much noise as the rows support."""
         arguments, objective, generator = self.arguments, begun.objective, begun.generator
         if self.checkpoint is not None:
@@ -404,7 +404,7 @@ class _Held(_Job):
         posterior, note = _supported(arguments, objective, posterior, begun.model, history, least)
         return fitted._replace(posterior=posterior, note="; ".join(filter(None, (self.note, note))))
 
-    def _with_varying_noise(self, begun: _Begun, fitted: Fitted) -> Fitted:
+    def _with_varying_noise(self, begun: Begun, fitted: Fitted) -> Fitted:
         """Return the fit with noise that depends on the inputs, where the rule asks for it or the rows show it."""
         arguments, objective, optimizer = self.arguments, begun.objective, begun.optimizer
         if fitted.history.interrupted:
@@ -439,7 +439,7 @@ class _Held(_Job):
         ran = self._ran(objectives[id(posterior)])
         return Fitted(posterior, begun.scaling, history, *ran, begun.transform, choice, note)
 
-    def _averaged(self, begun: _Begun) -> Fitted:
+    def _averaged(self, begun: Begun) -> Fitted:
         """Learn every kernel, and return the mixture of their posteriors."""
         arguments, objective, deadline = self.arguments, begun.objective, self.arguments.deadline
         limited = arguments.rule_for(self.inference) == "auto"
@@ -476,14 +476,14 @@ def _rule_to_pick(arguments: Arguments, inference: Inference, n_rows: int) -> Ke
 
 
 @dataclass(frozen=True)
-class _Streamed(_Job):
+class _Streamed(Job):
     """A fit to rows that are not held in memory."""
 
     rows: RowSource
     start: StartModel
     bounds: Any
 
-    def begin(self, meter: Meter, resources: ExitStack) -> _Begun:
+    def begin(self, meter: Meter, resources: ExitStack) -> Begun:
         """Read the rows as the inference needs them, and make the objective."""
         arguments, rows, checkpoint = self.arguments, self.rows, self.checkpoint
         estimator, optimizer = arguments.estimator, arguments.optimizer
@@ -515,9 +515,9 @@ class _Streamed(_Job):
             trace.log = open_checkpoint(checkpoint, estimator, optimizer, found.objective, found.model, extra)
         sample = _sample(found.objective.table, found.scaling)
         is_spoiled = self.watches and poor_fits.warn_of_extreme_targets(sample)
-        return _Begun(found.objective, found.model, optimizer, found.scaling, trace, generator, sample, is_spoiled)
+        return Begun(found.objective, found.model, optimizer, found.scaling, trace, generator, sample, is_spoiled)
 
-    def learn(self, begun: _Begun) -> Fitted:
+    def learn(self, begun: Begun) -> Fitted:
         """Learn and compute the posterior, with as much noise as rows support that are all held.
 
         Rows that cannot be read any more come with advice.

@@ -7,7 +7,7 @@ import time
 from typing import Annotated, Literal, cast
 
 from gigagp.errors import InvalidInputError
-from gigagp.inference import Exact, Grid, Inference, Markov, QuadruplyStochastic, Vecchia
+from gigagp.inference import Exact, Grid, Inference, Iterative, Markov, QuadruplyStochastic, Vecchia
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.exact.exact import EXACT_ROWS
@@ -88,6 +88,13 @@ def resolve_inference(
     if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget:
         return Exact()
     return Vecchia() if has_groups else Automatic(deadline, all_rows)
+
+
+def resolve_areas(inference: Literal["auto"] | Inference, n_areas: int, budget: int) -> Inference:
+    """Return the inference of averages over areas: exact where it would be for as many rows, or else iterative."""
+    if inference != "auto":
+        return inference
+    return Exact() if n_areas <= EXACT_ROWS and 3 * 8 * n_areas**2 <= budget else Iterative()
 
 
 def resolve_outputs(

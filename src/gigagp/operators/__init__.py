@@ -6,6 +6,9 @@ from gigagp.operators.dense import DenseMatrix
 from gigagp.operators.kernel_matrix import KernelMatrix
 from gigagp.operators.sharded import ShardedKernelMatrix, kernel_matrix
 
+#: The matrix H of the rows of a table: of values at points, or of averages.
+RowsMatrix = KernelMatrix | AveragedMatrix
+
 __all__ = [
     "AveragedMatrix",
     "Averages",
@@ -13,6 +16,7 @@ __all__ = [
     "Index",
     "KernelMatrix",
     "LinearOperator",
+    "RowsMatrix",
     "ShardedKernelMatrix",
     "SymmetricMatrix",
     "kernel_matrix",

@@ -1,4 +1,4 @@
-"""Helpers shared by operators: indexing by slices or index tensors, checks of vectors, and noise on a diagonal."""
+"""Helpers shared by operators: indexing, checks of vectors, noise on a diagonal, and what gradients begin with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.kernels import Kernel, StationaryKernel
 from gigagp.operators.base import Index, LinearOperator
 
 
@@ -73,3 +74,22 @@ def check_vectors(operator: LinearOperator, vectors: Tensor, n_rows: int) -> Non
             f"vectors must be {operator.dtype} on {operator.device}, like the matrix; "
             f"got {vectors.dtype} on {vectors.device}."
         )
+
+
+def scaled_places(kernel: Kernel, X: Tensor) -> Tensor:
+    """Return places (n, d) as the kernel's first stationary part scales them, or else as they are."""
+    for leaf in kernel.leaves():
+        if isinstance(leaf, StationaryKernel):
+            return leaf.scale(X).detach()
+    return X
+
+
+def symmetric_factors(left: Tensor, right: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return factors of the symmetric part of ``L w R'``, and its diagonal in float64, for `KernelMatrix.gradient`."""
+    same = left is right
+    left, right = (vectors if vectors.ndim == 2 else vectors[:, None] for vectors in (left, right))
+    weighted = left if weights is None else left * weights.to(left)
+    diagonal = (weighted.double() * right.double()).sum(1)
+    if same:
+        return weighted, right, diagonal
+    return torch.cat([weighted, right], 1).mul_(0.5), torch.cat([right, weighted], 1), diagonal

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.kernels import Kernel, StationaryKernel
+from gigagp.kernels import Kernel
 from gigagp.operators.base import Index, SymmetricMatrix
-from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
+from gigagp.operators.indexing import (
+    add_matching,
+    add_rows,
+    as_noise,
+    check_vectors,
+    scaled_places,
+    symmetric_factors,
+    take,
+)
 from gigagp.products import Engine, LowRankWeights, PanelTiles, Weights, select
 from gigagp.products.arguments import check_finite
 from gigagp.products.dense import tall_product
@@ -236,10 +245,11 @@ class KernelMatrix(SymmetricMatrix):
 
     def coordinates(self) -> Tensor:
         """Return the scaled inputs of the kernel's first stationary part, or else the inputs, shape (n, d')."""
-        for leaf in self.kernel.leaves():
-            if isinstance(leaf, StationaryKernel):
-                return leaf.scale(self.X).detach()
-        return self.X
+        return scaled_places(self.kernel, self.X)
+
+    def of_function(self, values: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return what the rows have of a function that returns its values (p, s) at points (p, d), shape (n, s)."""
+        return values(self.X)
 
     # Derivatives ----------------------------------------------------------------------------------------------------
 
@@ -264,14 +274,7 @@ class KernelMatrix(SymmetricMatrix):
         """
         check_vectors(self, left, self.n)
         check_vectors(self, right, self.n)
-        same = left is right
-        left, right = (vectors if vectors.ndim == 2 else vectors[:, None] for vectors in (left, right))
-        weighted = left if weights is None else left * weights.to(left)
-        if same:
-            outer, inner = weighted, right
-        else:  # dH is symmetric, so only the symmetric part of L w R' counts
-            outer, inner = torch.cat([weighted, right], 1).mul_(0.5), torch.cat([right, weighted], 1)
-        diagonal = (weighted.double() * right.double()).sum(1)
+        outer, inner, diagonal = symmetric_factors(left, right, weights)
         return self._gradient(LowRankWeights(outer, inner), diagonal)
 
     def weighted_gradient(self, matrix_weights: Tensor | Weights) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from torch import Tensor
 from gigagp.errors import FitWarning, InvalidInputError, NotPositiveDefiniteError, warn
 from gigagp.model.model import Model
 from gigagp.optimization.adam import Adam
-from gigagp.optimization.fisher import damped_inverse
+from gigagp.optimization.fisher import damped_inverse, with_known
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import FisherObjective, GuideObjective, Objective
 from gigagp.optimization.prior import WeakPrior, loss
@@ -332,11 +332,14 @@ class _Stages:
     ) -> Model:
         """Run quasi-Newton steps with the information of the last stage as first metric.
 
-        A guide leaves little to gain, and its information is that of all rows. So a single small gain ends the steps.
+        Where the objective knows the information of a hyperparameter, it stands in the place of that of few rows. A
+        guide leaves little to gain, and its information is that of all rows. So a single small gain ends the steps.
         ``known`` is a point of the same objective.
         """
         own, prior, trace, n = self.settings, self.prior, self.trace, objective.n_observations
         vector = space.encode(objective.start(space.decode(vector))) if known is None else known.vector
+        known_here = objective.known_information(space.decode(vector))
+        information = with_known(information, space.information(known_here) / n)
         inverse = damped_inverse(information + torch.diag(prior.precision / n), DAMPING)
         evaluate = loss(trace, objective, space, stage, prior)
         accept = partial(trace.accept, objective, space)

@@ -235,6 +235,15 @@ def information_from_products(
     return slope[:, None] * information * slope[None, :]
 
 
+def with_known(information: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    """Return an information (p, p) with the known entries of a diagonal (p,) in its place, apart from all others.
+
+    Those that are not known are nan.
+    """
+    others = known.isnan()
+    return torch.where(others[:, None] & others[None, :], information, torch.diag(known.nan_to_num(0.0)))
+
+
 def damped_inverse(information: torch.Tensor, damping: float) -> torch.Tensor:
     """Return ``(F + damping I)^-1`` for a symmetric positive semi-definite F."""
     eye = torch.eye(information.shape[0], dtype=information.dtype)

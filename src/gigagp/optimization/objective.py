@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -90,6 +91,13 @@ class Objective(Protocol):
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return value and gradient at a model that comes from `start` or from the optimizer."""
+
+    def known_information(self, model: Model) -> Mapping[str, torch.Tensor]:
+        """Return the expected information of logarithms of hyperparameters at a model, by name, where it is known.
+
+        That of few rows, times the number of rows, does not tell it for a variance of groups: few rows are few rows of
+        each level.
+        """
 
     def draw_rows(self, count: int, generator: torch.Generator) -> torch.Tensor:
         """Return the sorted indices of random rows, to be passed to `subset` or `thin`."""

@@ -110,6 +110,16 @@ class ParameterSpace:
         found = torch.where(self.is_variance, 2 * scale * slope, slope)
         return torch.cat([found, found.new_ones(self.size - self.n_hyperparameters)])
 
+    def information(self, of_logarithms: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the information (size,) of "log" coordinates from that of logarithms of some values.
+
+        The others have nan.
+        """
+        unknown = {name: torch.full(shape, torch.nan) for name, shape in {**self._shapes, **self._free_shapes}.items()}
+        found = self.flatten({**unknown, **of_logarithms})
+        found[: self.n_hyperparameters] *= torch.where(self.is_variance, 4.0, 1.0)  # v = exp(2 u)
+        return found
+
     def flatten(self, by_name: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return values given by name (for example a gradient) as one vector in this order, untransformed."""
         return self._flatten(by_name, (*self.names, *self._free_shapes))

@@ -94,7 +94,9 @@ class Recurrence:
         curvature = self.operator.inner(self.direction, product)
         lengths = column_norms(self.direction)
         sizes = column_norms(product) / torch.where(lengths > 0, lengths, 1.0)
-        finite, size = torch.stack([torch.isfinite(curvature).all(), sizes.max()]).tolist() if len(sizes) else (True, 0.0)
+        finite, size = (
+            torch.stack([torch.isfinite(curvature).all(), sizes.max()]).tolist() if len(sizes) else (True, 0.0)
+        )
         if not finite:
             self.finite = False
             return Coefficients(torch.zeros_like(curvature), torch.zeros_like(curvature)), torch.zeros_like(curvature)

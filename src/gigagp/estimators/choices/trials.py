@@ -181,7 +181,7 @@ def learned(
 
 def held_exactly(table: TrainingTable) -> TrainingTable:
     """Return a small table in float64 on the CPU."""
-    return replace(table, X=table.X.double().cpu(), Y=table.Y.double().cpu())
+    return table.on_cpu()
 
 
 def n_learned(n_rows: int, budget: int) -> int:

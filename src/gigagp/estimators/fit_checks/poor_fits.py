@@ -68,6 +68,7 @@ class Rows(NamedTuple):
     targets: Callable[[], np.ndarray]  # (n, t) in any units
     example: Callable[[int, int], str]  # describes the target of a row and a column to a user
     table: Callable[[slice], TrainingTable]  # in the posterior's units
+    has_others: bool = True  # whether other likelihoods and transforms of the target can be taken
 
 
 def warn_of_extreme_targets(rows: Rows) -> bool:
@@ -77,7 +78,7 @@ def warn_of_extreme_targets(rows: Rows) -> bool:
         far = far_rows(column, _TIMES)
         if len(far):
             why = "Most targets vary by less than a fifth of their standard deviation"
-            _warn_of_far(why, len(far), len(Y), rows.example(int(far[0]), k))
+            _warn_of_far(rows, why, len(far), int(far[0]), k)
             return True
     return False
 
@@ -89,6 +90,8 @@ def warn_of_far_targets(rows: Rows, posterior: Posterior) -> bool:
     if not far.any():
         return False
     rounded, model = rows.table(slice(None)), posterior.model
+    if not rounded.has_points:  # averages have no rows around them; `warn_of_rows_outside_bars` looks at all others
+        return False
     held = replace(rounded, X=rounded.X.double(), Y=rounded.Y.double())
     pool, noise = pool_of(model, held), posterior.noise_at(held.X[:1].to(posterior.dtype)).double()
     values = held.Y - posterior.trend(held.X).double()
@@ -99,7 +102,7 @@ def warn_of_far_targets(rows: Rows, posterior: Posterior) -> bool:
         share = len(those) / len(Y) * squares.mean() / noise
         if share > _SHARE and (squares / variance).mean() > _DEVIATIONS**2:
             why = "A few targets are not what the rows around them predict"
-            _warn_of_far(why, len(those), len(Y), rows.example(int(some[squares.argmax()]), int(column)))
+            _warn_of_far(rows, why, len(those), int(some[squares.argmax()]), int(column))
             return True
     return False
 
@@ -117,11 +120,15 @@ def predicted_by_others(pool: Pool, those: Tensor, values: Tensor) -> tuple[Tens
     return some, found.residual.square(), found.variance
 
 
-def _warn_of_far(why: str, n_far: int, n: int, example: str) -> None:
+def _warn_of_far(rows: Rows, why: str, n_far: int, row: int, column: int) -> None:
+    remedy = (
+        'correct them or take likelihood="student-t"; if not, take target_transform="auto".'
+        if rows.has_others
+        else "correct them or leave them out."
+    )
     msg = (
-        f"{why}: {n_far:,} of {n:,} lie far from the others, such as {example}. With Gaussian noise a fit follows "
-        'these and is poor elsewhere. If they are errors, correct them or take likelihood="student-t"; if not, take '
-        'target_transform="auto".'
+        f"{why}: {n_far:,} of {rows.n_rows:,} lie far from the others, such as {rows.example(row, column)}. With "
+        f"Gaussian noise a fit follows these and is poor elsewhere. If they are errors, {remedy}"
     )
     warn(msg, FitWarning)
 
@@ -139,11 +146,15 @@ def warn_of_rows_outside_bars(rows: Rows, posterior: Posterior) -> None:
     if chance_of_largest(sizes) >= _CHANCE:
         return
     row, column = divmod(int(sizes.argmax()), sizes.shape[1])
+    remedy = (
+        'take likelihood="student-t" for heavy tails, or target_transform="auto" for skewed targets.'
+        if rows.has_others
+        else "give these targets more noise (noise_variance), or leave them out."
+    )
     msg = (
         f"The error bars are too small for some rows: {rows.example(row, column)} lies {float(sizes.max()):.2g} "
         "predicted standard deviations from what all other rows predict. If such targets are errors, correct them; if "
-        'they are not, Gaussian noise does not suit them: take likelihood="student-t" for heavy tails, or '
-        'target_transform="auto" for skewed targets.'
+        f"they are not, Gaussian noise does not suit them: {remedy}"
     )
     warn(msg, FitWarning)
 
@@ -173,12 +184,13 @@ def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, lea
     if looked_at.n_rows <= _NEAREST + 1:
         return False
     table = looked_at.table(_evenly(looked_at.n_rows, _AMONG))
-    points = table.X.to(posterior.dtype)
+    points = table.points.to(posterior.dtype)
     rows = torch.arange(table.n_rows, device=table.X.device)[_evenly(table.n_rows, _ROWS)]
-    fitted = _fitted_correlations(posterior, points, rows, with_noise=is_sum and learns_noise)
+    correlations = _fitted_correlations if table.has_points else _correlations_of_averages
+    fitted = correlations(posterior, table, rows, with_noise=is_sum and learns_noise)
     if float(fitted.median()) >= _FLAT:  # an observed correlation is at most one
         return False
-    values, trend = table.Y.double(), posterior.trend(points).double()
+    values, trend = table.Y.double(), table.average(posterior.trend(points).double())
     if is_sum:
         values = values - trend
     elif bool((trend != trend[0]).any()):  # the mean may explain the targets
@@ -200,12 +212,13 @@ def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, lea
 
 
 @torch.no_grad()
-def _fitted_correlations(posterior: Posterior, X: Tensor, rows: Tensor, *, with_noise: bool) -> Tensor:
-    """Return the prior correlation of some rows of X (n, d) with any other row, the highest of each.
+def _fitted_correlations(posterior: Posterior, table: TrainingTable, rows: Tensor, *, with_noise: bool) -> Tensor:
+    """Return the prior correlation of some rows of a table with any other row, the highest of each.
 
     It is that of the function, or with noise that of the targets.
     """
-    kernel, points = posterior.model.kernel, X[rows]
+    kernel, X = posterior.model.kernel, table.X.to(posterior.dtype)
+    points = X[rows]
     found = most_correlated(kernel, points, X, 2, posterior.budget)
     # A row that has duplicates need not be the first of those that are found.
     itself = found.rows[:, 0] == rows
@@ -215,6 +228,16 @@ def _fitted_correlations(posterior: Posterior, X: Tensor, rows: Tensor, *, with_
         shares = kernel.diagonal(X) / (kernel.diagonal(X) + posterior.noise_at(X))
         correlations = correlations * (shares[rows] * shares[others]).sqrt()
     return correlations.nan_to_num(0.0)  # a variance of zero, as float32 has for constant targets
+
+
+@torch.no_grad()
+def _correlations_of_averages(posterior: Posterior, table: TrainingTable, rows: Tensor, *, with_noise: bool) -> Tensor:
+    """Return `_fitted_correlations` of a table of averages."""
+    matrix = table.matrix(posterior.model.kernel, posterior.noise_at(table.X[:1])[0] if with_noise else 0.0)
+    every = torch.arange(table.n_rows, device=rows.device)
+    scale = matrix.diagonal().clamp_min(torch.finfo(table.X.dtype).tiny).rsqrt()
+    found = matrix.block(rows, every) * scale[rows, None] * scale
+    return found.masked_fill(rows[:, None] == every, -math.inf).max(1).values
 
 
 @torch.no_grad()

@@ -121,7 +121,7 @@ def _sums(model: Model, table: TrainingTable, places: Tensor) -> _Sums:
     sizes = precision.diagonal().clamp_min(torch.finfo(precision.dtype).tiny).sqrt()
     errors = known.solutions / sizes[:, None]
     alike = precision / sizes[:, None] / sizes
-    covariances = model.kernel.block(table.X, table.X)
+    covariances = table.covariance(model.kernel)
     scales = covariances.diagonal().clamp_min(torch.finfo(precision.dtype).tiny).rsqrt()
     # by differences, so that those of equal rows are zero
     distances = torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")

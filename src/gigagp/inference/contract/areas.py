@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Kernel
 from gigagp.model.means import Mean
 from gigagp.operators import AveragedMatrix, Averages
+from gigagp.operators.averages import is_stored
 from gigagp.products import cross_covariance
 from gigagp.products.blocks import ranges
 from gigagp.settings.schema import Field, check_tensors, not_negative
@@ -33,6 +35,8 @@ class AreaTable(TrainingTable):
 
     The covariance of the rows is ``A K A'``, for the covariance K of the points and the map A of `Averages`.
     """
+
+    has_points = False
 
     areas: Averages = field(kw_only=True)
 
@@ -54,12 +58,24 @@ class AreaTable(TrainingTable):
     def matrix(self, kernel: Kernel, noise_variance: float | Tensor) -> AveragedMatrix:
         return AveragedMatrix(kernel, self.areas, noise_variance, self.budget)
 
+    def solve_matrix(self, kernel: Kernel, noise_variance: float | Tensor) -> AveragedMatrix:
+        return AveragedMatrix(kernel, self.areas, noise_variance, self.budget, "auto")
+
+    def entries_of(self, products: float, kernel: Kernel | None = None) -> float:
+        entries = float(len(self.points)) ** 2
+        if is_stored(self.n_rows, self.points.dtype, self.budget):
+            return entries + products * float(self.n_rows) ** 2
+        return products * entries
+
     def cross_covariance(self, kernel: Kernel, X: Tensor) -> Tensor:
         found = X.new_zeros(self.n_rows, len(X))
         for some in ranges(len(self.points), _POINTS):
             block = cross_covariance(kernel, X, self.points[some], budget=self.budget)
             found = found.index_add(0, self.areas.area[some], self.areas.shares[some, None] * block.T)
         return found.T
+
+    def covariance(self, kernel: Kernel) -> Tensor:
+        return self.matrix(kernel, 0.0).to_dense()
 
     def derivative_products(self, kernel: Kernel, vectors: Tensor) -> dict[str, Tensor]:
         """Return ``(dH/dtheta) @ vectors`` by differences: closed forms would store the covariance of all points.
@@ -84,6 +100,9 @@ class AreaTable(TrainingTable):
         """Return the table; raise `InvalidInputError` as for a table of the points."""
         TrainingTable(self.points, self.Y, self.mean, self.budget).require_finite()
         return self
+
+    def on_cpu(self) -> AreaTable:
+        return replace(self, X=self.X.cpu(), Y=self.Y.cpu(), areas=self.areas.cpu())
 
     def appended(self, X: Tensor, Y: Tensor) -> AreaTable:
         """Return the table with values at further points, each an area of its own."""
@@ -120,11 +139,20 @@ def row_fields(tensors: Mapping[str, Tensor]) -> Mapping[str, Field]:
     return _AREAS if "points" in tensors else ROWS
 
 
-def restored(tensors: Mapping[str, Tensor], saved: Saved) -> TrainingTable:
-    """Return the table of a model file (`TrainingTable.state`), after a check."""
-    check_tensors(tensors, row_fields(tensors), saved.sizes)
+def restored(
+    tensors: Mapping[str, Tensor],
+    saved: Saved,
+    others: Mapping[str, Field] = MappingProxyType({}),
+    *,
+    mixed: bool = False,
+) -> TrainingTable:
+    """Return the table of a model file (`TrainingTable.state`), after a check of its tensors and of the others.
+
+    ``mixed`` is that of a table of values at points.
+    """
+    check_tensors(tensors, {**row_fields(tensors), **others}, saved.sizes)
     if "points" not in tensors:
-        return TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        return TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget, mixed)
     area, shares, n_areas = tensors["area"], tensors["shares"], len(tensors["Y"])
     follow = bool((area.diff() >= 0).all()) and area.unique_consecutive().tolist() == list(range(n_areas))
     if not follow:

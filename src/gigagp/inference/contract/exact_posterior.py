@@ -24,7 +24,7 @@ from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.neighbours.folds import Fold
-from gigagp.operators import AveragedMatrix, KernelMatrix
+from gigagp.operators import RowsMatrix
 from gigagp.operators.indexing import as_noise
 from gigagp.products.dense import cholesky
 from gigagp.runtime.memory import require
@@ -58,7 +58,7 @@ class Factorised:
 
     model: Model
     table: TrainingTable  # the rows, in float64 where float32 is too coarse for the noise of the model
-    matrix: KernelMatrix | AveragedMatrix  # ``H``
+    matrix: RowsMatrix  # ``H``
     factor: torch.Tensor  # lower Cholesky factor of ``H``, (n, n)
     solutions: torch.Tensor  # ``H^-1 (Y - mean)``, (n, t)
     basis_solutions: torch.Tensor  # ``H^-1`` times the mean's basis, (n, p)
@@ -89,9 +89,7 @@ class Factorised:
         return self.from_factor(model, table, matrix, factor)
 
     @classmethod
-    def from_factor(
-        cls, model: Model, table: TrainingTable, matrix: KernelMatrix | AveragedMatrix, factor: torch.Tensor
-    ) -> Factorised:
+    def from_factor(cls, model: Model, table: TrainingTable, matrix: RowsMatrix, factor: torch.Tensor) -> Factorised:
         """Return ``H`` with a factor of it, and solve with that for what follows."""
         return cls(model, table, matrix, factor, *SolvedByFactor.of(table.Y, table.basis, factor))
 

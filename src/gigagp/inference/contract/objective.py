@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +19,7 @@ from gigagp.model.model import Model
 from gigagp.optimization.fisher import fisher_information
 from gigagp.optimization.objective import Evaluation, GuideObjective
 from gigagp.optimization.space import ParameterSpace
-from gigagp.runtime.machine import FACTOR_SECONDS, slowness
+from gigagp.runtime.machine import FACTOR_SECONDS, entries_seconds, slowness
 
 
 class TableObjective(ABC):
@@ -91,6 +92,13 @@ class TableObjective(ABC):
     def least_gain(self) -> float:
         """Smallest gain in nats that is worth another gradient; infinity leaves the decision to the optimizer."""
         return math.inf
+
+    def known_information(self, model: Model) -> Mapping[str, torch.Tensor]:
+        """Return the expected information of logarithms of hyperparameters that is known at a model; by default none.
+
+        See `gigagp.optimization.objective.Objective.known_information`.
+        """
+        return {}
 
     def amplified(self, model: Model) -> Model:
         """Return the model with its covariances multiplied by their most likely factor; by default as it is."""
@@ -213,7 +221,8 @@ class ExactObjective(TableObjective):
         return 2 * self.least_seconds()
 
     def least_seconds(self) -> float:
-        return slowness() * FACTOR_SECONDS * self.n_rows**3
+        entries = entries_seconds(float(len(self.table.points)) ** 2, self.n_inputs)
+        return slowness() * (FACTOR_SECONDS * self.n_rows**3 + entries)
 
     def _factorise(self, model: Model) -> Factorised:
         if self._last is not None and model.equals(self._last.model):

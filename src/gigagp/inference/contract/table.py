@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.model.means import Mean
-from gigagp.operators import AveragedMatrix, KernelMatrix
+from gigagp.operators import KernelMatrix, RowsMatrix, kernel_matrix
 from gigagp.optimization.fisher import derivative_products
-from gigagp.products import cross_covariance
+from gigagp.products import cross_covariance, product_entries
 from gigagp.tables.beside import Beside
 
 #: Largest entry of inputs, as a share of the number whose square overflows: lengthscales may be far below 1.
@@ -25,6 +26,9 @@ class TrainingTable:
     The rows are values of the function at points. In a subclass they are averages of it
     (`gigagp.inference.contract.areas`).
     """
+
+    #: whether the rows are values of the function at X
+    has_points: ClassVar[bool] = True
 
     X: torch.Tensor  # inputs, (n, d)
     Y: torch.Tensor  # targets after subtraction of a fixed mean function, (n, t)
@@ -75,13 +79,25 @@ class TrainingTable:
         """Return the transpose of `average` times vectors (n, s), shape (p, s)."""
         return vectors
 
-    def matrix(self, kernel: Kernel, noise_variance: float | torch.Tensor) -> KernelMatrix | AveragedMatrix:
+    def matrix(self, kernel: Kernel, noise_variance: float | torch.Tensor) -> RowsMatrix:
         """Return the matrix H of the rows."""
         return KernelMatrix(kernel, self.X, noise_variance, memory_budget=self.budget, storage="tiles")
+
+    def solve_matrix(self, kernel: Kernel, noise_variance: float | torch.Tensor) -> RowsMatrix:
+        """Return the matrix H of the rows for iterative solves; it is stored where half of the budget has room."""
+        return kernel_matrix(kernel, self.X, noise_variance, memory_budget=self.budget, mixed=self.mixed)
+
+    def entries_of(self, products: float, kernel: Kernel | None = None) -> float:
+        """Return the entries that this many products with `solve_matrix` compute; None: of a kernel without panels."""
+        return products * (float(self.n_rows) ** 2 if kernel is None else product_entries(kernel, self.X))
 
     def cross_covariance(self, kernel: Kernel, X: torch.Tensor) -> torch.Tensor:
         """Return the covariance of the function at points X (m, d) with the rows, (m, n), differentiable in X."""
         return cross_covariance(kernel, X, self.X, budget=self.budget)
+
+    def covariance(self, kernel: Kernel) -> torch.Tensor:
+        """Return the covariance of what the few rows have of the function, (n, n), without noise."""
+        return kernel.block(self.X, self.X)
 
     def derivative_products(self, kernel: Kernel, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return ``(dH/dtheta) @ vectors`` for the kernel's hyperparameters that are learned, or all of them."""
@@ -134,6 +150,10 @@ class TrainingTable:
         if self.X.dtype == torch.float64:
             return self
         return replace(self, X=self.X.double(), Y=self.Y.double(), mixed=mixed)
+
+    def on_cpu(self) -> TrainingTable:
+        """Return the table in float64 on the CPU."""
+        return replace(self, X=self.X.double().cpu(), Y=self.Y.double().cpu())
 
     def appended(self, X: torch.Tensor, Y: torch.Tensor) -> TrainingTable:
         """Return the table with further rows at its end; refuse those beyond the range of its dtype."""

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 import torch
 
 from gigagp.model.model import Model
-from gigagp.operators import KernelMatrix
+from gigagp.operators import RowsMatrix
 from gigagp.settings.fields import Settings
 
 
@@ -20,7 +20,7 @@ class Probes(ABC):
     """The randomness of one gradient estimate; fixed during a warm-started fit and redrawn otherwise."""
 
     @abstractmethod
-    def right_hand_sides(self, model: Model, matrix: KernelMatrix, budget: int) -> torch.Tensor:
+    def right_hand_sides(self, model: Model, matrix: RowsMatrix, budget: int) -> torch.Tensor:
         """Return the right-hand sides of the probes at the current hyperparameters, shape (n, s)."""
 
 
@@ -33,8 +33,8 @@ class GradientEstimator(Settings, ABC):
         """Number of probe vectors."""
 
     @abstractmethod
-    def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> Probes:
-        """Draw new probes for the rows of ``X``."""
+    def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator, *, has_points: bool = True) -> Probes:
+        """Draw new probes for the rows of ``X``; without ``has_points`` the rows are averages about these places."""
 
     @abstractmethod
     def trace_pair(
@@ -47,7 +47,7 @@ class GradientEstimator(Settings, ABC):
 
     def gradient(
         self,
-        matrix: KernelMatrix,
+        matrix: RowsMatrix,
         target_solutions: torch.Tensor,
         probe_solutions: torch.Tensor,
         right_hand_sides: torch.Tensor,
@@ -57,7 +57,7 @@ class GradientEstimator(Settings, ABC):
 
         Parameters
         ----------
-        matrix : KernelMatrix
+        matrix : KernelMatrix or AveragedMatrix
             ``H`` at the current hyperparameters.
         target_solutions : Tensor of shape (n, t)
             ``H^-1 (y - mean)``.

@@ -8,12 +8,12 @@ import torch
 
 from gigagp.inference.gradients.base import GradientEstimator, Probes
 from gigagp.model.model import Model
-from gigagp.operators import AveragedMatrix, KernelMatrix
+from gigagp.operators import RowsMatrix
 from gigagp.products.dense import cholesky, symmetric_inverse
 
 
 class _NoProbes(Probes):
-    def right_hand_sides(self, model: Model, matrix: KernelMatrix, budget: int) -> torch.Tensor:
+    def right_hand_sides(self, model: Model, matrix: RowsMatrix, budget: int) -> torch.Tensor:
         return torch.zeros(matrix.n, 0, dtype=matrix.dtype, device=matrix.device)
 
 
@@ -26,7 +26,7 @@ class Exact(GradientEstimator):
 
     n_probes = 0  # nothing is estimated
 
-    def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> Probes:
+    def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator, *, has_points: bool = True) -> Probes:
         return _NoProbes()
 
     def trace_pair(
@@ -37,7 +37,7 @@ class Exact(GradientEstimator):
 
     def gradient(
         self,
-        matrix: KernelMatrix,
+        matrix: RowsMatrix,
         target_solutions: torch.Tensor,
         probe_solutions: torch.Tensor,
         right_hand_sides: torch.Tensor,
@@ -49,7 +49,7 @@ class Exact(GradientEstimator):
 
     def from_factor(
         self,
-        matrix: KernelMatrix | AveragedMatrix,
+        matrix: RowsMatrix,
         target_solutions: torch.Tensor,
         factor: torch.Tensor,
         second: torch.Tensor | None = None,

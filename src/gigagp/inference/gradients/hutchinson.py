@@ -9,7 +9,7 @@ import torch
 
 from gigagp.inference.gradients.base import GradientEstimator, Probes
 from gigagp.model.model import Model
-from gigagp.operators import KernelMatrix
+from gigagp.operators import RowsMatrix
 from gigagp.settings.fields import Count
 from gigagp.settings.random import standard_normal
 
@@ -18,7 +18,7 @@ from gigagp.settings.random import standard_normal
 class _FixedProbes(Probes):
     vectors: torch.Tensor
 
-    def right_hand_sides(self, model: Model, matrix: KernelMatrix, budget: int) -> torch.Tensor:
+    def right_hand_sides(self, model: Model, matrix: RowsMatrix, budget: int) -> torch.Tensor:
         return self.vectors.to(dtype=matrix.dtype, device=matrix.device)
 
 
@@ -42,7 +42,7 @@ class Hutchinson(GradientEstimator):
     n_probes: Count = 64
     law: Literal["gaussian", "rademacher"] = "gaussian"
 
-    def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> Probes:
+    def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator, *, has_points: bool = True) -> Probes:
         """Draw ``z``, which stays the same for all hyperparameters."""
         vectors = standard_normal(X.shape[0], self.n_probes, generator=generator)
         return _FixedProbes(vectors.sign() if self.law == "rademacher" else vectors)

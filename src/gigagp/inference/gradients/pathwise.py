@@ -11,7 +11,7 @@ from gigagp.inference.gradients.base import GradientEstimator, Probes
 from gigagp.inference.gradients.panel_samples import PanelSamples
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
-from gigagp.operators import KernelMatrix
+from gigagp.operators import RowsMatrix
 from gigagp.products import PanelTiles, select
 from gigagp.products.dense import cholesky
 from gigagp.runtime.memory import require
@@ -37,9 +37,10 @@ class PathwiseProbes(Probes):
     base: torch.Tensor | None
     noise: torch.Tensor
 
-    def right_hand_sides(self, model: Model, matrix: KernelMatrix, budget: int) -> torch.Tensor:
+    def right_hand_sides(self, model: Model, matrix: RowsMatrix, budget: int) -> torch.Tensor:
         if self.prior is not None:
-            values = self.prior.evaluate(model.kernel, matrix.X, budget)
+            prior = self.prior
+            values = matrix.of_function(lambda X: prior.evaluate(model.kernel, X, budget))
         else:
             assert self.base is not None
             n = matrix.n
@@ -92,12 +93,14 @@ class Pathwise(GradientEstimator):
     prior: Literal["features", "exact"] = "features"
     law: Literal["balanced", "joint", "independent"] = "balanced"
 
-    def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> PathwiseProbes:
+    def draw(
+        self, model: Model, X: torch.Tensor, generator: torch.Generator, *, has_points: bool = True
+    ) -> PathwiseProbes:
         """Draw frequencies, weights and noise, none of which depends on the hyperparameters."""
         n, d = X.shape
         prior: PriorSamples | None = None
         base = None
-        engine = select(model.kernel, X.device, X.dtype, rows=X, alone=True)
+        engine = select(model.kernel, X.device, X.dtype, rows=X if has_points else None, alone=True)
         if self.prior == "features" and isinstance(engine, PanelTiles):
             prior = PanelSamples.of_panel(model, engine, self.n_probes, self.n_features, generator, self.law)
         elif self.prior == "features":

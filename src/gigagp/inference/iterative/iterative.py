@@ -39,11 +39,10 @@ from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.neighbours.conditionals import is_compiled
-from gigagp.operators import KernelMatrix, kernel_matrix
+from gigagp.operators import KernelMatrix, RowsMatrix
 from gigagp.operators.base import LinearOperator
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
-from gigagp.products import product_entries
 from gigagp.runtime import interruption
 from gigagp.runtime.progress import current
 from gigagp.settings.brief import brief
@@ -195,14 +194,17 @@ class IterativeObjective(TableObjective):
     @property
     def product_entries(self) -> float:
         """Multiplications with each column in a product; fewer than the matrix has entries for a panel."""
-        return float(self.n_rows) ** 2 if self._solved is None else product_entries(self._solved.kernel, self.table.X)
+        return self.table.entries_of(1.0, None if self._solved is None else self._solved.kernel)
 
-    def matrix(self, model: Model) -> KernelMatrix:
+    def matrix(self, model: Model) -> RowsMatrix:
         """Return the matrix of the solves at a model."""
-        table = self.table
-        return kernel_matrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed)
+        return self.table.solve_matrix(model.kernel, model.noise_variance)
 
-    def _solve(self, model: Model, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solved:
+    def _draw(self, estimator: GradientEstimator, model: Model, generator: torch.Generator) -> Probes:
+        """Draw probes of an estimator for the rows of the table."""
+        return estimator.draw(model, self.table.X, generator, has_points=self.table.has_points)
+
+    def _solve(self, model: Model, solver: Solver, matrix: RowsMatrix, right_hand_sides: torch.Tensor) -> Solved:
         """Solve for targets, basis functions and probes together."""
         table, basis = self.table, self._basis.columns
         self._solved = model
@@ -232,7 +234,7 @@ class IterativeObjective(TableObjective):
         return Solved(*split(solution.value), own, record, second, split(nearest), nearest_basis, unsolved)
 
     def _solve_from(
-        self, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor, initial: Start | None, n_fixed: int
+        self, solver: Solver, matrix: RowsMatrix, right_hand_sides: torch.Tensor, initial: Start | None, n_fixed: int
     ) -> Solution:
         """Solve with the state of the last solve, and keep that of this one."""
         self._state = state = solver.prepare(matrix, self._state)
@@ -250,7 +252,7 @@ class IterativeObjective(TableObjective):
         estimator, matrix = self._estimator, self.matrix(model)
         self._current = None
         if self._probes is None or not self._is_frozen:
-            self._probes = estimator.draw(model, self.table.X, self._probe_generator)
+            self._probes = self._draw(estimator, model, self._probe_generator)
         right_hand_sides = self._probes.right_hand_sides(model, matrix, self.table.budget)
         solved = self._solve(model, self._solver, matrix, right_hand_sides)
         functions = _prior_functions(self._probes)
@@ -281,7 +283,8 @@ class IterativeObjective(TableObjective):
 
     def _has_neighbours(self, model: Model, prior: PriorSamples) -> bool:
         """Whether nearest rows make variances more certain; samples in the cells of a panel need no search of rows."""
-        return is_compiled(model.kernel) and not isinstance(prior, PanelSamples)
+        is_found = self.table.has_points and is_compiled(model.kernel)
+        return is_found and not isinstance(prior, PanelSamples)
 
     def value(self, model: Model) -> Estimate:
         """Estimate the log marginal likelihood with the training solver; the state of the fit does not change.
@@ -347,7 +350,10 @@ class IterativeObjective(TableObjective):
         That of a panel is the exact one of its complete part, if it has a large one. None where smaller exact subsets
         serve as well, or neighbours would be slow.
         """
-        panel = self.matrix(model).panel
+        matrix = self.matrix(model)
+        if not isinstance(matrix, KernelMatrix):
+            return None
+        panel = matrix.panel
         of_panel = None if panel is None else PanelGuide.of(self.table, model, panel)
         if of_panel is not None:
             return of_panel
@@ -377,7 +383,7 @@ class IterativeObjective(TableObjective):
         """Restore a snapshot; frozen probes are drawn again from the same generator."""
         self.table = replace(self.table, mixed=header.get("mixed", self.table.mixed))
         if self._is_frozen:
-            self._probes = self._estimator.draw(model, self.table.X, self._probe_generator)
+            self._probes = self._draw(self._estimator, model, self._probe_generator)
         names = sorted(name for name in tensors if name.startswith("warm."))  # oldest first, as they were stored
         self._warm.blocks = [tensors[name].to(self.table.X) for name in names]
         self._probe_generator.set_state(tensors["generator.probes"])
@@ -416,15 +422,15 @@ class IterativeObjective(TableObjective):
         matrix = RecordingMatrix(model, table) if aware else self.matrix(model)
         probes, n_samples = self._probes, self.settings.n_samples
         if n_samples == "auto":
-            is_panel = isinstance(matrix, KernelMatrix) and matrix.panel is not None
-            few = is_compiled(model.kernel) and not aware and not is_panel
+            has_neighbours = isinstance(matrix, KernelMatrix) and matrix.panel is None
+            few = is_compiled(model.kernel) and not aware and has_neighbours
             n_samples = _FEW_SAMPLES if few else _MOST_SAMPLES
         prior = None if probes is None else _prior_functions(probes)
         if probes is None or prior is None or self._estimator.n_probes < n_samples or not self._is_frozen:
             given = self._estimator if isinstance(self._estimator, Pathwise) else Pathwise()
             # Posterior samples must be functions; exact prior draws at the rows are not enough.
-            probes = replace(given, n_probes=n_samples, prior="features").draw(model, table.X, generator)
-            prior = probes.prior
+            probes = self._draw(replace(given, n_probes=n_samples, prior="features"), model, generator)
+            prior = _prior_functions(probes)
             if self._warm.kind == "previous":
                 self._warm = WarmStart("none")
         assert prior is not None
@@ -447,7 +453,7 @@ class IterativeObjective(TableObjective):
         posterior: PathwisePosterior,
         probes: PathwiseProbes,
         solver: Solver,
-        matrix: KernelMatrix,
+        matrix: RowsMatrix,
         generator: torch.Generator,
     ) -> PathwisePosterior:
         """Return the posterior with as many samples as make variances as certain as `_MOST_SAMPLES` alone would."""
@@ -483,11 +489,13 @@ _ERRORS, _ERRORS_AT_ROWS = (0.05, 0.1), (0.2, 0.4)
 _LOOSEST, _TIGHTEST = 0.01, {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
-def final_tolerances(matrix: KernelMatrix, Y: Tensor, samples: Tensor) -> tuple[float, float]:
+def final_tolerances(matrix: RowsMatrix, Y: Tensor, samples: Tensor) -> tuple[float, float]:
     """Return relative residuals for targets (n, t) and samples (n, s) at which predictions hardly change any more."""
     rows, noise = matrix.n**0.5, float(matrix.noise().double().median().sqrt())
-    # in a panel the search for neighbours would take longer than a solve
-    typical = typical_deviation(matrix) if matrix.panel is None else noise / 3
+    # in a panel the search for neighbours would take longer than a solve, and averages have no neighbours
+    typical = noise / 3
+    if isinstance(matrix, KernelMatrix) and matrix.panel is None:
+        typical = typical_deviation(matrix)
     sizes = (float(Y.norm(dim=0).max()) / rows, float(samples.norm(dim=0).mean()) / rows)
     residuals = (min(new * typical, at_rows * noise) for new, at_rows in zip(_ERRORS, _ERRORS_AT_ROWS, strict=True))
     targets, probes = (
@@ -536,7 +544,7 @@ class WarmStart:
         self.blocks.append(solutions)
         del self.blocks[: -(_BLOCKS if self.kind == "subspace" else 1)]
 
-    def start(self, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Start | None:
+    def start(self, matrix: RowsMatrix, right_hand_sides: torch.Tensor) -> Start | None:
         """Return the initial guess for these right-hand sides; None means zero."""
         if not self.blocks:
             return None

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import ModelFileError
+from gigagp.inference.contract.areas import restored
 from gigagp.inference.contract.batches import prior_covariance, within_batches
 from gigagp.inference.contract.left_out import LeftOut, without_trend
 from gigagp.inference.contract.posterior import GrowingPosterior, VarianceMethod
-from gigagp.inference.contract.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
+from gigagp.inference.contract.rows_posterior import PathwiseUpdate, SolvedPosterior
 from gigagp.inference.contract.saved import DRAW, SOLVE, Saved, check_columns, draw_fields
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import OrthogonalBasis, Trend, estimate_trend
@@ -34,12 +35,12 @@ from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.neighbours.predictor import LocalPredictor
-from gigagp.operators import KernelMatrix
+from gigagp.operators import KernelMatrix, RowsMatrix
 from gigagp.optimization.history import SolveRecord
-from gigagp.products import PanelTiles, cross_covariance, cross_product, select
+from gigagp.products import PanelTiles, cross_product, select
 from gigagp.runtime.memory import require
 from gigagp.settings.random import standard_normal
-from gigagp.settings.schema import Field, check_tensors, flag, number, optional, part, record, whole
+from gigagp.settings.schema import Field, flag, number, optional, part, record, whole
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.base import Solver
 from gigagp.solvers.lanczos import log_determinant
@@ -117,18 +118,19 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
     def engine_name(self) -> str:
         matrix = self.matrix()
         how = "H stored" if matrix.storage == "dense" else "H computed tile by tile"
-        if self.table.mixed:
+        if isinstance(matrix, KernelMatrix) and self.table.mixed:
             how = f"float32 inside of solvers with {'H stored' if matrix.fast.storage == 'dense' else 'tiles'}"
         return f"{super().engine_name()}, {how}"
 
     def notes(self) -> dict[str, str]:
         beside = "" if self.probe_values is None else f" and the {self.neighbours.n_neighbours} rows nearest to a point"
         error = f"standard error between rows {self.variance_error:.1%}"
-        return {"variances": f"from {self.n_samples} posterior samples{beside}, {error}"}
+        found = {"variances": f"from {self.n_samples} posterior samples{beside}, {error}"}
+        return self.table.notes() | found
 
-    def matrix(self) -> KernelMatrix:
+    def matrix(self) -> RowsMatrix:
         """Return ``H`` at the posterior's hyperparameters."""
-        return _matrix(self.model, self.table)
+        return self.table.solve_matrix(self.model.kernel, self.model.noise_variance)
 
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
@@ -211,7 +213,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         The samples are those of the same prior functions, with noise of their own at the new rows.
         """
         model, table, n, update = self.model.appended(noise), self.table.appended(X, Y), self.n_rows, self.update
-        matrix = _matrix(model, table)
+        matrix = table.solve_matrix(model.kernel, model.noise_variance)
         known, own = self.probe_values, matrix.noise()[n:]
         known = self.matrix() @ update.probe_solutions if known is None else known
         generator = torch.Generator().manual_seed(_FIRST_SEED + n)
@@ -222,7 +224,8 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         of_targets = self.target_solutions + self.basis_solutions @ self.coefficients
         of_basis = self.basis_solutions @ basis.to_columns
         solved = torch.cat([of_targets, of_basis, update.probe_solutions], 1)
-        if isinstance(update.prior, PanelSamples):  # a solve takes less time than the search for neighbours
+        if isinstance(update.prior, PanelSamples) or not table.has_points:
+            # in a panel a solve takes less time than the search for neighbours, and averages have none
             start = torch.cat([solved, solved.new_zeros(len(X), solved.shape[1])])
         else:
             further = table.X[n:], solved, stacked[n:], own.double(), self.budget
@@ -252,7 +255,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         matrix = self.matrix()
         state, variances = self.solver.prepare(matrix), []
         for block in X.split(_SOLVE_COLUMNS):
-            cross = cross_covariance(self.model.kernel, block, self.X, budget=self.budget).T
+            cross = self.table.cross_covariance(self.model.kernel, block).T
             # The reduction is stationary at the solution, so the derivative at a fixed solution is correct up to the
             # residual.
             solved = self.solver.solve(state, cross.detach()).value
@@ -274,7 +277,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         matrix, found = self.matrix(), [X.new_zeros(0, m, m)]
         state = self.solver.prepare(matrix)
         for some in X.split(max(1, _SOLVE_COLUMNS // max(m, 1))):
-            cross = cross_covariance(self.model.kernel, some.flatten(0, 1), self.X, budget=self.budget)
+            cross = self.table.cross_covariance(self.model.kernel, some.flatten(0, 1))
             # the covariance is stationary at the solution
             solved = self.solver.solve(state, cross.detach().T.contiguous()).value
             rows = within_batches(solved.T, some)
@@ -296,7 +299,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             prior = replace(self.update.prior, weights=self.update.prior.weights[:, chosen])
             return PathwiseUpdate(self, prior, self.update.probe_solutions[:, chosen])
         estimator = Pathwise(n_probes=needed, n_features=draw.n_features, law=draw.law)  # type: ignore[arg-type]
-        probes = estimator.draw(self.model, self.X, generator)
+        probes = estimator.draw(self.model, self.X, generator, has_points=self.table.has_points)
         assert probes.prior is not None
         matrix = self.matrix()
         right_hand_sides = probes.right_hand_sides(self.model, matrix, self.budget)
@@ -352,8 +355,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the state for a model file; predictions from it need no solve."""
         tensors = {
-            "X": self.X,
-            "Y": self.table.Y,
+            **self.table.state(),
             "target_solutions": self.target_solutions,
             "probe_solutions": self.update.probe_solutions,
             "basis_solutions": self.basis_solutions,
@@ -384,21 +386,20 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         if not isinstance(saved.solver, Solver):
             raise ModelFileError(f"its solver must be one of gigagp.solvers; got {str(saved.solver)[:60]!r}.")
         prefix = "prior.draw."
-        fields = ROWS | {
+        fields = {
             "target_solutions": Field("n t", "real"),
             "probe_solutions": Field("n s", "real"),
             "basis_solutions?": Field("n p", "real"),
             "coefficients": Field("p t"),
             "coefficient_root?": Field("p p"),
-            "prior.weights": Field("q s"),
+            "prior.weights": Field("c s"),
         }
         if header.get("with_probe_values", False):
             fields["probe_values"] = Field("n s", "real")
-        check_tensors(tensors, fields | draw_fields(saved, header["draw"], tensors, prefix), saved.sizes)
+        fields |= draw_fields(saved, header["draw"], tensors, prefix)
+        table = restored(tensors, saved, fields, mixed=header.get("mixed", False))
         draw = FeatureDraw.from_state(part(tensors, prefix), header["draw"])
         prior = _restored_samples(draw, tensors, header.get("panel_rows", 0), saved)
-        given = tensors["X"], tensors["Y"], saved.model.mean, saved.budget
-        table = TrainingTable(*given, mixed=header.get("mixed", False))
         solve = header["final_solve"]
         of_targets = 0.0 if solve is None else solve["relative_residual_targets"]
         return cls(
@@ -432,11 +433,6 @@ def _restored_samples(
     further = len(panel.factors(saved.kernel)) * n_entities * n_times
     check_columns(saved, draw, weights[: max(len(weights) - further, 0)], name)
     return PanelSamples(draw, weights, panel)
-
-
-def _matrix(model: Model, table: TrainingTable) -> KernelMatrix:
-    given = model.kernel, table.X, model.noise_variance
-    return KernelMatrix(*given, memory_budget=table.budget, mixed=table.mixed)
 
 
 # The start of solves with further rows, from the solutions for the earlier ones and nearest neighbours ----------------

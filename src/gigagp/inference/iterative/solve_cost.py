@@ -9,7 +9,7 @@ import torch
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Kernel, Matern
 from gigagp.neighbours.neighbourhood import FEW_INPUTS
-from gigagp.products import product_entries, select
+from gigagp.products import select
 from gigagp.runtime.machine import entries_seconds, fastest
 
 #: Products of a solve where no trial has been made: with few inputs, and with many.
@@ -50,8 +50,7 @@ def expected_products(table: TrainingTable) -> float:
 
 def products_seconds(table: TrainingTable, products: float, kernel: Kernel | None = None) -> float:
     """Return the seconds of this many products with the kernel matrix; None: of a kernel that makes rows no panel."""
-    entries = float(table.n_rows) ** 2 if kernel is None else product_entries(kernel, table.X)
-    return products * entries_seconds(entries, table.n_inputs)
+    return entries_seconds(table.entries_of(products, kernel), table.n_inputs)
 
 
 def solves_seconds(table: TrainingTable, products: float, kernel: Kernel) -> float:

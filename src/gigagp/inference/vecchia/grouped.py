@@ -30,6 +30,9 @@ _DRAWN, _FEWEST_DRAWS, _MOST_DRAWS = 200_000, 2, 16
 _LEARNING, FINAL = 1e-4, 1e-7
 #: Rows whose densities stand for those of all in a gradient.
 _LEARNING_ROWS = 100_000
+#: Gain in nats for each level of the group with the fewest of them that is worth a step, and the least. The logarithm
+#: of a variance of L levels has a standard error of ``sqrt(2 / L)``, and is off by ``sqrt(4 g)`` for g nats a level.
+_GAIN_OF_LEVEL, _LEAST_GAIN = 2e-4, 0.1
 
 
 class Without(NamedTuple):
@@ -147,6 +150,36 @@ class GroupedObjective(TableObjective):
         if rest is None or old is None or not old.serves(rest, self.table.X, self.n_neighbours):
             self._graph = rest_graph(model, self.table, self.n_neighbours)
         return self._graph
+
+    @property
+    def least_gain(self) -> float:
+        """Gain in nats that moves the variance of the group with the fewest levels by less than its standard error."""
+        levels = [] if self._effects is None else [len(own) for own in self._effects.levels]
+        return max(_LEAST_GAIN, _GAIN_OF_LEVEL * min(levels)) if levels else super().least_gain
+
+    def known_information(self, model: Model) -> dict[str, Tensor]:
+        """Return the information of the variances of groups and of the noise, as if levels were told one by one.
+
+        The effects of a level over their standard deviations then have the posterior precision ``M = I + R G R``, for
+        the products G of their factors over the noise of the rows, and the standard deviations R. With the share
+        ``K = I - M^-1`` that rows tell, the logarithm of a variance has the information ``sum K_ii^2 / 2`` over levels,
+        and that of the noise half of the rows that effects leave over.
+        """
+        effects, parts = self.effects(model), Parts.of(model.kernel)
+        noise = as_noise(model.noise_variance, self.table.X[:, 0].double(), "noise_variance")
+        t, found, left, column = self.table.n_targets, {}, float(self.n_rows), 0
+        for name, group, spans in zip(parts.group_names, parts.groups, effects.spans(), strict=True):
+            r, count = len(spans), spans[0].stop - spans[0].start
+            own, level = effects.lines[:, column : column + r], effects.places[:, column] - spans[0].start
+            products = (own[:, :, None] * own[:, None, :]) / noise[:, None, None]
+            gram = products.new_zeros(count, r, r).index_add_(0, level, products)
+            root, eye = group.value("variance").double().sqrt().to(gram), torch.eye(r).to(gram)
+            told = (eye - torch.linalg.inv(eye + root[:, None] * gram * root)).diagonal(dim1=1, dim2=2)
+            found[name] = 0.5 * t * told.square().sum(0)
+            left, column = left - float(told.sum()), column + r
+        if not model.noise_is_known:
+            found[NOISE] = torch.tensor(0.5 * t * max(left, 1.0), dtype=torch.float64)
+        return found
 
     def evaluate(self, model: Model) -> Evaluation:
         interruption.check()
