@@ -189,7 +189,7 @@ def _regressor_scores(
         includes = noise_column is None
         if has_distribution:
             known = {} if exposure is None else {"exposure": block.others.values[:, -1]}
-            with naming_rows(blocks.path, target, exposure, sum(len(part[0]) for part in found)):
+            with naming_rows(blocks.path, target, exposure, before=sum(len(part[0]) for part in found)):
                 found.append(_distribution(regressor, block.inputs, measured, known))
             continue
         mean, std = regressor.predict(block.inputs, return_std=True, include_noise=includes)

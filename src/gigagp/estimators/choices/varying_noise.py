@@ -87,13 +87,17 @@ def refined(
     least = _WORTH * max(one.expected_gain(table) for one in changes)
     tried: list[_Scored] = []
     words = []
+
+    def scored(found: Posterior, steps: History) -> _Scored | None:
+        return _scored(table, found, steps, generator)
+
     for change in changes:
         if change.expected_gain(table) < least:
             words.append(f"{change.form} not tried: it can gain less than half as much")
             continue
         try:
             inference.check_model(change.start())
-            one = change.learned(learn, lambda *found: _scored(table, *found, generator))
+            one = change.learned(learn, scored)
         except (InvalidInputError, *FAILURES):
             one = None
         if one is None:
