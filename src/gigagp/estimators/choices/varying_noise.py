@@ -126,10 +126,11 @@ class _Scored(Trial):
 
     @property
     def n_learned(self) -> int:
-        """Number of hyperparameters that were learned."""
+        """Number of hyperparameters that were learned, and of scales of a map."""
         model = self.posterior.model
         values = model.parameters()
-        return sum(values[name].numel() for name in model.learned_names())
+        scales = sum(leaf.log_scale.numel() for leaf in model.kernel.leaves() if isinstance(leaf, ScaleMap))
+        return scales + sum(values[name].numel() for name in model.learned_names())
 
     def objection(self, plain: _Scored) -> str | None:
         """Return why this fit is not taken in place of the plain one, or None.
