@@ -236,11 +236,12 @@ def _distribution(
     regressor: gigagp.GPRegressor, X: Any, y: np.ndarray, known: dict[str, Any]
 ) -> tuple[np.ndarray, ...]:
     """Return measurements, means, log densities, and whether central intervals hold the measurement, by level."""
+    density = regressor.predictive_log_density(X, y, **known)  # refuses targets before the longer work
     ends = np.array([0.5 - 0.5 * level for level in metrics.INTERVALS])
     quantiles = regressor.predict_quantile(X, np.concatenate([ends, 1 - ends]), **known)
     lower, upper = np.split(quantiles, 2, axis=1)
     inside = (lower <= y[:, None]) & (y[:, None] <= upper)  # counts are often at an end
-    return y, regressor.predict(X, **known), regressor.predictive_log_density(X, y, **known), inside
+    return y, regressor.predict(X, **known), density, inside
 
 
 def _class_scores(
