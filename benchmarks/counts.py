@@ -134,8 +134,8 @@ def coverage(draws: int) -> dict[str, Any]:
         name, of_kind = kind.replace(" ", "-"), {}
         given = {"kernel": DRAWN, "optimizer": None, "standardize": False}
         cases = [drawn_field(kind, seed) for seed in range(8 * draws)]
-        of_kind["drawn, given"] = summary([held(given, known, *one) for one in cases])
-        of_kind["drawn, learned"] = summary([held({}, name, *one) for one in cases[: 2 * draws]])
+        of_kind["drawn_given"] = summary([held(given, known, *one) for one in cases])
+        of_kind["drawn_learned"] = summary([held({}, name, *one) for one in cases[: 2 * draws]])
         print(kind, of_kind, flush=True)
         everything = []
         for field in FIELDS:
@@ -148,7 +148,7 @@ def coverage(draws: int) -> dict[str, Any]:
             of_kind[field] = summary(shares)
             everything += shares
             print(kind, field, of_kind[field], flush=True)
-        found[kind] = of_kind | {"all": summary(everything)}
+        found[kind.replace(" ", "_")] = of_kind | {"all": summary(everything)}
     return found
 
 

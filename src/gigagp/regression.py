@@ -167,11 +167,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         ``"auto"``: independent for up to 50 targets and 20,000 rows times targets, and shared beyond and in
         `fit_table`.
     noise : {"constant", "varying", "scaled", "auto"}, default "constant"
-        Whether Gaussian noise has one variance, or one that depends on the inputs (`kernels.LocalVariance`) and is
-        learned in a second fit. ``"varying"``: of the noise alone. ``"scaled"``: the function and its noise have the
-        same scale, which differs from place to place, as heights in mountains and in plains. ``"auto"`` learns both
-        where squared errors of left-out rows differ between places, and keeps the better one where it predicts
-        left-out rows better than constant noise. Of kernels that are averaged, it uses the one with the largest weight.
+        Whether Gaussian noise has one variance, or one that depends on the inputs (`kernels.LocalVariance`, and from
+        5,000 rows on `kernels.ScaleMap`) and is learned in a second fit. ``"varying"``: of the noise alone.
+        ``"scaled"``: the function and its noise have the same scale, which differs from place to place, as heights in
+        mountains and in plains. ``"auto"`` learns both where squared errors of left-out rows differ between places, of
+        many rows only those that may gain as much as the other, and keeps the better one where it predicts left-out
+        rows better than constant noise. Of kernels that are averaged, it uses the one with the largest weight.
     panel : (entity, time) or None, default None
         Columns of a long table, by name or number, that say of which entity and time each row is: sensors by hours,
         learning curves by epochs. Without a ``kernel``, each entity has an offset and a curve of its own, entities

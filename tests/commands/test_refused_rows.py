@@ -121,10 +121,8 @@ def test_commands_for_a_saved_model(
     if command == "predict" and is_target:
         return  # it reads no targets
     out = tmp_path / {"predict": "out.csv", "report": "r.html", "evaluate": "none"}[command]
-    options = {"predict": ("--exposure", more.get("exposure")), "report": ("-q",), "evaluate": ()}[command]
-    error = refused(
-        command, models[likelihood], table(column, value), *options, *([] if command == "evaluate" else ["-o", out])
-    )
+    options = {"predict": ("--exposure", more.get("exposure"), "-o", out), "report": ("-o", out), "evaluate": ()}
+    error = refused(command, models[likelihood], table(column, value), *options[command], "-q")
     if not words.startswith("A picture"):
         assert f"column '{'low' if column == 'high' else column}" in error
         assert f"row {ROW + 1}: " in error

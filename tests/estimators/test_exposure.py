@@ -329,3 +329,10 @@ def test_targets_that_do_not_limit_the_mean_are_refused(likelihood, targets, way
         known = GPRegressor(likelihood=likelihood, mean="zero").fit(X, targets, **beside)
         one = GPRegressor(likelihood=likelihood).fit(X, np.eye(N)[3], **beside)
         assert np.isfinite([known.predict(NEW), one.predict(NEW)]).all()
+
+
+def test_targets_that_cannot_be_written_are_read():
+    y = np.random.default_rng(0).poisson(2.0, 20).astype(float)
+    y.flags.writeable = False
+    gp = GPRegressor(likelihood="negative-binomial", optimizer=None).fit(np.arange(20.0)[:, None], y)
+    assert np.isfinite(gp.predictive_log_density(np.arange(20.0)[:, None], y)).all()

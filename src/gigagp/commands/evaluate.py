@@ -189,7 +189,7 @@ def _regressor_scores(
         includes = noise_column is None
         if has_distribution:
             known = {} if exposure is None else {"exposure": block.others.values[:, -1]}
-            with naming_rows(blocks.path, target, exposure, sum(len(part[0]) for part in found)):
+            with naming_rows(blocks.path, target, exposure, before=sum(len(part[0]) for part in found)):
                 found.append(_distribution(regressor, block.inputs, measured, known))
             continue
         mean, std = regressor.predict(block.inputs, return_std=True, include_noise=includes)
@@ -236,11 +236,12 @@ def _distribution(
     regressor: gigagp.GPRegressor, X: Any, y: np.ndarray, known: dict[str, Any]
 ) -> tuple[np.ndarray, ...]:
     """Return measurements, means, log densities, and whether central intervals hold the measurement, by level."""
+    density = regressor.predictive_log_density(X, y, **known)  # refuses targets before the longer work
     ends = np.array([0.5 - 0.5 * level for level in metrics.INTERVALS])
     quantiles = regressor.predict_quantile(X, np.concatenate([ends, 1 - ends]), **known)
     lower, upper = np.split(quantiles, 2, axis=1)
     inside = (lower <= y[:, None]) & (y[:, None] <= upper)  # counts are often at an end
-    return y, regressor.predict(X, **known), regressor.predictive_log_density(X, y, **known), inside
+    return y, regressor.predict(X, **known), density, inside
 
 
 def _class_scores(

@@ -99,7 +99,7 @@ def _predicted(
             found.append(dict(zip(names, probabilities, strict=True)))
             continue
         known = {} if block.others is None else {"exposure": block.others.values[:, 0]}
-        with naming_rows(blocks.path, "", exposure, n_rows):
+        with naming_rows(blocks.path, "", exposure, before=n_rows):
             mean, std = regressor.predict(block.inputs, return_std=True, include_noise=include_noise, **known)
         parts = {"mean": np.asarray(mean), "std": np.asarray(std)}
         n_rows += len(mean)

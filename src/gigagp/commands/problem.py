@@ -84,7 +84,7 @@ def limits(found: pa.Table, lower: str, upper: str, source: str) -> np.ndarray:
 
 
 @contextmanager
-def naming_rows(source: object, target: str, exposure: str | None = None, before: int = 0) -> Iterator[None]:
+def naming_rows(source: object, target: str, exposure: str | None = None, *, before: int = 0) -> Iterator[None]:
     """Name the file, the column and the row of the table where a row is refused; ``before`` it are other rows."""
     try:
         yield

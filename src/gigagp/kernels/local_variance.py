@@ -175,8 +175,8 @@ class ScaleMap(LocalScale):
         self._log_scale = _numbers(log_scale, "log_scale of ScaleMap")
         shape = tuple(map(len, self._knots))
         if self._log_scale.shape != shape:
-            got = tuple(self._log_scale.shape)
-            raise InvalidInputError(f"log_scale of ScaleMap must have shape {shape}, as its knots; got {got}.")
+            msg = f"log_scale of ScaleMap must have shape {shape}, as its knots; got {tuple(self._log_scale.shape)}."
+            raise InvalidInputError(msg)
         if self._columns is not None and len(self._columns) != len(shape):
             got = f"{len(self._columns)} columns and {len(shape)} lists"
             raise InvalidInputError(f"knots of ScaleMap must have a list for each of columns; got {got}.")

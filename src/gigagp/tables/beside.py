@@ -99,7 +99,7 @@ def known_targets(
     if beside.trials is not None:
         _require_successes(y, beside.trials.numpy())
     if y.ndim == 1:
-        likelihood.check_targets(beside.given(likelihood, torch.from_numpy(np.ascontiguousarray(y))[:, None]))
+        likelihood.check_targets(beside.given(likelihood, torch.from_numpy(np.array(y))[:, None]))
     return y, beside
 
 

@@ -87,13 +87,17 @@ def refined(
     least = _WORTH * max(one.expected_gain(table) for one in changes)
     tried: list[_Scored] = []
     words = []
+
+    def scored(found: Posterior, steps: History) -> _Scored | None:
+        return _scored(table, found, steps, generator)
+
     for change in changes:
         if change.expected_gain(table) < least:
             words.append(f"{change.form} not tried: it can gain less than half as much")
             continue
         try:
             inference.check_model(change.start())
-            one = change.learned(learn, lambda *found: _scored(table, *found, generator))
+            one = change.learned(learn, scored)
         except (InvalidInputError, *FAILURES):
             one = None
         if one is None:
@@ -122,10 +126,11 @@ class _Scored(Trial):
 
     @property
     def n_learned(self) -> int:
-        """Number of hyperparameters that were learned."""
+        """Number of hyperparameters that were learned, and of scales of a map."""
         model = self.posterior.model
         values = model.parameters()
-        return sum(values[name].numel() for name in model.learned_names())
+        scales = sum(leaf.log_scale.numel() for leaf in model.kernel.leaves() if isinstance(leaf, ScaleMap))
+        return scales + sum(values[name].numel() for name in model.learned_names())
 
     def objection(self, plain: _Scored) -> str | None:
         """Return why this fit is not taken in place of the plain one, or None.
