@@ -13,7 +13,7 @@ from gigagp.kernels import RBF, Constant, DampedTrend, IntegratedWiener, Linear,
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import NOISE, Model
 from gigagp.optimization import ParameterSpace, fisher
-from gigagp.optimization.fisher import damped_inverse, derivative_products
+from gigagp.optimization.fisher import damped_inverse, derivative_products, with_known
 from gigagp.optimization.prior import WeakPrior
 from gigagp.products.engine import weights_of
 from gigagp.products.torch_tiles import TorchTiles
@@ -254,3 +254,20 @@ def test_the_prior_moves_with_the_units_of_the_targets():
 def test_the_draws_come_from_a_generator():
     assert torch.equal(points(3, 2), points(3, 2))
     assert not torch.equal(torch.randn(3, generator=generator(0)), torch.randn(3, generator=generator(1)))
+
+
+def test_a_known_diagonal_scales_an_information_and_leaves_out_what_few_rows_mistake():
+    draws = torch.randn(5, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    information = draws @ draws.T
+    unknown = torch.full((5,), torch.nan, dtype=torch.float64)
+    torch.testing.assert_close(with_known(information, unknown), information)
+    known = unknown.clone()
+    known[1], known[3] = information[1, 1], 1e-4 * information[3, 3]  # the rows tell of 1 alike, and of 3 far too much
+    found = with_known(information, known)
+    torch.testing.assert_close(found.diagonal()[[1, 3]], known[[1, 3]])
+    kept = torch.tensor([0, 1, 2, 4])
+    torch.testing.assert_close(found[kept][:, kept], information[kept][:, kept])
+    scale = found.diagonal().rsqrt()
+    correlations = scale[:, None] * found * scale
+    assert correlations[3, kept].abs().max() <= 1e-4
+    assert torch.linalg.eigvalsh(found).min() > 0

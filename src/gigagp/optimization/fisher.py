@@ -236,12 +236,15 @@ def information_from_products(
 
 
 def with_known(information: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    """Return an information (p, p) with the known entries of a diagonal (p,) in its place, apart from all others.
+    """Return an information (p, p) of few rows with a diagonal (p,) that is known of all rows; nan: it is not known.
 
-    Those that are not known are nan.
+    Rows and columns are scaled to the known diagonal. Correlations count as far as the few rows tell about as much of a
+    coordinate, each for its share, as all rows do: where they do not, another thing is mistaken for it.
     """
-    others = known.isnan()
-    return torch.where(others[:, None] & others[None, :], information, torch.diag(known.nan_to_num(0.0)))
+    ratio = (known / information.diagonal().clamp_min(torch.finfo(information.dtype).tiny)).nan_to_num(1.0)
+    alike = torch.minimum(ratio, 1 / ratio)
+    share = torch.minimum(alike[:, None], alike).fill_diagonal_(1.0)  # positive semi-definite, as each factor is
+    return information * share * (ratio[:, None] * ratio).sqrt()
 
 
 def damped_inverse(information: torch.Tensor, damping: float) -> torch.Tensor:
