@@ -299,7 +299,7 @@ def test_large_counts_and_narrow_densities():
         (NegativeBinomial(), [[1.0], [1e17]], r"whole numbers from 0 to 2\^53 .*; got 1e\+17 in row 1"),
         (Gamma(), [[0.0], [1.0]], "positive, from 1e-15 to 1e15 .*; got 0 in row 0"),
         (Gamma(), [[1.0], [1e200]], r"positive, from 1e-15 to 1e15 .*; got 1e\+200 in row 1"),
-        (Beta(), [[0.5, 0.5], [0.5, 1.0]], "above 0 and below 1; got 1 in row 1, column 1"),
+        (Beta(), [[0.5, 0.5], [0.5, 1.0]], r"above 0 and below 1; got 1 \(column 1\) in row 1"),
         (Binomial(), [[0.5], [1.25]], "proportions from 0 to 1; got 1.25 in row 1"),
         (Ordinal(), [[0.0], [1.5]], "levels: whole numbers, 0 or above; got 1.5 in row 1"),
         (Ordinal((1.0,)), [[0.0], [3.0]], "whole numbers from 0 to 2; got 3 in row 1"),

@@ -181,7 +181,7 @@ class Likelihood(ABC):
         """Raise `RowError` for the first target that is bad, if there is one; ``what`` is allowed."""
         if bool(bad.any()):
             place = tuple(int(one) for one in bad.nonzero()[0])
-            got = f"{float(y[place]):.6g}" + (f" in column {place[1]}" if bad.ndim > 1 and bad.shape[1] > 1 else "")
+            got = f"{float(y[place]):.6g}" + (f" (column {place[1]})" if bad.ndim > 1 and bad.shape[1] > 1 else "")
             raise RowError(f"targets of the {self.name} likelihood must be {what}", got, place[0])
 
     def smooth_log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
