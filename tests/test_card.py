@@ -1,4 +1,4 @@
-"""The tests of `card_cases`, each group in a process of its own: torch registers a pretended card for the whole process."""
+"""The tests of `card_cases`, in processes of their own: torch registers a pretended card for a whole process."""
 
 from __future__ import annotations
 
