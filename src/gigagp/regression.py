@@ -21,6 +21,7 @@ from gigagp.estimators.answers.answering import (
     joint_answering,
     left_out,
     predictor_of,
+    predictor_of_rows,
     sampled_functions,
 )
 from gigagp.estimators.answers.averages import averages
@@ -606,11 +607,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Raises
         ------
         AttributeError
-            If another inference method than `inference.Vecchia` ran, or the kernel has no `kernels.Group` as a term.
+            If another inference method than `inference.Exact` or `Vecchia` ran, or the kernel has no `kernels.Group` as
+            a term.
         """
         check_is_fitted(self, "posterior_")
         names = getattr(self, "feature_names_in_", None)
-        return effects_of_groups(self.posterior_, self.scaling_, names, fitted_encoder(self))
+        return effects_of_groups(predictor_of_rows(self).posterior, self.scaling_, names, fitted_encoder(self))
 
     @guarded()
     @checks_arguments

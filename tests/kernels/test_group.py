@@ -200,8 +200,9 @@ def test_a_mixture_without_groups_is_that_of_its_components() -> None:
     assert np.abs(learned / std - 1).max() > 1e-3
 
 
-def test_effects_of_levels_are_those_of_dense_algebra() -> None:
-    gp, (X, y) = fitted(inference.Vecchia(119), standardize=False, mean="zero"), rows()
+@pytest.mark.parametrize("method", [inference.Vecchia(119), inference.Exact()], ids=["neighbours", "exact"])
+def test_effects_of_levels_are_those_of_dense_algebra(method) -> None:
+    gp, (X, y) = fitted(method, standardize=False, mean="zero"), rows()
     X, y = torch.from_numpy(X), torch.from_numpy(y)
     H = gp.kernel_.block(X, X) + 0.1 * torch.eye(len(X), dtype=torch.float64)
     found = gp.group_effects_["1"]
@@ -212,10 +213,36 @@ def test_effects_of_levels_are_those_of_dense_algebra() -> None:
     assert gp.group_effects_["2"].effect.shape == (4, 2)
 
 
+def test_exact_inference_has_the_effects_and_slopes_that_neighbours_have() -> None:
+    """With all rows as neighbours, for a mean that is learned, in the units of inputs and target."""
+    exact, near = (fitted(method).group_effects_ for method in (inference.Exact(), inference.Vecchia(119)))
+    assert exact.keys() == near.keys()
+    assert len(exact) > 1
+    for name, one in exact.items():
+        np.testing.assert_array_equal(one.level, near[name].level)
+        np.testing.assert_allclose(one.effect, near[name].effect, atol=1e-7)
+        np.testing.assert_allclose(one.std, near[name].std, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_effects_of_a_mixture_have_the_moments_of_its_draws() -> None:
+    X, y = rows(40)
+    gp = GPRegressor(Matern(), groups=[1], hyperparameters="laplace").fit(X[:, :2], y)
+    mixture, unit = predictor_of(gp).posterior, float(gp.scaling_.y_scale[0])
+    each = [one.group_effects()[0] for one in mixture.components]
+    means, stds = torch.stack([one[2][:, 0, 0] for one in each]), torch.stack([one[3][:, 0] for one in each])
+    mean = mixture.weights @ means
+    variance = mixture.weights @ (stds.square() + (means - mean).square())
+    found = gp.group_effects_["1"]
+    np.testing.assert_allclose(found.effect, unit * mean, rtol=1e-10)
+    np.testing.assert_allclose(found.std**2, unit**2 * variance, rtol=1e-10)
+    assert (variance > (mixture.weights @ stds) ** 2).all()
+
+
 def test_who_holds_no_effects_says_what_would() -> None:
-    gp = fitted(inference.Exact())
+    gp = fitted(inference.Iterative())
     assert not hasattr(gp, "group_effects_")
-    with pytest.raises(AttributeError, match=r"inference\.Vecchia"):
+    with pytest.raises(AttributeError, match=r"inference\.Exact or Vecchia"):
         _ = gp.group_effects_
 
 

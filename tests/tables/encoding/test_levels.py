@@ -115,6 +115,23 @@ def test_effects_have_the_names_of_the_categories():
     np.testing.assert_allclose(gp.predict(new) - gp.predict(new, groups=False), effects.effect, atol=1e-9)
 
 
+def test_groups_of_few_categories_have_names_too():
+    """Such columns are one-hot; a combination of two has a name for each."""
+    table, _, y = rows()
+    table = table.assign(shop=[f"s{int(one.split()[1]) % 7}" for one in table["shop"]], day=np.arange(len(table)) % 3)
+    table["day"] = table["day"].map({0: "Mon", 1: "Tue", 2: "Wed"})
+    groups = kernels.Group("shop") + kernels.Group(["day", "shop"])
+    gp = GPRegressor(kernels.Matern() + groups, inference.Exact(), encode="auto", optimizer=None).fit(table, y)
+    effects, nested = gp.group_effects_["shop"], gp.group_effects_["day:shop"]
+    assert effects.level[0] == table["shop"].value_counts().index[0]
+    assert set(effects.level) == set(table["shop"])
+    assert {tuple(one) for one in nested.level} == set(zip(table["day"], table["shop"], strict=True))
+    new = pd.DataFrame({"x": np.ones(len(nested.level)), "shop": nested.level[:, 1], "day": nested.level[:, 0]})
+    of_shop = dict(zip(effects.level, effects.effect, strict=True))
+    expected = nested.effect + [of_shop[shop] for shop in nested.level[:, 1]]
+    np.testing.assert_allclose(gp.predict(new) - gp.predict(new, groups=False), expected, atol=1e-9)
+
+
 def test_a_kernel_that_takes_their_numbers_for_places_is_refused():
     table, _, y = rows()
     with pytest.raises(InvalidInputError, match=r"must not include 'shop', which has 60 categories.*Group\(1\)"):

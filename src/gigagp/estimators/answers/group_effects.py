@@ -11,14 +11,14 @@ from gigagp.inference.contract.posterior import Posterior
 from gigagp.kernels import Group
 from gigagp.model.scaling import Scaling
 from gigagp.tables.encoding import TableEncoder
-from gigagp.tables.encoding.columns import Levels
+from gigagp.tables.encoding.columns import Categories, Numbered
 
 
 class GroupEffects(NamedTuple):
     """Effects of the levels of a group, of a single target, with one row for each level.
 
-    ``level``, shape (q,) or (q, columns), has the levels in ascending order, or the categories of an encoded column,
-    the most frequent first. The columns of ``effect`` and ``std``, shape (q,) or (q, 1 + slopes), are the effect and
+    ``level``, shape (q,) or (q, columns), has the levels in ascending order, or the categories of encoded columns, the
+    most frequent first. The columns of ``effect`` and ``std``, shape (q,) or (q, 1 + slopes), are the effect and
     then the slopes.
     """
 
@@ -34,28 +34,37 @@ def effects_of_groups(
     effects = posterior.group_effects()
     if effects is None or posterior.n_targets > 1:
         raise AttributeError(
-            "group_effects_ of GPRegressor needs inference.Vecchia, a kernel with kernels.Group as a term, and one "
-            f"target; this is a {posterior.kind} posterior of {posterior.n_targets} target(s). Predictions with and "
-            "without groups differ by the effects."
+            "group_effects_ of GPRegressor needs inference.Exact or Vecchia, a kernel with kernels.Group as a term, "
+            f"and one target; this is a {posterior.kind} posterior of {posterior.n_targets} target(s). Predictions "
+            "with and without groups differ by the effects."
         )
     found = {}
     for group, levels, effect, std in effects:
         units = scaling.y_scale[0] / np.concatenate([[1.0], _scales(group, scaling)])
         numbers = effect[:, :, 0].double().cpu().numpy() * units, std.double().cpu().numpy() * units
-        shown = [one[:, 0] if one.shape[1] == 1 else one for one in (levels.cpu().numpy(), *numbers)]
-        label, column = _label(group, names, len(scaling.x_scale)), _encoded(group, encoder)
-        if column is not None:
-            label, shown[0] = column.label, np.array(column.levels, dtype=object)[shown[0]]
+        found_levels, label = levels.cpu().numpy(), _label(group, names, len(scaling.x_scale))
+        columns = _encoded(group, encoder)
+        if columns:
+            codes = np.stack([column.codes(found_levels[:, own]) for column, own in columns], 1)
+            order = np.lexsort(codes.T[::-1])  # the most frequent category first
+            each = [column.texts_of(codes[order, k]) for k, (column, _) in enumerate(columns)]
+            found_levels, numbers = np.stack(each, 1), (numbers[0][order], numbers[1][order])
+            label = ":".join(column.label for column, _ in columns)
+        shown = [one[:, 0] if one.shape[1] == 1 else one for one in (found_levels, *numbers)]
         found[label] = GroupEffects(*shown)
     return found
 
 
-def _encoded(group: Group, encoder: TableEncoder | None) -> Levels | None:
-    """Return the column of the table whose categories are the levels of a group; None if levels are numbers."""
-    if encoder is None:
-        return None
-    pairs = zip(encoder.columns, encoder.inputs, strict=True)
-    return next((one for one, parts in pairs if isinstance(one, Levels) and parts[0] == group.level_columns), None)
+def _encoded(group: Group, encoder: TableEncoder | None) -> list[tuple[Categories | Numbered, slice]]:
+    """Return the columns of texts whose combinations are the levels of a group, with their places; none if not all."""
+    left, found = list(group.level_columns), []
+    for column, parts in zip(encoder.columns, encoder.inputs, strict=True) if encoder is not None else ():
+        own = [place for part in parts for place in part]
+        if isinstance(column, Categories | Numbered) and own[0] in left:
+            start = group.level_columns.index(own[0])
+            found.append((start, column, slice(start, start + len(own))))
+            left = [place for place in left if place not in own]
+    return [] if left else [(column, own) for _, column, own in sorted(found, key=lambda one: one[0])]
 
 
 def _scales(group: Group, scaling: Scaling) -> np.ndarray:

@@ -14,11 +14,12 @@ from gigagp.inference.contract.batches import by_batches, prior_covariance, with
 from gigagp.inference.contract.by_factor import SolvedByFactor
 from gigagp.inference.contract.input_gradients import recomputed, wants_gradient
 from gigagp.inference.contract.left_out import LeftOut, without_trend
-from gigagp.inference.contract.posterior import GrowingPosterior, VarianceMethod, VarianceParts
+from gigagp.inference.contract.posterior import GroupEffect, GrowingPosterior, VarianceMethod, VarianceParts
 from gigagp.inference.contract.rows_posterior import PathwiseUpdate, SolvedPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import Trend
+from gigagp.kernels import Group
 from gigagp.kernels.composite import summands
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
@@ -153,6 +154,27 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
 
     def notes(self) -> dict[str, str]:
         return self.table.notes()
+
+    @torch.no_grad()
+    def group_effects(self) -> list[GroupEffect] | None:
+        """Return each group that is a term of the kernel, with the effects of its levels; None without any."""
+        terms = [term[0] for term in self.model.kernel.correlated_terms() if len(term) == 1]
+        groups = [leaf for leaf in terms if isinstance(leaf, Group)]
+        return [self._effects_of(group) for group in groups] if groups and self.table.has_points else None
+
+    def _effects_of(self, group: Group) -> GroupEffect:
+        """Return the effects of a group: each is a variable of its own, correlated with the rows of its level."""
+        levels, own = group.levels(self.X).unique(dim=0, return_inverse=True)
+        prior, lines = group.value("variance", self.factor), group.lines(self.X).to(self.factor)
+        means, stds = [], []
+        for variance, line in zip(prior, lines.T, strict=True):
+            cross = line.new_zeros(len(own), len(levels))
+            cross[torch.arange(len(own), device=own.device), own] = variance * line
+            explained = torch.linalg.solve_triangular(self.factor, cross, upper=False).square().sum(0)
+            of_trend = (cross.T @ self.basis_solutions.to(cross) @ self.coefficient_root.to(cross)).square().sum(1)
+            means.append(cross.T @ self.target_solutions.to(cross))
+            stds.append((variance - explained + of_trend).clamp_min(0).sqrt())
+        return group, levels, torch.stack(means, 1), torch.stack(stds, 1)
 
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"

@@ -27,6 +27,10 @@ from gigagp.settings.random import standard_normal
 #: Source of a variance where there is a choice: stored samples, or a solve for each point.
 VarianceMethod = Literal["auto", "samples", "solve"]
 
+#: A group with its levels (q, columns), and means (q, 1 + slopes, t) and standard deviations (q, 1 + slopes) of effects
+#: and slopes.
+GroupEffect = tuple[Group, torch.Tensor, torch.Tensor, torch.Tensor]
+
 #: Functions of points (m, d) with values (m, n_targets, n_samples).
 SampleFunctions = Callable[[torch.Tensor], torch.Tensor]
 
@@ -305,12 +309,8 @@ class Posterior(ABC):
         """
         return None
 
-    def group_effects(self) -> list[tuple[Group, torch.Tensor, torch.Tensor, torch.Tensor]] | None:
-        """Return each group of the kernel with the effects of its levels; by default None, because none are kept.
-
-        They are levels (q, columns), and means (q, 1 + slopes, t) and standard deviations (q, 1 + slopes) of effects
-        and slopes.
-        """
+    def group_effects(self) -> list[GroupEffect] | None:
+        """Return each group of the kernel with the effects of its levels; by default None, because none are kept."""
         return None
 
     @abstractmethod

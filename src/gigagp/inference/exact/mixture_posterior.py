@@ -14,6 +14,7 @@ from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.left_out import LeftOut
 from gigagp.inference.contract.marginals import Marginals
 from gigagp.inference.contract.posterior import (
+    GroupEffect,
     GrowingPosterior,
     Posterior,
     SampleFunctions,
@@ -209,6 +210,19 @@ class MixturePosterior(RowsPosterior, GrowingPosterior):
         density = self.weights.log()[:, None, None] + torch.stack([one.log_density.cpu() for one in each])
         variance = self._mixed(list(variances))
         return LeftOut(mean, variance, density.logsumexp(0), torch.zeros_like(variance))
+
+    def group_effects(self) -> list[GroupEffect] | None:
+        """Return the effects of groups by the law of total variance; None if a component does not have them."""
+        each = [found for one in self.components if (found := one.group_effects()) is not None]
+        if len(each) < len(self.components) or len({tuple(group.label for group, *_ in one) for one in each}) > 1:
+            return None
+        effects = []
+        for same in zip(*each, strict=True):
+            (group, levels, *_), means = same[0], [one[2] for one in same]
+            mean = self._mixed(means)
+            squares = [one[3].square() + (one[2] - mean).square()[..., 0] for one in same]
+            effects.append((group, levels, mean, self._mixed(squares).sqrt()))
+        return effects
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the value for a prior that is a mixture with these weights; its standard error is 0."""

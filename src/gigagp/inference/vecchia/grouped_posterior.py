@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.contract.batches import one_by_one
-from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
+from gigagp.inference.contract.posterior import GroupEffect, GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import Trend
 from gigagp.inference.vecchia.effects import Effects, EffectSystem, combined
 from gigagp.inference.vecchia.grouped import FINAL, Regressed, Without, rest_graph
-from gigagp.kernels import Group
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
@@ -263,7 +262,7 @@ class GroupedPosterior(RowsPosterior, GrowingPosterior):
                 start += 1
         return found
 
-    def group_effects(self) -> list[tuple[Group, Tensor, Tensor, Tensor]]:
+    def group_effects(self) -> list[GroupEffect]:
         """Return each group with its levels (q, columns), and means (q, 1 + slopes, t) and deviations of effects."""
         system = self._system
         if system.is_dense:

@@ -243,6 +243,15 @@ class Categories(Column):
         codes = places[np.where(cells.missing, len(cells.texts), cells.values).astype(np.int64)]
         return (codes[:, None] == np.arange(rest + 1)).astype(np.float64)
 
+    def codes(self, encoded: np.ndarray) -> np.ndarray:
+        """Return the number of the category of each row."""
+        found: np.ndarray = encoded.argmax(1)
+        return found
+
+    def texts_of(self, codes: np.ndarray) -> np.ndarray:
+        """Return categories by number; that of missing cells is empty, and the last one stands for all others."""
+        return np.array([*self.categories, *[""] * bool(self.missing), "others"], dtype=object)[codes]
+
     def typical(self, n: int) -> pa.Array:
         return pa.array([self.categories[0]] * n)
 
@@ -273,6 +282,14 @@ class Numbered(Column):
         """Return the record with the levels among cells that are new behind the others."""
         new = [text for text in cells.texts if same_text(text, self._known) is None]
         return replace(self, levels=(*self.levels, *new)) if new else self
+
+    def codes(self, encoded: np.ndarray) -> np.ndarray:
+        """Return the number of the level of each row."""
+        return encoded[:, 0].astype(np.int64)
+
+    def texts_of(self, codes: np.ndarray) -> np.ndarray:
+        """Return levels by number."""
+        return np.array(self.levels, dtype=object)[codes]
 
     @cached_property
     def _known(self) -> dict[str, int]:
