@@ -60,6 +60,7 @@ def fit_areas(estimator: Any, X: Any, y: Any, blocks: Any, weights: Any, others:
     _check_kernel(start.kernel)
     require_taken(start.kernel, X, getattr(estimator, "feature_names_in_", None))
     inference = resolve_areas(estimator.inference, len(names), arguments.budget)
+    arguments = arguments.placed(inference, len(X))
     model = start.standardized(scaling.units())
     inference.check_model(model)
     order, device = np.argsort(area, kind="stable"), arguments.device
