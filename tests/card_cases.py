@@ -60,8 +60,6 @@ class Case:
         Of the fit, and points to predict.
     more : dict
         Further arguments of `fit`.
-    asked : dict
-        Further arguments of `predict`.
     estimator : type
     """
 
@@ -70,7 +68,6 @@ class Case:
     X: Any = field(default_factory=lambda: X)
     new: Any = field(default_factory=lambda: NEW)
     more: dict[str, Any] = field(default_factory=dict)
-    asked: dict[str, Any] = field(default_factory=dict)
     estimator: type = GPRegressor
 
     def fit(self, device: str) -> Any:
@@ -152,26 +149,22 @@ LIKELIHOODS = {
     "three classes": Case(y=(Y > 0).astype(int) + (Y > 0.5), estimator=GPClassifier),
     "classes by neighbours": Case({"inference": NEIGHBOURS}, (Y > 0).astype(int), estimator=GPClassifier),
 }
-EXACT = inference.Exact()
+LEVELS = {"X": MODELS["groups"].X, "new": np.array([[0.1, 2], [2, 5]])}
 KERNELS = {
-    **{
-        f"kernel {k}": _by(EXACT, kernel=one)
-        for k, one in {
-            "RBF": kernels.RBF(),
-            "Matern 1/2": kernels.Matern(nu=0.5),
-            "rational quadratic": kernels.RationalQuadratic(),
-            "sum": kernels.Matern(nu=1.5) + kernels.Linear() + kernels.Constant() + kernels.White(),
-            "product": kernels.Periodic(columns=[0]) * kernels.RBF(columns=[1]),
-            "cosine": kernels.Cosine(columns=[0]) + MATERN,
-            "series": kernels.Oscillator(columns=[0]) + kernels.DampedTrend(columns=[0]),
-            "levels": kernels.Matern(columns=[0]) + kernels.Categorical(1),
-        }.items()
-    },
+    name: Case({"inference": inference.Exact(), "kernel": kernel}, **rows)
+    for name, kernel, rows in (
+        ("RBF", kernels.RBF(), {}),
+        ("Matern 1/2", kernels.Matern(nu=0.5), {}),
+        ("rational quadratic", kernels.RationalQuadratic(), {}),
+        ("sum", kernels.Matern(nu=1.5) + kernels.Linear() + kernels.Constant() + kernels.White(), {}),
+        ("product", kernels.Periodic(columns=[0]) * kernels.RBF(columns=[1]), {}),
+        ("cosine", kernels.Cosine(columns=[0]) + MATERN, {}),
+        ("series", kernels.Oscillator(columns=[0]) + kernels.DampedTrend(columns=[0]), {}),
+        ("levels", kernels.Matern(columns=[0]) + kernels.Categorical(1), LEVELS),
+    )
 }
-KERNELS["kernel levels"] = Case(
-    KERNELS["kernel levels"].settings, X=MODELS["groups"].X, new=np.array([[0.1, 2], [2, 5]])
-)
-CASES = INFERENCES | MODELS | LIKELIHOODS | KERNELS
+GROUPS = {"inferences": INFERENCES, "models": MODELS, "likelihoods": LIKELIHOODS, "kernels": KERNELS}
+CASES = {f"{group}, {name}": case for group, cases in GROUPS.items() for name, case in cases.items()}
 #: Relative difference of answers of learned fits: rounding, which some evaluations of the optimizer enlarge.
 LEARNED = {torch.float64: 1e-5, torch.float32: 1e-3}
 
@@ -192,9 +185,9 @@ def answers(case: Case, gp: Any) -> dict[str, Array]:
     if classes:
         ask("probabilities", lambda: gp.predict_proba(case.new))
         return found
-    ask("mean and std", lambda: gp.predict(case.new, return_std=True, **case.asked))
-    ask("measurements", lambda: gp.predict(case.new, return_std=True, include_noise=True, **case.asked))
-    ask("covariance", lambda: gp.predict(case.new, return_cov=True, **case.asked))
+    ask("mean and std", lambda: gp.predict(case.new, return_std=True))
+    ask("measurements", lambda: gp.predict(case.new, return_std=True, include_noise=True))
+    ask("covariance", lambda: gp.predict(case.new, return_cov=True))
     ask("samples", lambda: gp.sample_y(case.new, 3, random_state=1))
     ask("evidence", gp.log_marginal_likelihood)
     ask("quantiles", lambda: gp.predict_quantile(case.new, [0.1, 0.9]))
@@ -228,41 +221,17 @@ def differences(expected: dict[str, Array], got: dict[str, Array], allowed: floa
 
 
 #: A fit takes ten times as long on a pretended card, so that the default run has few of them.
-QUICK = ("SGPR", "quadruply", "classes", "shared outputs")
+QUICK = ("inferences, SGPR", "inferences, quadruply", "likelihoods, classes", "models, shared outputs")
 
 
-def each(cases: dict[str, Case]) -> pytest.MarkDecorator:
-    """Return the parametrization of a test by the names of cases."""
-    names = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in cases]
-    return pytest.mark.parametrize("name", names)
-
-
-def answers_equal(name: str) -> None:
-    """Check that a card's answers are the processor's."""
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
+def test_answers_equal_the_processors(name):
     case = CASES[name]
     expected, got = both(case)
     assert len(expected) > 0
     assert not differences(expected, got, LEARNED[torch.float32 if "dtype" in case.settings else torch.float64])
-
-
-@each(INFERENCES)
-def test_inferences(name):
-    answers_equal(name)
-
-
-@each(MODELS)
-def test_models(name):
-    answers_equal(name)
-
-
-@each(LIKELIHOODS)
-def test_likelihoods(name):
-    answers_equal(name)
-
-
-@each(KERNELS)
-def test_kernels(name):
-    answers_equal(name)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +259,7 @@ def test_a_file_of_a_fit_on_a_card_is_read_without_one(name, tmp_path, monkeypat
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pretended(automatic=True):
-            gp = CASES[name].fit("auto")
+            gp = (INFERENCES | LIKELIHOODS)[name].fit("auto")
             assert gp.posterior_.device.type == "card"
             expected = gp.predict(NEW, return_std=True)
             gp.save(tmp_path / "model.gp")
@@ -301,7 +270,7 @@ def test_a_file_of_a_fit_on_a_card_is_read_without_one(name, tmp_path, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vecchia", "quadruply"])
 def test_tables_that_are_read_in_chunks(name):
-    settings = {"kernel": MATERN, "random_state": 0, **CASES[name].settings}
+    settings = {"kernel": MATERN, "random_state": 0, **INFERENCES[name].settings}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = GPRegressor(device="cpu", **settings).fit_table((X, Y)).predict(NEW, return_std=True)

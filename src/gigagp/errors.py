@@ -43,33 +43,26 @@ class CellTypeError(InvalidInputError, TypeError):
 
 
 class RowError(InvalidInputError):
-    """A row has a value that its column must not have, such as a negative count."""
+    """A row has a value that its column must not have, such as a negative count.
+
+    Attributes
+    ----------
+    rule : str
+        What is allowed, as the beginning of a sentence.
+    got : str
+        The value.
+    row : int
+        The number of the row in what the method was given, counted from 0.
+    name : str
+        The argument: ``"y"`` or ``"exposure"``.
+    """
 
     def __init__(self, rule: str, got: str, row: int, name: str = "y") -> None:
         super().__init__(rule, got, row, name)  # all of them, so that the error can be sent to another process
+        self.rule, self.got, self.row, self.name = rule, got, row, name
 
     def __str__(self) -> str:
         return f"{self.rule}; got {self.got} in row {self.row}."
-
-    @property
-    def rule(self) -> str:
-        """What is allowed, as the beginning of a sentence."""
-        return str(self.args[0])
-
-    @property
-    def got(self) -> str:
-        """The value."""
-        return str(self.args[1])
-
-    @property
-    def row(self) -> int:
-        """The number of the row in what the method was given, counted from 0."""
-        return int(self.args[2])
-
-    @property
-    def name(self) -> str:
-        """The argument: ``"y"`` or ``"exposure"``."""
-        return str(self.args[3])
 
     def of_table(self, source: str, column: str, row: int) -> InvalidInputError:
         """Return the error for a table with this column, whose rows are counted from 1, as in its other errors."""

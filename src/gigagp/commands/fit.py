@@ -405,11 +405,12 @@ class _Problem:
         """Refuse rows that a likelihood excludes."""
         if self.found is None:
             return
-        source, upper, exposure = str(self.path), self.beside["upper"], self.beside["exposure"]
-        of_limits = None if upper is None else limits(self.found, self.target, upper, source)
-        y = beside_inputs(self.found, self.target, source) if of_limits is None else of_limits
-        names = self.target if upper is None else f"{self.target}' and '{upper}"
-        with naming_rows(source, names, exposure):
+        source, names, upper = str(self.path), self.target, self.beside["upper"]
+        if upper is None:
+            y = beside_inputs(self.found, self.target, source)
+        else:
+            y, names = limits(self.found, self.target, upper, source), f"{self.target}' and '{upper}"
+        with naming_rows(source, names, self.beside["exposure"]):
             known_targets(resolve_likelihood(likelihood), y, len(self.found), self.exposure())
 
     def noise(self) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -101,10 +101,13 @@ class Pool:
             return batched.conditionals(self, targets, neighbours, values, weights=weights)
         found = self._run(self._program, targets, neighbours, values, weights=weights, derivatives=False)
         variance, made, residual, log_variance, _, _, raised = found
-        there = partial(_moved, device=self.X.device)
-        made = made if weights else variance[:, None][:, :0]
+        there, made = self.X.device, made if weights else variance[:, None][:, :0]
         return Conditionals(
-            there(variance), there(made), None if residual is None else there(residual), log_variance, raised
+            torch.from_numpy(variance).to(there),
+            torch.from_numpy(made).to(there),
+            None if residual is None else torch.from_numpy(residual).to(there),
+            log_variance,
+            raised,
         )
 
     def derivatives(self, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
@@ -232,10 +235,6 @@ class Pool:
 def _sharing(targets: Tensor) -> Processes | None:
     """Return the processes that share some rows; None where these are too few, or there are none."""
     return current_run().processes if len(targets) >= _SHARED_ROWS else None
-
-
-def _moved(array: Any, device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device)
 
 
 def _numbers(values: Tensor) -> Any:

@@ -57,14 +57,19 @@ def effects_of_groups(
 
 def _encoded(group: Group, encoder: TableEncoder | None) -> list[tuple[Categories | Numbered, slice]]:
     """Return the columns of texts whose combinations are the levels of a group, with their places; none if not all."""
-    left, found = list(group.level_columns), []
-    for column, parts in zip(encoder.columns, encoder.inputs, strict=True) if encoder is not None else ():
-        own = [place for part in parts for place in part]
-        if isinstance(column, Categories | Numbered) and own[0] in left:
-            start = group.level_columns.index(own[0])
-            found.append((start, column, slice(start, start + len(own))))
-            left = [place for place in left if place not in own]
-    return [] if left else [(column, own) for _, column, own in sorted(found, key=lambda one: one[0])]
+    if encoder is None:
+        return []
+    pairs = zip(encoder.columns, encoder.inputs, strict=True)
+    texts = {parts[0][0]: (one, len(parts[0])) for one, parts in pairs if isinstance(one, Categories | Numbered)}
+    found, start = [], 0
+    while start < len(group.level_columns):
+        first = group.level_columns[start]
+        if first not in texts:
+            return []
+        column, width = texts[first]
+        found.append((column, slice(start, start + width)))
+        start += width
+    return found
 
 
 def _scales(group: Group, scaling: Scaling) -> np.ndarray:

@@ -158,8 +158,7 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
     @torch.no_grad()
     def group_effects(self) -> list[GroupEffect] | None:
         """Return each group that is a term of the kernel, with the effects of its levels; None without any."""
-        terms = [term[0] for term in self.model.kernel.correlated_terms() if len(term) == 1]
-        groups = [leaf for leaf in terms if isinstance(leaf, Group)]
+        groups = [part for part in summands(self.model.kernel) if isinstance(part, Group)]
         return [self._effects_of(group) for group in groups] if groups and self.table.has_points else None
 
     def _effects_of(self, group: Group) -> GroupEffect:
