@@ -298,7 +298,6 @@ def test_sampled_functions():
         MatheronPathModel(model.condition_on_observations(at[0], torch.zeros(2, 1).double()))
 
 
-@pytest.mark.slow
 def test_what_is_no_model_is_refused():
     X, y = table()
     for wrong in (GPRegressor(kernels.Matern(nu=1.5)), "model"):

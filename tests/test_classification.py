@@ -41,7 +41,7 @@ def test_two_classes_with_names(likelihood, bound):
     assert gp.decision_function(X[200:]).shape == (100,)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_probabilities_are_calibrated():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(4000, 1))
@@ -72,7 +72,7 @@ def test_several_classes_and_a_file(tmp_path):
     assert loaded.classes_.dtype == gp.classes_.dtype
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_digits_odd_or_even_at_a_quarter_of_the_steps():
     X, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))

@@ -124,7 +124,7 @@ def grid_fit(name, **options):
     return gp, np.concatenate([within, X[:20], [X.min(0)], [X.max(0)]]), within + 2 * np.ptp(X, axis=0)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", GRIDS)
 def test_graphs_of_grids_answer_as_the_model_within_and_beyond_them(name, tmp_path):
     gp, within, beyond = grid_fit(name)
@@ -161,7 +161,6 @@ def test_graphs_of_grids_answer_nan_to_nan_and_nothing_to_nothing(name, tmp_path
     assert answers(tmp_path / "model.onnx", within[:0])[0].shape == (0,)
 
 
-@pytest.mark.slow
 def test_a_grid_of_several_targets_has_a_graph(tmp_path):
     X, y = rows()
     gp = GPRegressor(kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10), optimizer=None, outputs="shared")
@@ -173,7 +172,6 @@ def test_a_grid_of_several_targets_has_a_graph(tmp_path):
     np.testing.assert_allclose(std, spread, rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_grids_beyond_the_stated_size_and_variances_by_solves_are_refused(tmp_path):
     gp = fitted(kernels.Matern(1.5, lengthscale=LONG), inference.Grid(size=10), noise=9.0)
     with pytest.raises(InvalidInputError, match="a grid of 1,000 nodes, more than max_nodes=500, has not"):
@@ -192,7 +190,7 @@ def test_graphs_beyond_the_size_of_a_file_are_refused(tmp_path, monkeypatch):
         export(fitted(kernels.Matern(1.5), inference.Exact()), tmp_path / "model.onnx")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("way", WAYS)
 def test_float32_is_as_good_as_its_rounding(way, tmp_path):
     gp = fitted(kernels.Matern(1.5, lengthscale=[1.0, 0.1, 500.0]), WAYS[way])

@@ -550,7 +550,6 @@ def test_verbose_writes_lines_to_a_stream_that_is_no_terminal(capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.slow
 def test_the_memory_budget_bounds_blocks_and_refuses_what_cannot_fit():
     X, y = points(300, 2).numpy(), points(300, 1, seed=1)[:, 0].numpy()
     with pytest.raises(gigagp.errors.MemoryBudgetError, match=r"Exact inference on 300 rows needs 2,160,000 bytes"):

@@ -177,7 +177,7 @@ def test_failed_points_are_not_asked_for_again():
     assert len(search.y) == 15  # a failure is not a value
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_failure_by_chance_hides_no_optimum(monkeypatch):
     def error():
         search = Search([(0, 1)] * 3, n_initial=4)
@@ -197,7 +197,6 @@ def test_a_failure_by_chance_hides_no_optimum(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 def test_a_region_where_all_trials_fail_is_left(monkeypatch):
     """The best point is beside the region, and the values fall towards it."""
 

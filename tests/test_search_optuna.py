@@ -32,7 +32,7 @@ def loss(trial):
     return -far - (kind is not None)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_every_kind_of_parameter_is_learned():
     def best(sampler):
         study = optuna.create_study(sampler=sampler, direction="maximize")
@@ -50,7 +50,6 @@ def test_every_kind_of_parameter_is_learned():
     assert best(optuna.samplers.RandomSampler(seed=0)).best_value < -0.1  # the control
 
 
-@pytest.mark.slow
 def test_infinite_values_and_other_ranges():
     def objective(trial):
         x = trial.suggest_float("x", 0.0, 1.0 if trial.number < 14 else 2.0)

@@ -99,7 +99,6 @@ def test_the_model_is_that_of_dense_algebra():
     assert mean[0] == pytest.approx((level + at @ cho_solve(factor, y - level))[0], abs=1e-6 * np.ptp(y))
 
 
-@pytest.mark.slow
 def test_kernels_of_the_regressor_are_of_the_numbers():
     kernel = kernels.RBF(columns=[1]) + kernels.Matern(1.5) * kernels.Constant()
     search = Search(BOUNDS, n_initial=6, regressor=GPRegressor(kernel))
@@ -179,7 +178,6 @@ def test_the_optimum_of_a_mixed_space_is_found(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 def test_no_point_is_asked_for_twice_without_noise(monkeypatch):
     bounds = {"a": (0, 9), "b": (0, 9)}
 
@@ -214,7 +212,7 @@ def test_first_points_are_new_until_none_is():
     assert search.ask()[0] in points
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_noise_is_worth_a_second_look():
     """Five arms: once all are known they are told again, and noise that is seen makes the better ones come often."""
     rng = np.random.default_rng(0)
@@ -231,7 +229,6 @@ def test_noise_is_worth_a_second_look():
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 def test_a_search_is_done_when_little_is_promised():
     search = Search(BOUNDS)
     assert not search.is_done()
@@ -265,7 +262,6 @@ def test_what_was_told_is_never_out_of_place():
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 def test_the_best_point_of_a_border_is_found():
     def feasible(x):
         return x[0] + 2 * x[1] <= 1.0

@@ -59,7 +59,6 @@ def test_a_copy_that_differs_is_found() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 def test_every_outcome_is_told_from_the_others() -> None:
     jobs = itertools.chain((Job("selftest", 0, case, 2.0) for case in range(8)), itertools.repeat(None))
     found = {result.case: result.outcome for result in Pool(2, warm=False).run(lambda: next(jobs))}

@@ -13,7 +13,6 @@ from gigagp.estimators.saving import persistence
 SMALL = ("--draws", 30, "--rows", 40, "-q")
 
 
-@pytest.mark.slow
 def test_a_biased_configuration_is_called_so(run, csv, tmp_path):
     plot = tmp_path / "bias.png"
     arguments = ("--target", "y", "--solver", "cg", "--preconditioner", "none", "--max-epochs", 2, "--plot", plot)
@@ -27,7 +26,6 @@ def test_a_biased_configuration_is_called_so(run, csv, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_an_unbiased_one_is_not(run, csv):
     code, out, error = run(
         "diagnose", "bias", csv, "--target", "-1", "--truncation", "6,3", "--preconditioner", "none", *SMALL

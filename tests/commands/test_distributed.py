@@ -55,7 +55,7 @@ def test_torchrun_gives_the_model_of_one_process(tmp_path):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_other_rows_on_one_process_end_both_with_one_message(tmp_path):
     tables = [write(tmp_path / "t.csv", Y), write(tmp_path / "other.csv", Y + (np.arange(N) == 700))]
     with socket.socket() as free:

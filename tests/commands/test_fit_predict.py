@@ -159,7 +159,7 @@ def test_evaluate_adds_the_noise_of_each_row(run, refused, tmp_path):
     assert "column 'v' must not be negative; row 1 is" in refused("evaluate", model, tmp_path / "t.parquet")
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(12)
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(
     ("content", "extra", "message"),
@@ -233,7 +233,6 @@ def test_optimizers_by_words():
     assert isinstance(choose_optimizer("lbfgs", 3), optimization.LBFGS)
 
 
-@pytest.mark.slow
 def test_truncation_is_one_option(stand_in, run, refused, csv, tmp_path):
     fit = ("fit", csv, "--target", "y", "-q", "-o", tmp_path / "m.gp")
     for words, mean, deviation in (

@@ -40,7 +40,6 @@ def model(run, folder, tmp_path):
     return path
 
 
-@pytest.mark.slow
 def test_a_folder_is_fitted_evaluated_and_predicted(run, folder, model, tmp_path):
     assert load_notes(model) == {"target": "y", "noise_column": None, "rows": N}
     code, out, error = run("evaluate", model, folder, "--json")
@@ -54,7 +53,6 @@ def test_a_folder_is_fitted_evaluated_and_predicted(run, folder, model, tmp_path
     )
 
 
-@pytest.mark.slow
 def test_large_tables_are_predicted_in_blocks(run, model, tmp_path, monkeypatch):
     """Predictions in blocks equal those made at once, including joint samples."""
     FRAME.to_parquet(tmp_path / "all.parquet")

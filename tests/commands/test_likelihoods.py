@@ -31,7 +31,7 @@ def table(tmp_path):
     return path
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("target", "likelihood"),
     [("count", "poisson"), ("class", "logistic"), ("class", "probit"), ("wrong", "laplace"), ("wrong", "student-t")],
@@ -117,7 +117,6 @@ def test_they_are_all_offered():
     assert limits == set(options.WITH_LIMITS)
 
 
-@pytest.mark.slow
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("target", "likelihood", "more"),

@@ -19,7 +19,6 @@ def table(tmp_path_factory):
     return path
 
 
-@pytest.mark.slow
 def test_a_fit_learns_it(table, tmp_path, run):
     model = tmp_path / "m.gp"
     run("fit", table, "--target", "y", "--noise", "auto", "--kernel", "matern52", "-q", "-o", model)

@@ -35,7 +35,6 @@ def test_a_plan_is_words_or_json(run, table):
     assert found["in_gaps"] is None
 
 
-@pytest.mark.slow
 @needs_extension
 def test_points_to_predict_reach_the_forecast_and_the_choice(run, refused, table, tmp_path):
     rows = np.loadtxt(table, delimiter=",", skiprows=1)

@@ -47,7 +47,6 @@ def test_a_folder_is_fitted_and_evaluated(run, folder, tmp_path, likelihood):
     assert "optimizer     SparseAdam" in out
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["folder", "csv"])
 def test_classes(run, refused, folder, tmp_path, kind):

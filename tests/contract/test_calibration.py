@@ -47,7 +47,7 @@ def test_laplace_approximations(likelihood):
     assert narrow.p_values(8)["all"] < LEVEL
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_uncertain_hyperparameters():
     """Samples have the right spread with uncertain hyperparameters, and are too narrow without: the control."""
     uncertain, learned = learned_spread(50, "laplace"), learned_spread(50, "learned")

@@ -118,7 +118,7 @@ def disagreements(gp: GPRegressor, X: Array) -> list[str]:
     return found
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(20)
 @pytest.mark.parametrize(
     ("name", "cell"),
     [(name, CELLS[one]) for k, name in enumerate(INFERENCES) for one in (2 * (k % 2), 1 + k // 2 % 2 * 2)],

@@ -35,7 +35,7 @@ def test_a_cell_of_a_grid_by_solves(system, cell):
     check(system, *cell)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("system", "cell"), LARGE, ids=cell_name)
 def test_a_cell_of_a_large_grid_by_solves(system, cell):

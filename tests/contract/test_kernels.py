@@ -51,7 +51,7 @@ def _of_outputs(X: dense.Array) -> dense.Array:
     return np.stack([X[:, 0], X[:, 1] > 0], 1).astype(float)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(12)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("system", KINDS, ids=repr)

@@ -74,7 +74,6 @@ def test_biases_are_found_where_they_are_and_nowhere_else(name):
     assert (report.epochs is not None) == (isinstance(method, Iterative))
 
 
-@pytest.mark.slow
 def test_the_exact_numbers_and_their_units():
     report = diagnostics.measure_bias(METHODS["cg"][0], MODEL, TABLE, n_draws=20)
     exact, space = ExactObjective(TABLE).evaluate(MODEL), ParameterSpace(MODEL, "log")

@@ -85,7 +85,6 @@ def test_wrong_arguments_are_refused(change):
         compare(*made_rows(50), **change)
 
 
-@pytest.mark.slow
 def test_degenerate_tables_are_compared():
     X = np.repeat(np.arange(20.0), 3)[:, None]
     y = np.tile([1.0, 2.0, 3.0], 20)
@@ -94,7 +93,6 @@ def test_degenerate_tables_are_compared():
     assert compare(line, np.sin(line[:, 0]), {"exact": GPRegressor(kernels.Matern(nu=1.5))}).best == "exact"
 
 
-@pytest.mark.slow
 def test_the_command_compares_a_table_of_any_columns(tmp_path):
     random = np.random.default_rng(1)
     frame = pd.DataFrame({"x": random.normal(size=120), "colour": random.choice(["red", "blue"], size=120)})

@@ -65,7 +65,6 @@ def test_one_of_several_targets():
     np.testing.assert_allclose(other.std, 2 * one.std, rtol=1e-9)
 
 
-@pytest.mark.slow
 def test_a_classifier_shows_its_probabilities(tmp_path):
     settings = inference.QuadruplyStochastic(n_basis=60)
     gp = GPClassifier(inference=settings, optimizer=optimization.SparseAdam(steps=20)).fit(X[:, :2], Y > 1)
@@ -76,7 +75,6 @@ def test_a_classifier_shows_its_probabilities(tmp_path):
     assert "<!-- probability of True -->" in (tmp_path / "map.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize("ending", ["png", "svg"])

@@ -90,7 +90,7 @@ def _write_at_every_step(monkeypatch):
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("killed_after", [1, 3])
 @pytest.mark.filterwarnings("ignore:Learning stopped after")  # by so few steps

@@ -81,7 +81,6 @@ def test_the_plain_kernel_is_kept_with_a_checkpoint_and_for_streams(tmp_path):
     assert same_bits(*streamed)
 
 
-@pytest.mark.slow
 def test_one_input_keeps_the_plain_kernel_up_to_where_a_choice_begins(monkeypatch):
     """States are so quick that a choice would take several times as long."""
     x = np.sort(RNG.uniform(0, 30, 1100))[:, None]

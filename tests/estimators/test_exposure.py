@@ -262,7 +262,6 @@ def test_what_does_not_go_together_is_refused(name, options, beside, match):
         GPRegressor(likelihood=name, **options).fit(X, y, **(own | beside))
 
 
-@pytest.mark.slow
 def test_bad_limits_and_other_places():
     crossed = np.stack([VALUES, VALUES], 1)
     crossed[5, 0] += 1

@@ -47,7 +47,7 @@ def overdispersed(X: np.ndarray, log_rate: np.ndarray, rng: np.random.Generator)
     return rng.poisson(np.exp(log_rate) * rng.gamma(0.5, 2, len(X))).astype(float)
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("made", [peaks, mostly_zero, rough, overdispersed])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_other_counts_are_not(made, seed: int) -> None:

@@ -249,7 +249,6 @@ def test_a_full_disk_under_the_copy_of_rows_is_one_error(monkeypatch, tmp_path):
     assert not hasattr(gp, "posterior_")
 
 
-@pytest.mark.slow
 def test_the_grid_is_as_fine_as_the_data_ask_for():
     """The initial lengthscale is twenty times too long, which the preview must detect."""
     x = X[:, :1]
@@ -278,7 +277,6 @@ def small_previews(monkeypatch):
     monkeypatch.setattr(preview, "PREVIEW_ROWS", 160)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("small_previews")
 def test_a_damaged_file_is_named_and_the_same_call_goes_on(tmp_path):
     folder = write_folder(tmp_path / "p")

@@ -165,7 +165,6 @@ def test_a_fit_that_finds_the_function_is_silent():
     fit_flat(*table(200), flat=False)
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_constant_targets_whose_variance_is_zero_in_float32_are_silent(dtype):

@@ -126,7 +126,7 @@ HEADERS = [
 ]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(16)
 @pytest.mark.parametrize(("place", "value", "match"), HEADERS)
 def test_a_header_that_says_what_cannot_be(states, tmp_path, place, value, match):
     kind, tensors, header = copy.deepcopy(states["exact"])
@@ -253,7 +253,7 @@ def changed_tensors(tensors, chance):
 CASES = int(os.environ.get("GIGAGP_HOSTILE_CASES", "40"))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_whatever_is_changed_is_one_error_or_a_sound_model(states, tmp_path, name):
     chance, errors = random.Random(name), 0

@@ -59,7 +59,7 @@ INFERENCES = {
 }
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(20)
 @pytest.mark.parametrize("method", INFERENCES)
 @pytest.mark.parametrize("case", CASES)
 def test_finite_or_refused(case, method):

@@ -354,7 +354,6 @@ def test_validation_rows_are_scored():
     assert gp.history_[-1].validation_rmse is not None
 
 
-@pytest.mark.slow
 def test_an_average_finds_the_year():
     t, y = monthly(0)
     gp = GPRegressor("average").fit(t[:360], y[:360])
@@ -563,7 +562,6 @@ def test_what_predicts_left_out_rows_worse_has_no_weight(crps):
     assert weights == pytest.approx([0.0, 1.0] if crps < 1 else [1.0, 0.0], abs=0.02)
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_repeats_do_not_take_the_noise_away(rule):
@@ -584,7 +582,6 @@ def test_repeats_do_not_take_the_noise_away(rule):
     assert losses[1] < losses[0] + 0.05, losses
 
 
-@pytest.mark.slow
 def test_repeats_among_many_rows_do_not_take_the_noise_away(monkeypatch):
     """As above, for a rough kernel that was learned on rows given their neighbours."""
     monkeypatch.setattr(kernel_rules, "CHOICE_ROWS", 100)

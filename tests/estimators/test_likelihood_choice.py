@@ -39,7 +39,6 @@ def chosen(y, **options):
     return choose(arguments, X, np.asarray(y, dtype=float), Beside(), generator())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_targets_get_the_likelihood_that_drew_them(name):
     found = chosen(TARGETS[name])
@@ -47,7 +46,6 @@ def test_targets_get_the_likelihood_that_drew_them(name):
     assert "auto: " in found.note
 
 
-@pytest.mark.slow
 def test_whole_numbers_with_little_noise_are_no_counts():
     """Gaussian noise has the probability of what is rounded to each whole number, so that it can be compared."""
     found = chosen(DEGREES)

@@ -146,7 +146,6 @@ def test_left_out_rows_are_mixed_with_the_weights_of_all_rows(alone):
     assert np.abs(found.std - alone.leave_one_out(hyperparameters="learned").std).max() > 1e-3
 
 
-@pytest.mark.slow
 def test_draws_are_the_default_only_where_they_are_cheap(monkeypatch, averaged):
     X, y = rows()
     for settings in (

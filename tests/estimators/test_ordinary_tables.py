@@ -173,7 +173,6 @@ def test_ordinary_tables_are_fitted_without_a_word(make, kernel):
     assert (std > 0).all()
 
 
-@pytest.mark.slow
 @needs_extension
 def test_candidates_beyond_exact_sizes_are_considered_in_silence(monkeypatch):
     """The forecast of a grid over four inputs warned of the cost of grids, which nobody had asked for."""

@@ -62,7 +62,6 @@ def test_counts_with_a_season_get_it_and_a_file_keeps_what_was_tried(tmp_path):
     assert np.array_equal(loaded.predict(t), chosen.predict(t))
 
 
-@pytest.mark.slow
 def test_neighbours_compare_by_laplace_where_they_learn_from_some_rows():
     t, y, _ = months(150)
     gp = GPRegressor(inference=inference.Vecchia(8, learning_rows=100), likelihood="negative-binomial").fit(t, y)

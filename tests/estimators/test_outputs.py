@@ -136,7 +136,6 @@ def test_transforms_and_uncertain_hyperparameters_belong_to_each_output():
             np.testing.assert_array_equal(part[:, k], expected)
 
 
-@pytest.mark.slow
 def test_counts_are_answered_in_the_units_of_each_output():
     counts = RNG.poisson(np.exp(np.stack([1 + np.sin(3 * X[:, 0]), 3 - X[:, 0]], 1)))
     new_counts = RNG.poisson(5.0, (len(NEW), 2))
@@ -469,7 +468,6 @@ def test_pictures_and_reports_are_of_the_output_that_is_asked_for(tmp_path):
         gp.plot(target=3, path=tmp_path / "x.png")
 
 
-@pytest.mark.slow
 def test_encoded_tables_and_validation():
     gp = GPRegressor(encode="auto", optimizer=optimization.LBFGS(steps=3))
     gp.fit(FRAME, Y, validation=(FRAME_NEW, Y_NEW))

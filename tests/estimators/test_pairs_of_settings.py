@@ -223,7 +223,7 @@ class Killed(BaseException):
     """Stands for a kill."""
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(28)
 @pytest.mark.filterwarnings("ignore:Learning stopped after", "ignore:What the fit takes for noise")  # so few steps
 @pytest.mark.parametrize("exposure", [False, True], ids=["no exposure", "exposure"])
 @pytest.mark.parametrize("groups", [(), (1,)], ids=["no groups", "groups"])

@@ -123,7 +123,6 @@ def test_answers_are_those_of_dense_algebra(method, inputs, tolerance):
     assert abs(dense(gp, table, y, one, noise)[1] - whole).max() > 0.01
 
 
-@pytest.mark.slow
 def test_products_of_many_cells_are_kronecker_products_of_the_same_model():
     draw = np.random.default_rng(1)
     who, when = np.nonzero(draw.random((40, 25)) < 0.7)

@@ -182,7 +182,7 @@ def test_rows_in_groups_are_compared_within_groups():
     assert dense_ratio(gp, kernel, X, Y, 1e-3, apart) < 2  # the control: points between people would not show it
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("noise", "optimizer"), [(1e-2, None), (1e-4, None), pytest.param(1e-2, "auto", marks=pytest.mark.slow)]
 )

@@ -40,7 +40,7 @@ def at(X: np.ndarray, y: np.ndarray, noise: float, **settings) -> Likeness | Non
     return likeness(gp.posterior_.model, gp.posterior_.table)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_rows_of_the_model_have_standard_normal_likenesses():
     """The larger of two of them, among few rows and many, even and in clumps; not with a ripple (the control)."""
     found, control = [], []

@@ -81,7 +81,6 @@ def test_what_is_far_off_changes_nothing(size):
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore:The error bars are too small")  # those of Gaussian noise, the control
 def test_intervals_of_heavy_tails_are_calibrated():
     """Noise of Student's law with three degrees of freedom; those of Gaussian noise hold too much in the middle."""
@@ -306,7 +305,6 @@ def test_large_tables_end_with_what_auto_chooses():
             gp.partial_fit(X[:2], y[:2])
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("wrong", [100.0, 3.0, 2.0])
 def test_auto_finds_wrong_targets_that_its_sample_does_not_hold(wrong, monkeypatch):
@@ -373,7 +371,7 @@ def test_rows_predicted_from_all_others():
     assert np.median(np.abs(y - found.mean)[~wrong]) < 2 * scale
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", [inference.Vecchia(n_neighbors=20), inference.Iterative()])
 def test_a_rule_for_kernels_compares_them_by_weights_of_rows(method):
     """With Laplace's approximation it ended in a `TypeError`, and beyond 500 rows it took the noise for Gaussian."""

@@ -39,7 +39,6 @@ def steps(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, scale * (np.sin(3 * X[:, 0]) + 0.1 * draw.normal(size=n))
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "method", [inference.Exact(), inference.Vecchia(), inference.Iterative(), inference.Markov()], ids=lambda m: m.label
@@ -117,7 +116,6 @@ def test_a_map_of_rows_at_one_or_two_places_and_of_few_rows(rows):
     assert (scale > 0).all()
 
 
-@pytest.mark.slow
 def test_many_rows_tell_the_scale_in_many_places():
     draw = np.random.default_rng(0)
     X, new = places(6000), places(3000, 1)

@@ -57,7 +57,6 @@ def test_a_season_in_logarithms_is_foretold(found, monthly):
     assert np.abs(truth.mean() / truth - 1).max() > 4 * 0.02
 
 
-@pytest.mark.slow
 def test_samples_and_quantiles_are_of_the_same_distribution(found):
     samples = found.samples(4000)
     for level in (0.1, 0.5, 0.9):
@@ -141,7 +140,6 @@ def test_left_out_stretches_are_forecast_from_the_rows_before_them():
     assert not np.isclose(found.crps, np.mean(scores[1:]), rtol=1e-3)  # the control
 
 
-@pytest.mark.slow
 def test_candidates_of_another_scale_have_the_same_weights():
     t, y = np.arange(13.0)[:, None], seasonal(11)
     first, second = (choice.choose(t, factor * y, Periods((4.0,), sure=True), 0) for factor in (1.0, 1e3))
@@ -317,7 +315,6 @@ def test_repeated_times_are_kept():
     assert np.array_equal(found.times, [5.0, 6.0])
 
 
-@pytest.mark.slow
 def test_rows_of_several_series_are_not_taken_for_one_without_a_word():
     t = np.repeat(np.arange(8), 2)
     table = pa.table({"t": t, "shop": ["a", "b"] * 8, "open": np.arange(16) % 3, "y": np.sin(t) + t % 2})
@@ -326,7 +323,6 @@ def test_rows_of_several_series_are_not_taken_for_one_without_a_word():
     gigagp.forecast(table.select(["t", "y"]), 1, time="t", target="y")  # measurements that repeat
 
 
-@pytest.mark.rest
 def test_a_backtest_scores_all_methods_on_the_same_values():
     y = 10 + np.tile([1.0, 3.0, 2.0, 7.0], 4)[:15] + 0.1 * np.random.default_rng(0).normal(size=15)
     found = gigagp.forecast(y, 2, periods=[4]).backtest(2)

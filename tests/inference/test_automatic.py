@@ -140,7 +140,7 @@ def test_plans_are_in_the_targets_units():
 
 
 @needs_extension
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_plan_forecasts_the_score_of_new_rows():
     X, y = made_rows(4400, 3, 4)
     gp = GPRegressor(Matern(nu=1.5))
@@ -275,7 +275,7 @@ def test_neighbours_end_a_fit_whose_last_solve_is_cut(monkeypatch):
         )  # the control: it has nothing else
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @needs_extension
 @pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")  # both of the control
 def test_neighbours_end_a_fit_with_too_little_noise_for_solves():
@@ -295,7 +295,6 @@ def test_neighbours_end_a_fit_with_too_little_noise_for_solves():
 
 @needs_extension
 @pytest.mark.slow
-@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")
 def test_neighbours_end_a_fit_whose_solves_fail(monkeypatch):
     monkeypatch.setattr("gigagp.inference.contract.least_noise._LEAST_SHARE", 0.0)
@@ -308,7 +307,6 @@ def test_neighbours_end_a_fit_whose_solves_fail(monkeypatch):
         GPRegressor(inference=Iterative()).fit(X[:3100], y[:3100])  # the control: it has nothing else
 
 
-@pytest.mark.slow
 @needs_extension
 def test_neighbours_guide_where_the_matrix_of_a_subset_has_no_factor(monkeypatch):
     """As of targets without noise."""

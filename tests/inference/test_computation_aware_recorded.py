@@ -175,7 +175,6 @@ def test_the_option_of_iterative_inference_keeps_the_variance_above_the_exact_on
         torch.testing.assert_close(torch.from_numpy(after), torch.from_numpy(before), rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.slow
 def test_where_the_solve_converges_the_option_keeps_the_mean_and_stays_above_the_variance():
     mean, std = budgeted(True, max_epochs=300).predict(X_NEW.numpy(), return_std=True)
     # directions whose new part is below 1e-5 count as repetitions

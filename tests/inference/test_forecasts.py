@@ -162,7 +162,6 @@ def test_any_method_can_end_a_fit(kind, small, monkeypatch, tmp_path):
     np.testing.assert_allclose(again.predict(X[200:]), gp.predict(X[200:]), rtol=1e-10)
 
 
-@pytest.mark.slow
 def test_a_method_that_cannot_have_the_model_is_not_asked(small, monkeypatch):
     prefer(monkeypatch, inference.Grid)
     X, y = rows(200, 5)
@@ -263,7 +262,6 @@ def test_what_cannot_end_in_time_is_not_tried(small, monkeypatch):
         GPRegressor(optimizer=QUICK).fit(X, y)
 
 
-@pytest.mark.slow
 def test_a_killed_fit_that_ends_with_inducing_points_resumes(small, monkeypatch, tmp_path):
     prefer(monkeypatch, inference.SparseVariational)
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)

@@ -237,7 +237,6 @@ def test_learning_is_guided_by_neighbours_where_they_are_quick():
     assert guide(kernels.Matern() * kernels.Cosine(), 2000) is None  # not compiled
 
 
-@pytest.mark.slow
 def test_steps_of_a_guide_are_scored_on_validation_rows():
     X = torch.randn(2100, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).numpy()
     y = np.sin(X.sum(1)) + 0.1 * np.random.default_rng(0).normal(size=2100)

@@ -90,7 +90,7 @@ def start(own, likelihood, kernel=KERNEL):
     return own.start(replace(model_of(kernel, 0.2, table.mean), of_likelihood=likelihood.start(table.Y)))
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(8)
 @each
 @tables
 def test_the_gradient_is_that_of_the_value(table, likelihood):

@@ -101,7 +101,7 @@ def test_noise_that_is_given_stays():
         assert gp.noise_variance_ == pytest.approx(1e-18)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("nu", [1.5, 2.5])
 def test_functions_seen_at_once_learn_the_noise_that_they_leave(nu):
     """With a few steps the error bars of functions were tens to thousands of times too small, without a warning."""

@@ -65,7 +65,7 @@ def test_samples_have_gradients_at_points():
     assert abs(float(at.grad[0, 1]) - (up - down) / (2 * step)) < 1e-4 * (1 + abs(float(at.grad[0, 1])))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("gaps", GAPS)
 def test_a_fit_is_that_of_dense_algebra(gaps, tmp_path):
     X = cells(gaps).numpy()
@@ -115,7 +115,6 @@ def test_variances_from_samples_are_those_of_the_posterior_where_noise_is_low():
     assert abs(np.mean(np.log(found[gap] / wanted[gap]))) < 0.05
 
 
-@pytest.mark.slow
 def test_the_guide_is_the_exact_likelihood_of_its_cells():
     X = cells("cut short")
     y = torch.sin(2 * X[:, :1]) + 0.1 * torch.randn(len(X), 1, generator=generator(4), dtype=torch.float64)

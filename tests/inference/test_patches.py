@@ -57,7 +57,6 @@ def test_from_all_other_rows_they_are_the_exact_predictions(own_noise):
     assert float((near.variance / found.variance).log().mean()) > 1e-4
 
 
-@pytest.mark.slow
 def test_a_fit_says_what_kernels_gain_in_gaps(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_rules, "CHOICE_ROWS", 100)
     monkeypatch.setattr(kernel_rules, "NEIGHBOUR_ROWS", 300)

@@ -267,7 +267,7 @@ def test_the_collapsed_bound_agrees_with_dense_algebra(found, count):
         assert float(one["one collapsed bound"]) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_the_automatic_choice_is_one(found):
     """No clock decides it: the second process believes that its machine is ten thousand times as slow."""
     first, second = (one["choice"] for one in found(2))

@@ -134,7 +134,7 @@ def test_a_saved_model_is_the_same_without_its_rows(tmp_path, method, optimizer,
     assert "lower bound" in gp.describe()
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_fitting_learns_points_and_hyperparameters(method):
     optimizer = optimization.Auto(stochastic_polish=optimization.Adam(0.01, 60, transform="log", final_share=0.1))

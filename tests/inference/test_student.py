@@ -132,7 +132,6 @@ def test_the_information_is_that_of_the_row_noise():
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 def test_beside_a_gibbs_sampler():
     """The mean is right and the standard deviation a little small, as of all such bounds."""
     n, df, squared_scale = 30, 3.0, 0.04

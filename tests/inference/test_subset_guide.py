@@ -93,7 +93,6 @@ def test_a_small_memory_budget_leaves_the_neighbours():
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 @native
 def test_neighbours_learn_what_they_end_with(monkeypatch):
     """Where the forecast chooses neighbours after all, their own likelihood has the last word."""

@@ -107,7 +107,7 @@ def test_a_budget_below_the_lengths_is_warned_of():
         fitted(ExponentialDecay(1e-4, 8), max_epochs=9, tolerance=0.5)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_the_default_optimizer_averages_what_random_lengths_do_to_the_gradient(monkeypatch):
     """The control: steps that use each gradient alone follow the noise."""
     inputs = points(600, 3)

@@ -138,7 +138,7 @@ def test_neighbours_and_solves_agree_with_it():
         np.testing.assert_allclose(found[name][1], found["exact"][1], rtol=0.05)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "method", [inference.Exact(), inference.Vecchia(10, 20), inference.Iterative(), "average"], ids=str
 )
@@ -309,7 +309,6 @@ def test_answers_agree_with_each_other():
     np.testing.assert_array_equal(gp.predict(NEW, return_std=True), before)
 
 
-@pytest.mark.slow
 def test_a_mixture_is_made_once_for_a_fit(tmp_path):
     X, y = rows(20, 0.3, 1)
     gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Vecchia(19, 19)).fit(X, y)

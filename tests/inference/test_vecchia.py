@@ -604,7 +604,6 @@ def test_a_short_time_left_looks_at_fewer_rows(monkeypatch):
 
 # Sixty rows in clumps end with noise alone, whose amplitude is that of all rows too.
 @pytest.mark.slow
-@pytest.mark.rest
 @pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:The fit explains the targets as noise:gigagp.errors.FitWarning")
 @tables

@@ -159,7 +159,7 @@ def test_variances_from_draws(monkeypatch):
 # Against dense algebra; `tests/contract` has all cells with as many neighbours as rows --------------------------------
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.few(1)
 @tables
 @pytest.mark.parametrize("likelihood", [Logistic(), Poisson(), Laplace()], ids=lambda one: one.name)
@@ -304,7 +304,7 @@ def test_learning_climbs_to_the_optimum():
     assert fixed.log_marginal_likelihood().value < best - 3
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_learning_from_draws_and_from_a_part_of_the_rows(monkeypatch):
     X, y = labelled(600)
     y = np.random.default_rng(1).poisson(np.exp(y.astype(float)))

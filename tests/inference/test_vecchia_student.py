@@ -108,7 +108,6 @@ def fitted(X, y, likelihood, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 def test_gross_outliers_do_not_move_the_fit():
     errors, noises = {}, {}
     for likelihood in ("student-t", "gaussian"):

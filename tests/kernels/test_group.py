@@ -103,7 +103,6 @@ def test_the_information_of_effects_is_that_of_dense_algebra(kernel: Group) -> N
     assert objective.least_gain == 0.1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gain", ["levels", "observations"])
 def test_variances_of_many_levels_are_learned_to_their_standard_error(
     gain: str, monkeypatch: pytest.MonkeyPatch
@@ -177,7 +176,6 @@ def test_prediction_without_groups_is_that_of_the_other_parts(method: object) ->
     assert np.abs(gp.predict(new.numpy()) - mean).max() > 0.1  # a control
 
 
-@pytest.mark.slow
 def test_a_mixture_without_groups_is_that_of_its_components() -> None:
     """Mixed by hand; that of the learned hyperparameters is the control."""
     X, y = rows(40)
@@ -224,7 +222,6 @@ def test_exact_inference_has_the_effects_and_slopes_that_neighbours_have() -> No
         np.testing.assert_allclose(one.std, near[name].std, atol=1e-7)
 
 
-@pytest.mark.slow
 def test_effects_of_a_mixture_have_the_moments_of_its_draws() -> None:
     X, y = rows(40)
     gp = GPRegressor(Matern(), groups=[1], hyperparameters="laplace").fit(X[:, :2], y)
@@ -246,7 +243,6 @@ def test_who_holds_no_effects_says_what_would() -> None:
         _ = gp.group_effects_
 
 
-@pytest.mark.slow
 def test_samples_have_the_moments_of_predictions() -> None:
     gp, X = fitted(inference.Vecchia(30)), points()
     mean, cov = gp.predict(X, return_cov=True)

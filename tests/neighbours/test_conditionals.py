@@ -255,7 +255,7 @@ def test_gradients_are_those_of_differences(engine):
     assert float(found.gradient[NOISE]) == pytest.approx(slope, rel=1e-6)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_information_is_the_covariance_of_gradients(engine):

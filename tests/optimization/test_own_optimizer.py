@@ -165,7 +165,6 @@ def wavy(optimizer, **settings):
     return gp.fit(X, Y)
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "one", [optimization.LBFGS(), optimization.Auto(), optimization.Adam(0.1, 30), Minimiser(search)]

@@ -75,7 +75,6 @@ def test_it_goes_on_from_its_state():
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 def test_a_fit_without_a_number_of_steps_ends_by_itself_near_the_best_bound():
     g = generator(0)
     X = torch.rand(300, 1, generator=g, dtype=torch.float64) * 2 - 1

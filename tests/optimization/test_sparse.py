@@ -43,7 +43,7 @@ def exact_of(objective, model):
     return Phi, S, mean, root
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_it_reaches_the_exact_posterior_mean():
     """T11 at a smaller size. The data determine the predictions, not every weight."""
     settings = from_nothing(n_basis=100, basis_batch=25, row_batch=60)
@@ -55,7 +55,7 @@ def test_it_reaches_the_exact_posterior_mean():
     assert float((Phi @ mean).square().mean().sqrt()) > 0.5  # the control: where it starts
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_full_batches_reach_the_best_chevron_and_the_evidence():
     X, Y = sine(60)
     settings = inference.QuadruplyStochastic(n_basis=12, n_columns=4)
@@ -68,7 +68,6 @@ def test_full_batches_reach_the_best_chevron_and_the_evidence():
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 def test_a_full_covariance_is_learned_a_few_columns_at_a_time():
     """It starts mean-field; the bound of its covariance ends near the best one, and far above mean-field's."""
     X, Y = sine(60)
@@ -127,7 +126,6 @@ def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps, column_bat
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 def test_at_a_constant_rate_the_mean_of_the_last_steps_is_nearer_than_the_last():
     errors = {}
     for share in (0.0, 0.25):
@@ -239,7 +237,6 @@ def test_other_optimizers_say_which_one_to_use():
             GPRegressor(kernels.RBF(), settings, other).fit(X.numpy(), Y[:, 0].numpy())
 
 
-@pytest.mark.slow
 def test_without_a_number_of_steps_a_small_table_has_its_optimum_at_once(monkeypatch):
     """Where all rows and functions can be used at once, steps on samples gain nothing."""
     rng = np.random.default_rng(0)

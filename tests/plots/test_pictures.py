@@ -67,7 +67,6 @@ def test_dates_are_dates():
     assert gp.plot(upper=["2020-04-01"], path=None) is not None
 
 
-@pytest.mark.slow
 def test_a_series_that_is_too_dense_shows_its_range():
     X = np.arange(3000.0)[:, None]
     gp = GPRegressor(kernels.RBF(1.0), inference.Vecchia(), None, noise_variance=0.01).fit(X, np.sin(X[:, 0] * 2.1))

@@ -259,7 +259,7 @@ print("chosen")
 """
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_TRITON or torch.cuda.is_available(), reason=NO_TRITON)
 def test_tritons_interpreter_passes_the_self_test():
     environment = {

@@ -364,7 +364,7 @@ def test_fits_are_those_of_a_process_without_others(found, name):
     assert np.abs(half.predict(NEW) - alone["mean"]).max() > 1e-4
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_killed_fit_resumes_with_another_number_of_processes(found):
     whole, again = found["alone"]["whole"], found["first"]["resumed"]
     for key in ("mean", "std", "hyperparameters"):

@@ -290,7 +290,6 @@ _reports = st.one_of(
 )
 
 
-@pytest.mark.slow
 @given(reports=st.lists(_reports, max_size=40))
 @settings(max_examples=300, deadline=None, database=None)  # a checkout may be read-only
 def test_no_report_makes_the_time_left_absurd(reports):

@@ -120,7 +120,7 @@ def test_the_coarse_space_is_solved_exactly_after_every_step():
     assert solution.detail["coarse_rank"] == 10
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_clusters_and_the_coarse_space_together_save_most_epochs():
     matrix, b = kernel_matrix(400, 3, noise=0.01), normal(400, 5)
     epochs = {}

@@ -167,7 +167,6 @@ def test_rows_of_the_fit_are_noticed():
     assert "rows of the fit" not in cautions(model, more, other)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("without_pictures")
 def test_intervals_of_counts_are_checked_in_their_own_units():
     X, y = table(400)
@@ -183,7 +182,6 @@ def test_intervals_of_counts_are_checked_in_their_own_units():
     assert "student-t" not in wrong  # which is no remedy for counts
 
 
-@pytest.mark.slow
 def test_classes(tmp_path):
     X, y = table(300)
     labels = np.where(y > 0, "<up>", "down")

@@ -61,7 +61,6 @@ def test_every_estimator_is_unbiased_with_two_targets_and_a_trend(estimator, pre
         assert not within_standard_errors(stopped, exact())
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("mean", ["zero", "linear"])
 def test_the_mean_does_not_matter(mean):
@@ -111,7 +110,6 @@ def test_warm_starts_stay_unbiased_over_the_lengths(estimator):
         assert not within_standard_errors(torch.stack(found), exact())  # fixed probes give a single estimate
 
 
-@pytest.mark.slow
 def test_values_are_unbiased_with_a_trend_and_stopped_ones_are_not():
     expected = ExactObjective(TrainingTable(X, Y, resolve_mean("linear"), 2**30)).evaluate(model_of("linear")).value
     for truncation, unbiased in ((LAW, True), (Fixed(3), False)):

@@ -72,7 +72,6 @@ def fitted(budget: int | None, *, exact_nodes: int = 0, **settings: object) -> G
     return GPRegressor(kernels.Matern(2.5, 0.6), grid, memory_budget=budget, **options).fit(*table())
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("known", [False, True])
 def test_answers_are_those_of_the_gram_matrix(known: bool, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_draws_have_the_gram_as_covariance_on_uneven_rows(name: str, monkeypatch
         assert worst() > 1e3
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.few(2)
 @pytest.mark.parametrize("how", ["fit", "fit_table"])
 @pytest.mark.parametrize("name", TABLES)

@@ -140,7 +140,6 @@ def test_an_additive_model_is_that_of_dense_algebra(kind: str, known: bool, exac
     assert abs(value - less.value) > 4.5 * error + 1e-5
 
 
-@pytest.mark.slow
 def test_new_samples_of_a_sum_have_the_posterior_covariance() -> None:
     """More than are stored need noise drawn from the dense ``W'W``."""
     X, y = table("gappy")
@@ -154,7 +153,6 @@ def test_new_samples_of_a_sum_have_the_posterior_covariance() -> None:
     assert not (np.abs(draws @ draws.T / 1000 - 1.5 * found.covariance) < 5 * error).all()
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("preconditioner", ["auto", "circulant", "holes", "long_waves", "vecchia"])
 @pytest.mark.parametrize("known", [False, True], ids=["", "row noise"])
@@ -228,7 +226,7 @@ def test_gradients_are_differences_of_values(sums: bool, known: bool) -> None:
             assert float(found.gradient[name].reshape(-1)[place]) == pytest.approx(difference, rel=1e-4, abs=1e-4), name
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("known", [False, True], ids=["", "row noise"])
 @pytest.mark.parametrize("sums", [True, False], ids=["sum of grids", "one grid"])
 def test_iterative_gradients_are_unbiased(sums: bool, known: bool) -> None:

@@ -80,7 +80,7 @@ def test_the_dense_prior_term_at_the_anchor_is_known():
     assert float(torch.stack(found[False]).std(0).min()) > 1
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("share", [1.0, 1.3])
 def test_away_from_the_anchor_and_its_kernel_nothing_is_biased(share):
@@ -232,7 +232,6 @@ def test_dense_columns_start_at_those_of_some_rows_as_long_as_all_rows_want_them
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 def test_dense_columns_of_a_sampled_fit_are_worth_having():
     """They raise the bound as much as the best columns do; from zero, with steps in other units, they lower it."""
     bounds, bests = {}, {}
@@ -303,7 +302,6 @@ def test_many_inducing_points_gain_on_their_start():
     assert errors["plain"] > errors["start"]
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("changes", [{}, {"n_support": 20, "linear_control": True}], ids=["plain", "controls"])
 def test_a_killed_fit_goes_on_with_its_anchor(tmp_path, monkeypatch, changes):

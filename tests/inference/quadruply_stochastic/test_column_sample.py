@@ -165,7 +165,7 @@ def test_value_and_gradient_are_unbiased_over_all_samples(name):
     assert abs(sum(shared) / len(shared) - whole.value) > 0.05  # the control: columns without their weight
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("n_columns", [20, 80])
 def test_random_draws_agree_with_the_gradient_by_dense_algebra(n_columns):
@@ -220,7 +220,6 @@ def test_other_likelihoods_see_some_columns_too(form):
     assert all(torch.tensor(values).isfinite().all() for values in found.values())
 
 
-@pytest.mark.slow
 def test_running_vectors_follow_steps_on_some_columns():
     x = points(60, 2)
     settings = QuadruplyStochastic(

@@ -162,7 +162,6 @@ def test_the_default_fit_follows_targets_with_little_noise_past_wrong_ones(noise
     assert error < 0.3 * of_normal
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("n_rows", [15, len(X)])
 def test_a_fit_of_more_rows_that_is_killed_among_few_or_all_goes_on_to_the_same_numbers(n_rows, tmp_path, monkeypatch):

@@ -167,7 +167,7 @@ def table_of(n=300, seed=0):
 QUICK = optimization.SparseAdam(0.05, steps=300)
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # of few steps
 @pytest.mark.parametrize(
     "settings",
@@ -249,7 +249,6 @@ def test_auto_starts_from_the_likelihood_of_a_few_rows(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 def test_a_sampled_fit_takes_its_hyperparameters_from_the_likelihood_and_not_from_the_bound():
     """The bound of independent weights counts as noise what it cannot explain."""

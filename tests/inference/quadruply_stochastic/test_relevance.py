@@ -85,7 +85,7 @@ def test_functions_that_creep_away_are_taken_out(seed: int, monkeypatch: pytest.
     assert coming_back(Phi, y, found[0][1:], found[1]) > enough  # the control
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_leaps_end_at_optima_as_high_as_those_of_single_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are several optima, and updates of other lengths lead to others: higher ones as often as lower ones."""
     higher = []

@@ -283,7 +283,6 @@ def same(one, other) -> None:
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.usefixtures("small_windows")
@@ -340,7 +339,7 @@ def test_an_error_without_a_checkpoint_says_how_to_have_one(tmp_path, monkeypatc
         GPRegressor(**OPTIONS).fit_table(path, "y", INPUTS)
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("when", ["at the first sample", "in the pass at the end"])
 def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, when):
@@ -374,7 +373,6 @@ def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, 
     assert len(steps) == (20 if first else 0)
 
 
-@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize(
@@ -439,7 +437,6 @@ def test_tables_that_cannot_be_learned(tmp_path, monkeypatch, windows, change, o
         GPClassifier(**OPTIONS).fit_table(path, **{"target": "label", "inputs": INPUTS, **options})
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("small_windows")
 def test_what_else_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()

@@ -243,7 +243,6 @@ def test_a_classifier_without_settings_is_quick_and_good(tmp_path):
     assert again.latent_.solver_ == gp.latent_.solver_
 
 
-@pytest.mark.slow
 def test_a_killed_fit_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     y = (X[:, 0] > X[:, 1]).numpy()

@@ -188,7 +188,6 @@ def test_too_large_a_preconditioner_is_refused_with_its_bytes():
     assert 8 * 1000 * (2 * recipe.rank + recipe.block_size) <= 2 * 10**6
 
 
-@pytest.mark.slow
 def test_the_automatic_choice_follows_the_inputs_the_noise_and_the_kernel():
     def chosen(kernel, d, noise):
         n = 1200 if d == 2 else 5100

@@ -48,7 +48,6 @@ def test_the_estimate_is_the_iterations_of_conjugate_gradients():
     assert grown - 3.0 == pytest.approx(2 * (found - 3.0))
 
 
-@pytest.mark.slow
 @compiled
 def test_the_cheapest_recipe_is_chosen_and_one_that_does_not_end_never_is():
     H = matrix(noise=1e-6, kernel=RBF(1.0))

@@ -62,7 +62,6 @@ def test_error_bars_of_complete_and_of_other_rows(method):
     assert re.search(r"noise +standard deviation 0\.[23]\d+ in complete rows; [456]\.\d+ without 'x'\n", gp.describe())
 
 
-@pytest.mark.slow
 def test_one_noise_for_all_rows_is_wrong_for_both():
     """The control: the same kernel without noise of its own for these rows."""
     X, y = table(350, 0)

@@ -159,7 +159,7 @@ def test_the_reference_sees_a_misread_table():
     assert reference(b"a,b\n1_0,2\n", ("a", "b")) is None
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", BINARY)
 def test_damaged_binary_files_are_read_or_refused(tmp_path, name):
     write_binary(tmp_path / name)
