@@ -85,6 +85,7 @@ def candidates() -> dict[str, Any]:
         "rq": kernels.RationalQuadratic(),
         "matern32+matern12": kernels.Matern(nu=1.5, lengthscale=2.0, variance=0.7) + rough,
         "rbf+matern32": smooth + kernels.Matern(nu=1.5, lengthscale=0.5, variance=0.3),
+        "matern32+rbf": kernels.Matern(nu=1.5, lengthscale=2.0, variance=0.7) + kernels.RBF(0.5, 0.3),
     }
 
 

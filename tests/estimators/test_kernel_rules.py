@@ -680,6 +680,30 @@ def test_a_choice_with_a_checkpoint_and_another_optimizer(tmp_path):
     assert gp.kernel_choice_.n_rows == 60
 
 
+@pytest.mark.parametrize(("n", "many", "has"), [(500, False, False), (501, False, True), (500, True, True)])
+def test_a_short_smooth_part_is_tried_where_rows_can_tell(n, many, has):
+    points = torch.from_numpy(np.random.default_rng(0).normal(size=(n, 2)))
+    found = candidate_kernels(kernels.Matern(1.5).bind(2), points, points[:, 0], many_rows=many)
+    assert ("matern32+rbf" in found) == has
+
+
+@pytest.mark.slow
+def test_waves_along_all_inputs_beside_a_bend_along_one():
+    """No single lengthscale for each input serves both, and the rough part is the long one."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(1800, 3))
+    f = np.abs(points[:, 0]) + 0.3 * np.cos(2 * points.sum(1))
+    y = f + 0.05 * rng.normal(size=1800)
+    gp = GPRegressor().fit(points[:800], y[:800])
+    assert gp.kernel_choice_.tried[-1].name == "matern32+rbf"
+    assert gp.kernel_choice_.tried[-1].weight > 0.9
+    # The control is the sum whose short part is rough.
+    start = kernels.RBF(4.0, 0.7) + kernels.Matern(1.5, 1.0, 0.3)
+    other = GPRegressor(start, hyperparameter_units="standardized").fit(points[:800], y[:800])
+    errors = [np.std(one.predict(points[800:]) - f[800:]) for one in (gp, other)]
+    assert errors[0] < 0.9 * errors[1], errors
+
+
 def test_the_candidates_of_one_input():
     t, y = monthly(0)
     default = kernels.Matern(1.5).bind(1)

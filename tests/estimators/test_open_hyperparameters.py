@@ -161,7 +161,9 @@ def test_draws_are_the_default_only_where_they_are_cheap(monkeypatch, averaged):
     assert GPRegressor().fit(X, y).hyperparameters_ == "learned"
     monkeypatch.undo()
     given = averaged.posterior_, inference.Exact(), averaged.likelihood_
+    monkeypatch.setattr(rules, "_LEAST", 0.0)
     assert rules.uncertain_by_default(*given, 0.0, []) is None
+    monkeypatch.undo()
     assert rules.uncertain_by_default(*given, np.inf, averaged.posterior_.components) is None
     # A part of the time goes to the heaviest kernel, and those whose noise was raised stay as they are.
     heaviest, *others = averaged.posterior_.components
@@ -170,6 +172,18 @@ def test_draws_are_the_default_only_where_they_are_cheap(monkeypatch, averaged):
     assert not any(one is heaviest for one in some.components)
     share = float(some.weights[torch.tensor(some.groups) == 0].sum())
     assert share == pytest.approx(float(averaged.posterior_.weights[0]))
+
+
+def test_few_rows_of_many_inputs_have_draws(monkeypatch):
+    """No other kernel is learned there, so that the fit is short; its hyperparameters are the least known of all."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 12))
+    y = X[:, 0] + 0.5 * X[:, 1] ** 2 + 0.2 * rng.normal(size=40)
+    gp = GPRegressor().fit(X, y)
+    assert len(gp.kernel_choice_.tried) == 1
+    assert gp.hyperparameters_ == "laplace"
+    monkeypatch.setattr(rules, "_LEAST", 0.0)  # the control
+    assert GPRegressor().fit(X, y).hyperparameters_ == "learned"
 
 
 @pytest.mark.parametrize(

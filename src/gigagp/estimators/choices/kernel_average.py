@@ -42,9 +42,9 @@ from gigagp.runtime.progress import current
 _SUBSET_ROWS = 500
 #: Rows for each hyperparameter that a candidate needs at least.
 _ROWS_EACH = 4
-#: Largest number of evaluations from a start that is near the optimum: on all rows, on some of them, and those after
-#: which the better one of two sums is known.
-_STEPS, _SUBSET_STEPS, _RIVAL_STEPS = 30, 15, 7
+#: Largest number of evaluations from a start that is near the optimum: on all rows, on some of them, and those of all
+#: sums together after which the best one of them is known.
+_STEPS, _SUBSET_STEPS, _RIVAL_STEPS = 30, 15, 15
 #: Fewest evaluations that are worth beginning with.
 _FEWEST_STEPS = 3
 #: From a model and an optimizer to the posterior on all rows, and the history of learning it.
@@ -161,7 +161,7 @@ def _near(
 ) -> tuple[dict[str, Model], Dropped]:
     """Return where learning on all rows begins with each candidate, the best first, and those that are not worth it.
 
-    Some rows lead nearer to the optimum from the learned default kernel, if these are many fewer than all. Of the two
+    Some rows lead nearer to the optimum from the learned default kernel, if these are many fewer than all. Of the
     sums only that one is learned which explains some rows better after a few steps: together they are half of the cost,
     and where one is better than a single kernel, the other one nearly is. Nor is a kernel that explains these rows
     worse than the default does.
@@ -176,11 +176,12 @@ def _near(
         of_period = start_from(known, candidates[PERIODIC], objective.target_variance)
         kept = ending_seconds(n, of_period) + _SUBSET_STEPS * step_seconds(n, of_period)
     allowance.left -= kept
+    most = _RIVAL_STEPS // max(2, sum(name in RIVALS for name in candidates))
     for name in sorted(candidates, key=lambda name: name != PERIODIC):
         found[name] = start = start_from(known, candidates[name], objective.target_variance)
         if n <= _SUBSET_ROWS and name not in RIVALS:
             continue
-        steps = allowance.steps(len(rows), start, _RIVAL_STEPS)
+        steps = allowance.steps(len(rows), start, most)
         if steps < _FEWEST_STEPS:
             behind.append((name, "takes too long beside the default"))
             del found[name]

@@ -12,7 +12,7 @@ alone, and the next row tells little of how a kernel fills gaps: an RBF with a s
 rows of ``dslabs::death_prob``, and had three times the CRPS of the default where a quarter was left out.
 
 - ``"average"`` mixes posteriors with weights ``exp(gain / 10)``. With all of the gain, which is nearly a choice, it won
-  less often. Exact inference learns the candidates on all rows, of two sums the better one. Other methods mix the best
+  less often. Exact inference learns the candidates on all rows, of the sums the best one. Other methods mix the best
   three of a choice: the heaviest is learned on all rows, and the others predict from neighbours.
 - ``"choose"`` learns the candidates on the same few random rows; those of a large table are given their neighbours
   among all rows, because alone they lie too far apart to show its short scales. It takes the best one if it gains a

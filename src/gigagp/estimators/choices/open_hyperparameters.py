@@ -5,9 +5,9 @@
   each kernel of an average in proportion to its weight.
 - ``"auto"``: draws where they are known to help and to be cheap. That is where exact inference averages kernels on few
   rows. On 645 real tables of 40 to 450 rows the draws were worth as much as the choice of the kernel, and the two added
-  up. They take at most twice as long as the fit, by nominal times (`gigagp.estimators.choices.allowance`): the heaviest
-  kernels get theirs as long as these last, and what has none stays as it was learned. A kernel that was given by the
-  user, and whatever learns it, answer as before.
+  up. They take at most twice as long as the fit, or half a second, by nominal times
+  (`gigagp.estimators.choices.allowance`): the heaviest kernels get theirs as long as these last, and what has none
+  stays as it was learned. A kernel that was given by the user, and whatever learns it, answer as before.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from gigagp.settings.random import spawn
 Hyperparameters = Literal["auto", "learned", "laplace"]
 #: Largest number of rows for which draws are the default.
 DEFAULT_ROWS = 500
-#: Nominal seconds that the draws may take by default, over those of the fit.
-_SHARE_OF_FIT = 2.0
+#: Nominal seconds that the draws may take by default, over those of the fit, and the least that they may take. Where
+#: rows are few and columns many, no other kernel is learned, and the fit is over before its draws could be.
+_SHARE_OF_FIT, _LEAST = 2.0, 0.5
 
 
 def check_draws(objective: TableObjective, optimizer: object, likelihood: Likelihood) -> None:
@@ -81,7 +82,7 @@ def uncertain_by_default(
     """
     if not isinstance(posterior, RowsPosterior) or posterior.n_rows > DEFAULT_ROWS:
         return None
-    left = _SHARE_OF_FIT * seconds
+    left = max(_LEAST, _SHARE_OF_FIT * seconds)
 
     def may_take(one: RowsPosterior, share: float) -> bool:
         nonlocal left
