@@ -5,9 +5,9 @@
     python benchmarks/beside_peers.py --json benchmarks/results/beside_peers.json --page   # docs/beside-peers.md
 
 Each package is used as its documentation introduces it, on inputs and targets that are standardized by the training
-rows, in one thread and a process of its own, which is ended after some CPU seconds or beyond 16 GiB. Where a package was
-ended, it does not see a larger table. Errors are in standard deviations of the target. The seconds are those of fit and prediction,
-without imports and reading.
+rows, in one thread and a process of its own, which is ended after some CPU seconds or beyond 16 GiB. Where a package
+was ended, it does not see a larger table. Errors are in standard deviations of the target. The seconds are those of fit
+and prediction, without imports and reading.
 
 A package that is not installed is left out. TabPFN can be installed, but its weights have to be downloaded.
 """
