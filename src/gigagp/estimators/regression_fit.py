@@ -25,7 +25,7 @@ from gigagp.estimators.panel_fit import of_panel
 from gigagp.estimators.planning import resolve_outputs
 from gigagp.inference.automatic.plan import Plan
 from gigagp.model.target_transform import Log
-from gigagp.runtime import processes
+from gigagp.runtime import processes, threads
 from gigagp.runtime.run import naming
 from gigagp.settings.brief import output_name
 from gigagp.tables.beside import Beside, known_targets
@@ -84,10 +84,11 @@ def fit(
     known = {"validation": validation, "exposure": exposure, "offset": offset}
     given = _Given.of(estimator, Arguments.of(estimator), X, y, predict_at, **known)
     rows = given.arguments, given.X, given.y, validation, checkpoint, given.beside
-    if given.is_apart:
-        take_outputs(estimator, _fit_outputs(*rows))
-    else:
-        take(estimator, fit_rows(*rows), one_target=given.y.ndim == 1, stacking=given.stacking)
+    with threads.enough_for(len(given.X)):
+        if given.is_apart:
+            take_outputs(estimator, _fit_outputs(*rows))
+        else:
+            take(estimator, fit_rows(*rows), one_target=given.y.ndim == 1, stacking=given.stacking)
 
 
 def fit_table(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from gigagp.model.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.model.scaling import Scaling
 from gigagp.model.student_noise import quantile, sites
 from gigagp.model.target_transform import TargetTransform
+from gigagp.runtime import threads
 from gigagp.settings.random import RandomState, generator_from, standard_normal
 from gigagp.tables import intake
 from gigagp.tables.beside import Beside
@@ -47,6 +49,23 @@ class UncertaintyParts(NamedTuple):
 
     mathematical: np.ndarray
     computational: np.ndarray
+
+
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found")
+
+
+def _answer(method: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
+    """Guard a method of a predictor, whose first argument may be points (..., d), and run small ones in one thread."""
+
+    @wraps(method)
+    def answer(*given: _Given.args, **named: _Given.kwargs) -> _Found:
+        rest: Sequence[Any] = given
+        n_points = math.prod(np.shape(rest[1])[:-1]) if len(rest) > 1 else 0
+        with guarded(), threads.enough_for(rest[0].posterior.n_rows + n_points):
+            return method(*given, **named)
+
+    return answer
 
 
 class Query(NamedTuple):
@@ -96,7 +115,7 @@ class Predictor:
     encoder: TableEncoder | None = None  # without one, no cell is missing
     names: Sequence[str] | None = None  # of the inputs, for messages
 
-    @guarded()
+    @_answer
     def predict(
         self,
         X: np.ndarray,
@@ -122,7 +141,7 @@ class Predictor:
         parts = UncertaintyParts(*(self._spread(part) for part in at.posterior.variance_parts(at.points)))
         return (*(found if isinstance(found, tuple) else (found,)), parts)
 
-    @guarded()
+    @_answer
     def predict_latent(
         self,
         X: np.ndarray,
@@ -134,7 +153,7 @@ class Predictor:
         """Return the mean of the latent function, with its standard deviation or its covariance."""
         return self._function(self._at(X), return_std, return_cov, False, variance)
 
-    @guarded()
+    @_answer
     def joint(
         self, X: Any, *, include_noise: bool = False, variance: VarianceMethod = "auto"
     ) -> JointPosterior | TargetPosterior:
@@ -160,7 +179,7 @@ class Predictor:
         )
         return found if response is None else response.joint(found, include_noise=include_noise)
 
-    @guarded()
+    @_answer
     def sample_functions(
         self, n_samples: int, random_state: RandomState = 0, *, latent: bool = False
     ) -> Callable[[np.ndarray], np.ndarray]:
@@ -176,7 +195,7 @@ class Predictor:
 
         return evaluate
 
-    @guarded()
+    @_answer
     def sample_y(
         self,
         X: np.ndarray,
@@ -195,7 +214,7 @@ class Predictor:
             found = at.samples_of(self.posterior.sample_functions(n_samples, generator), generator)
         return self._measured(found, at, generator) if include_noise else self._samples_in_units(found, at)
 
-    @guarded()
+    @_answer
     def predict_quantile(
         self, X: np.ndarray, levels: np.ndarray, *, include_noise: bool = True, exposure: Any = None
     ) -> np.ndarray:
@@ -227,7 +246,7 @@ class Predictor:
             found = self._in_units(mean, at.X)[..., None] + self._spread(variance)[..., None] * ndtri(np.array(each))
         return finite_prediction(found if levels.ndim else found[..., 0])
 
-    @guarded()
+    @_answer
     def predictive_log_density(self, X: np.ndarray, y: Any, beside: Beside | None = None) -> np.ndarray:
         """Return the log density of measurements at points, in nats; ``beside`` is what else is known of them."""
         at = self._at(X)
@@ -258,7 +277,7 @@ class Predictor:
             logs = self.likelihood.predictive_log_density(targets, mean, variance.sqrt()[:, None], noise[:, None])
         return finite_prediction((logs.numpy() - self._log_units(beside)).reshape(y.shape))
 
-    @guarded()
+    @_answer
     def log_marginal_likelihood(self, random_state: RandomState = 0, *, standardized: bool = False) -> Estimate:
         """Return the log density of the targets of the fit, in nats."""
         posterior, model = self.posterior, self.posterior.model
@@ -280,7 +299,7 @@ class Predictor:
         units = n_densities * float(np.log(self.scaling.y_scale).sum())
         return Estimate(value + jacobian - units, found.standard_error)
 
-    @guarded()
+    @_answer
     def leave_one_out(self, groups: np.ndarray | None = None) -> LeaveOneOut:
         """Return the rows of the fit as they are predicted from all others, or from all others but those of a group.
 
