@@ -2,8 +2,8 @@
 Averages over fields, with the right error bars
 ===============================================
 
-What a farmer asks for is the yield of a field, not that of a point. Errors at nearby points are alike, so that they do not
-average out as independent errors would. ``predict_average`` knows it.
+What a farmer asks for is the yield of a field, not that of a point. Errors at nearby points are alike, so that they do
+not average out as independent errors would. ``predict_average`` knows it.
 """
 
 import matplotlib.pyplot as plt
