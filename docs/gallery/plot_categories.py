@@ -1,0 +1,45 @@
+"""
+A table with texts and gaps
+===========================
+
+``encode="auto"`` takes a table as it is: texts become categories, and missing cells are filled and marked. Prices of
+flats depend on the area, the year and the city; some cells are empty.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from gigagp import GPRegressor
+
+rng = np.random.default_rng(0)
+n = 300
+table = pd.DataFrame(
+    {
+        "area": rng.uniform(30, 150, n),
+        "year": rng.integers(1900, 2025, n).astype(float),
+        "city": rng.choice(["Bern", "Oslo", "Rome"], n),
+    }
+)
+price = 4 * table["area"] + 80 * (table["city"] == "Oslo") + 60 * np.cos((table["year"] - 1900) / 20)
+price = price + rng.normal(0, 25, n)
+table.loc[rng.random(n) < 0.15, "year"] = np.nan
+table.loc[rng.random(n) < 0.1, "city"] = None
+
+gp = GPRegressor(encode="auto").fit(table, price)
+
+# %%
+# Prices that may be asked for flats of 80 square metres. Without the year, the band is as wide as what the year may be.
+years = np.arange(1900, 2025.0)
+figure, ax = plt.subplots(figsize=(7.5, 4), layout="constrained")
+for city, colour in (("Bern", "tab:blue"), ("Oslo", "tab:orange")):
+    points = pd.DataFrame({"area": 80.0, "year": years, "city": city})
+    mean, std = gp.predict(points, return_std=True, include_noise=True)
+    ax.fill_between(years, mean - 1.96 * std, mean + 1.96 * std, color=colour, alpha=0.25, linewidth=0)
+    ax.plot(years, mean, color=colour, label=city)
+    unknown = pd.DataFrame({"area": [80.0], "year": [np.nan], "city": [city]})
+    (middle,), (wide,) = gp.predict(unknown, return_std=True, include_noise=True)
+    ax.errorbar(2032 + 4 * (city == "Oslo"), middle, 1.96 * wide, fmt="o", color=colour, capsize=4)
+ax.text(2030, ax.get_ylim()[0], "year unknown", fontsize="small", ha="center", va="bottom")
+ax.set(xlabel="year", ylabel="price (thousands)")
+ax.legend()

@@ -1,0 +1,34 @@
+"""
+Which kernels were tried
+========================
+
+Without a kernel, a fit tries several: one Matern, and sums of a smooth and a rough part. Evidence and left-out rows
+decide together, and the best ones are averaged. ``gp.kernel_choice_`` says what each gained.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from gigagp import GPRegressor
+
+rng = np.random.default_rng(0)
+X = rng.uniform(-2, 2, size=(400, 2))
+y = 3 * np.sin(X[:, 0]) + np.abs(X[:, 1] - X[:, 0]) + 0.1 * rng.normal(size=400)  # smooth, and with a kink
+gp = GPRegressor().fit(X, y)
+tried = gp.kernel_choice_.tried
+
+# %%
+# Gains over the first kernel, in nats of all rows together; the bars of the lower ones are two standard errors.
+place = np.arange(len(tried))
+figure, ax = plt.subplots(figsize=(8, 3.4), layout="constrained")
+ax.barh(place - 0.2, [one.gain for one in tried], 0.35, label="evidence")
+ax.barh(
+    place + 0.2,
+    [one.left_out_gain for one in tried],
+    0.35,
+    xerr=[2 * one.standard_error for one in tried],
+    label="left-out rows",
+)
+ax.set(yticks=place, yticklabels=[f"{one.name}, weight {one.weight:.2f}" for one in tried], xlabel="gain (nats)")
+ax.invert_yaxis()
+ax.legend()
