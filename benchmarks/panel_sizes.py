@@ -37,6 +37,8 @@ SIZES = {
     "3.3 million, 2,500 times": (2000, 2500),
     "3.3 million, 50 times": (100_000, 50),
 }
+#: A size for trying it.
+TINY = "200"
 _NOISE, _SCORED, _FEATURES = 0.3, 20_000, 400
 
 
@@ -80,7 +82,7 @@ def gaps(n_entities: int, n_times: int, seed: int) -> tuple[np.ndarray, np.ndarr
 def run(size: str, seed: int) -> dict[str, Any]:
     """Return the record of one size."""
     torch.set_num_threads(1)
-    n_entities, n_times = SIZES[size]
+    n_entities, n_times = (20, 15) if size == TINY else SIZES[size]
     places, truth = field(n_entities, n_times, seed)
     at_random, ended = gaps(n_entities, n_times, seed)
     draw = np.random.default_rng(seed + 2)
@@ -128,7 +130,7 @@ def _peak_gib() -> float:
 def main() -> None:
     """Run each size in a process of its own, and write the JSON after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=SIZES)
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=(*SIZES, TINY))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--here", action="store_true", help="run in this process, and print the record as JSON")
     parser.add_argument("--json", type=Path, default=None)
