@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from earlier_run import earlier_rows
 from gigagp import GPRegressor, inference, kernels, metrics
 
 STATIONS = ("RPT", "VAL", "ROS", "KIL", "SHA", "BIR", "DUB", "CLA", "MUL", "CLO", "BEL", "MAL")
@@ -144,13 +145,14 @@ def main() -> None:
     parser.add_argument("--gaps", nargs="+", default=["random", *STATIONS], choices=("random", *STATIONS))
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--days", type=int, default=None, help="the last days alone")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of the JSON file, and run the others")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     torch.set_num_threads(1)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     places, wind = read(options.data)
     wind = wind[-(options.days or len(wind)) :]
-    records: list[dict[str, Any]] = []
+    records = earlier_rows(parser, options)
     for gaps in options.gaps:
         values = wind.copy()
         if gaps == "random":
@@ -158,7 +160,8 @@ def main() -> None:
         else:
             values[-min(_ENDED, len(wind) // 2) :, STATIONS.index(gaps)] = np.nan
         missing = np.isnan(values)
-        for model in options.models:
+        done = {row["model"] for row in records if row["gaps"] == gaps}
+        for model in (one for one in options.models if one not in done):
             began = time.process_time()
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -169,11 +172,11 @@ def main() -> None:
                 | {"coverage": metrics.coverage(truth, mean, std, 0.95)}
                 | {"nll": metrics.gaussian_nll(truth, mean, std), "cpu_s": time.process_time() - began}
                 | {"observed": int((~missing).sum()), "missing": len(truth)}
-                | {"warnings": sorted({str(one.message)[:200] for one in caught})}
+                | {"commit": commit, "warnings": sorted({str(one.message)[:200] for one in caught})}
             )
             print(records[-1], flush=True)
             if options.json is not None:
-                settings = {"threads": 1, "days": len(wind), "commit": commit}
+                settings = {"threads": 1, "days": len(wind)}
                 text = json.dumps({"settings": settings, "rows": records}, indent=1)
                 options.json.write_text(text + "\n", encoding="utf-8")
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from earlier_run import earlier_rows
 from gigagp import GPRegressor, inference, kernels, metrics
 
 SETS = ("airlines", "adult", "car", "helena", "higgs")
@@ -133,16 +134,18 @@ def main() -> None:
     parser.add_argument("--shares", nargs="+", type=float, default=[0.1, 0.5], help="shares of the curves that are cut")
     parser.add_argument("--models", nargs="+", default=["panel", "default", "stacked"], choices=MODELS)
     parser.add_argument("--curves", type=int, default=2000)
+    parser.add_argument("--resume", action="store_true", help="keep the rows of the JSON file, and run the others")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     torch.set_num_threads(1)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    records: list[dict[str, Any]] = []
+    records = earlier_rows(parser, options)
     for name in options.sets:
         for share in options.shares:
             curves = read(options.data, name, share, options.curves)
             truth = curves.Y[~curves.observed]
-            for model in options.models:
+            done = {row["model"] for row in records if (row["set"], row["share"]) == (name, share)}
+            for model in (one for one in options.models if one not in done):
                 began = time.process_time()
                 with warnings.catch_warnings(record=True) as caught:
                     warnings.simplefilter("always")
@@ -153,11 +156,11 @@ def main() -> None:
                     | {"nll": metrics.gaussian_nll(truth, mean, std), "coverage": coverage}
                     | {"cpu_s": time.process_time() - began, "cells": int(curves.observed.sum()), "missing": len(truth)}
                     | more
-                    | {"warnings": [str(one.message)[:200] for one in caught]}
+                    | {"commit": commit, "warnings": [str(one.message)[:200] for one in caught]}
                 )
                 print(records[-1], flush=True)
                 if options.json:
-                    settings = {"threads": 1, "curves": options.curves, "seed": 2025, "commit": commit}
+                    settings = {"threads": 1, "curves": options.curves, "seed": 2025}
                     text = json.dumps({"settings": settings, "rows": records}, indent=1)
                     options.json.write_text(text + "\n", encoding="utf-8")
 

@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from earlier_run import earlier_rows
 from gigagp import GPRegressor, metrics
 
 #: Entities and times of each size.
@@ -133,19 +134,21 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=(*SIZES, TINY))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--here", action="store_true", help="run in this process, and print the record as JSON")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of the JSON file, and run the others")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     if options.here:
         print(json.dumps([run(size, options.seed) for size in options.sizes]), flush=True)
         return
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    settings = {"threads": 1, "noise_std": _NOISE, "commit": commit}
-    records: list[dict[str, Any]] = []
-    for size in options.sizes:
+    settings = {"threads": 1, "noise_std": _NOISE}
+    records = earlier_rows(parser, options)
+    for size in (one for one in options.sizes if one not in {row["size"] for row in records}):
         command = [sys.executable, __file__, "--here", "--sizes", size, "--seed", str(options.seed)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         failed = {"size": size, "failed": done.returncode}
         records += json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else [failed]
+        records[-1] |= {"commit": commit}
         print(records[-1], flush=True)
         if options.json is not None:
             text = json.dumps({"settings": settings, "rows": records}, indent=1)
