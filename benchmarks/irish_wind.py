@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-
 from earlier_run import earlier_rows
+
 from gigagp import GPRegressor, inference, kernels, metrics
 
 STATIONS = ("RPT", "VAL", "ROS", "KIL", "SHA", "BIR", "DUB", "CLA", "MUL", "CLO", "BEL", "MAL")

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-
 from earlier_run import earlier_rows
+
 from gigagp import GPRegressor, inference, kernels, metrics
 
 SETS = ("airlines", "adult", "car", "helena", "higgs")

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-
 from earlier_run import earlier_rows
+
 from gigagp import GPRegressor, metrics
 
 #: Entities and times of each size.
