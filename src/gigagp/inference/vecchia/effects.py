@@ -103,7 +103,8 @@ class Effects:
     def roots(self, groups: Sequence[Group]) -> Tensor:
         """Return the standard deviation of every effect, shape (count,)."""
         pairs = zip(groups, self.levels, strict=True)
-        return torch.cat([group.value("variance").double().sqrt().repeat_interleave(len(own)) for group, own in pairs])
+        found = [group.value("variance").double().sqrt().repeat_interleave(len(own)) for group, own in pairs]
+        return torch.cat(found).to(self.places.device)
 
     def spans(self) -> list[list[slice]]:
         """Return for each group the places of its effects, and then those of each of its slopes."""
@@ -173,7 +174,7 @@ class EffectSystem(LinearOperator):
             for rows in ranges(self.effects.n, _ROWS):
                 whitened = self.whitened(rows)
                 found += torch.from_numpy((whitened.T @ whitened).toarray())
-            self._root = cholesky(found, "the precision of the effects of groups")
+            self._root = cholesky(found, "the precision of the effects of groups").to(self.device)
         return self._root
 
     def whitened(self, rows: slice) -> csr_matrix:
