@@ -230,3 +230,21 @@ def test_effects_of_entities_are_known_from_all_of_their_rows():
     kernel = product + constant + Matern(1.5, 0.5, columns=[1])
     without = of_entities().set_params(kernel=kernel, inference=few).fit(X, y).predict(new, return_std=True)[1]
     assert (wanted**2).mean() <= (with_effects**2).mean() <= 0.9 * (without**2).mean()
+
+
+def test_an_amplified_posterior_is_that_of_the_amplified_model():
+    X, y, new = made_entities("at random")
+    few = inference.Vecchia(n_neighbors=6, prediction_neighbors=8)
+    gp = of_entities().set_params(inference=few).fit(X, 3 * y)
+    posterior = gp.posterior_
+    found = posterior.amplified()
+    assert float(found.model.noise_variance) > 1.1 * float(posterior.model.noise_variance)
+    wanted = posterior.fitted(found.model, posterior.table, 6, 8)
+    close(found.log_marginal_likelihood(generator(0)).value, wanted.log_marginal_likelihood(generator(0)).value)
+    assert wanted.log_marginal_likelihood(generator(0)).value > posterior.log_marginal_likelihood(generator(0)).value
+    points = torch.from_numpy((new - gp.scaling_.x_centre) / gp.scaling_.x_scale)
+    pairs = zip(found.mean_and_variance(points), wanted.mean_and_variance(points), strict=True)
+    for one, other in pairs:
+        close(one, other, condition=1e4)
+    close(found.covariance(points), wanted.covariance(points), condition=1e4)
+    assert wanted.amplified() is wanted

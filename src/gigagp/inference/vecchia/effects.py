@@ -155,6 +155,12 @@ class EffectSystem(LinearOperator):
         self.is_dense = effects.count <= MOST_DENSE if dense is None else dense
         self._root: Tensor | None = None
 
+    def amplified(self, factor: Factor, roots: Tensor) -> EffectSystem:
+        """Return the system of the same effects where all covariances are multiplied, whose precision is the same."""
+        made = EffectSystem(self.effects, factor, roots, self.is_dense)
+        made._root = self._root
+        return made
+
     def times(self, scaled: Tensor) -> Tensor:
         """Return ``Z V^1/2 u``, shape (n, s)."""
         return self.effects.times(self.roots[:, None] * scaled)

@@ -60,7 +60,7 @@ class GroupedPosterior(RowsPosterior, GrowingPosterior):
     ) -> None:
         self.model, self.table, self.budget = model, table, table.budget
         self._asked, self._likelihood = (n_neighbours, point_neighbours), likelihood
-        self._trend, self._solutions, self._amplitude = trend, effects, math.nan
+        self._trend, self._solutions, self._squares = trend, effects, math.nan
         self.coefficients, self.coefficient_root = trend.coefficients.to(table.Y), trend.root.to(table.Y)
         self._graph = rest_graph(model, table, n_neighbours) if without is None else graph
         if without is not None:
@@ -77,7 +77,7 @@ class GroupedPosterior(RowsPosterior, GrowingPosterior):
         likelihood = found.value(table.n_rows, without.factor, system.log_determinant())
         made = cls(model, table, n_neighbours, point_neighbours, found.trend, found.effects, likelihood, without, graph)
         made.__dict__["_system"] = system
-        made._amplitude = found.squares / (table.n_rows * table.n_targets)
+        made._squares = found.squares
         return made
 
     def amplified(self) -> GroupedPosterior:
@@ -85,8 +85,26 @@ class GroupedPosterior(RowsPosterior, GrowingPosterior):
 
         A posterior that was read from a file stays as it is.
         """
-        model = amplified_model(self.model, self._amplitude)
-        return self if model is None else self.fitted(model, self.table, *self._asked)
+        observations = self.n_rows * self.n_targets
+        factor = self._squares / observations
+        model = amplified_model(self.model, factor)
+        if model is None:
+            return self
+        without = self._without.amplified(model, factor)
+        gain = 0.5 * (self._squares - observations - observations * math.log(factor))
+        made = GroupedPosterior(
+            model,
+            self.table,
+            *self._asked,
+            self._trend._replace(root=math.sqrt(factor) * self._trend.root),
+            self._solutions / math.sqrt(factor),
+            Estimate(self._likelihood.value + gain, self._likelihood.standard_error),
+            without,
+            None if self._graph is None else self._graph.with_amplitude_of(without.pool.kernel),
+        )
+        roots = self._system.effects.roots(without.parts.groups)
+        made.__dict__["_system"] = self._system.amplified(without.factor, roots)
+        return made
 
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> GroupedPosterior:
         """Return the posterior given additional rows: that of all rows, which is computed anew."""
