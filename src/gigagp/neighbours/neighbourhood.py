@@ -13,6 +13,7 @@ from gigagp.kernels import Group, Kernel
 from gigagp.neighbours.metric import Metric
 from gigagp.neighbours.order import coarse_to_fine
 from gigagp.neighbours.search import LARGEST, NeighbourTree
+from gigagp.products.blocks import ranges
 
 #: Inputs up to which few neighbours suffice, and the neighbours there.
 FEW_INPUTS, FEW_NEIGHBOURS = 3, 30
@@ -27,8 +28,8 @@ _FEW_COORDINATES, _SCALE, _SMALLEST_SCALE = 3, 16, 50
 
 #: Rows, shape (q,), and their neighbours, shape (q, m).
 Block = tuple[Tensor, Tensor]
-#: Rows whose neighbours are held at a time.
-_BLOCK_ROWS = 2**14
+#: Rows whose neighbours are held at a time, and whose lists are joined at a time.
+_BLOCK_ROWS, _JOINED_ROWS = 2**14, 2**16
 #: Rows at which two metrics are compared, and what a graph has found by then.
 _COMPARED_ROWS, _FOUND = 100, ("neighbourhood", "neighbours")
 
@@ -94,7 +95,13 @@ class Neighbourhood:
 
     def _found(self, points: Tensor, levels: list[Tensor], count: int, limits: Tensor | None = None) -> Tensor:
         """Return places in the order of the rows for points: of the same levels and the nearest, (q, count)."""
-        return _joined(self._lists(points, levels, count, limits), count)
+        if not levels:
+            return self._tree.query(points, count, limits)
+        found = torch.empty(len(points), count, dtype=torch.int32, device=points.device)
+        for rows in ranges(len(points), _JOINED_ROWS):  # lists are joined in int64 several times over
+            own, below = [one[rows] for one in levels], None if limits is None else limits[rows]
+            found[rows] = _joined(self._lists(points[rows], own, count, below), count)
+        return found
 
     def _lists(self, points: Tensor, levels: list[Tensor], count: int, limits: Tensor | None = None) -> list[Tensor]:
         """Return the rows of the same level for each group, of which each has an equal share, and the nearest rows."""
