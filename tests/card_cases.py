@@ -122,6 +122,13 @@ MODELS = {
     "groups": Case({"groups": [1]}, X=np.stack([X[:, 0], np.arange(ROWS) % 7], 1), new=np.array([[0.1, 2], [2, 9.0]])),
     "areas": Case(more={"blocks": np.arange(ROWS) // 3}, y=Y[::3]),
     "panel": Case({"panel": ("entity", "time"), "kernel": None}, X=PANEL, y=Y[:50], new=PANEL[::9]),
+    # cells are equally far from each other, so that the last bits of learned lengthscales decide who is near
+    "panel by neighbours": Case(
+        {"panel": ("entity", "time"), "kernel": None, "inference": NEIGHBOURS, "optimizer": None},
+        X=PANEL,
+        y=Y[:50],
+        new=PANEL[::9],
+    ),
     "float32": Case({"dtype": "float32"}),
     "mixed": _by(inference.Iterative(), dtype="mixed"),
 }

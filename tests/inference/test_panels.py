@@ -13,7 +13,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.gradients import Pathwise
 from gigagp.inference.gradients.panel_samples import PanelSamples
 from gigagp.inference.iterative.panel_guide import PanelGuide, complete_part
-from gigagp.kernels import RBF, Matern
+from gigagp.kernels import RBF, Group, Matern
 from gigagp.model.means import resolve_mean
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
@@ -167,3 +167,83 @@ def test_gradients_of_all_cells_have_the_mean_of_the_likelihoods():
     wanted = autograd_gradient(model.kernel, lambda k: (reference_matrix(k, X) * inverse).sum())
     for name, value in wanted.items():
         assert torch.allclose(found[name] / 600, value, rtol=0.1, atol=0.05 * float(value.abs().max()))
+
+
+# Neighbours, with the effects of entities beside them --------------------------------------------------------------
+
+
+def of_entities() -> GPRegressor:
+    """Return an estimator of curves and offsets of entities (column 0) at times (column 1), by neighbours."""
+    own = Group(0, variance=0.5) * Matern(1.5, 0.8, columns=[1], fixed=["variance"])
+    kernel = own + Group(0, variance=2.0) + Matern(1.5, 0.5, columns=[1])
+    return GPRegressor(kernel, noise_variance=0.04, optimizer=None, standardize=False, random_state=0)
+
+
+def made_entities(gaps: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return cells of 12 entities at 20 times, their targets, and cells to predict, also of a new entity."""
+    rng = np.random.default_rng(1)
+    entity, time = (one.ravel() for one in np.meshgrid(np.arange(12.0), np.linspace(0, 4, 20), indexing="ij"))
+    X = np.column_stack([entity, time])
+    seen = rng.random(len(X)) < 0.6 if gaps == "at random" else (time < 1.5) | (entity > 5)
+    offset = np.sqrt(2.0) * rng.normal(size=12)
+    y = offset[entity.astype(int)] + np.sin(3 * time + entity) + 0.2 * rng.normal(size=len(X))
+    X_known, y_known = X[seen], y[seen]
+    if gaps == "repeated":
+        X_known, y_known = np.concatenate([X_known, X_known[:30]]), np.concatenate([y_known, y_known[:30] + 0.3])
+    return X_known, y_known, np.concatenate([X[~seen][::7], [[12.0, 1.0], [12.0, 3.0]]])
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("gaps", ["at random", "at the end", "repeated"])
+def test_neighbours_with_effects_of_entities_are_dense_algebra_where_all_rows_are_neighbours(gaps, tmp_path):
+    X, y, new = made_entities(gaps)
+    every = inference.Vecchia(n_neighbors=len(X) + 1, prediction_neighbors=len(X) + 2)
+    gp, exact = of_entities().set_params(inference=every).fit(X, y), of_entities().fit(X, y)
+    assert gp.posterior_.kind == "vecchia with groups"
+    wanted = exact.predict(new, return_cov=True)
+    gp.save(tmp_path / "panel.gp")
+    for found in (gp, load(tmp_path / "panel.gp")):
+        mean, std = found.predict(new, return_std=True)
+        np.testing.assert_allclose(mean, wanted[0], rtol=0, atol=1e-7)
+        np.testing.assert_allclose(std, np.sqrt(np.diag(wanted[1])), rtol=1e-6)
+        np.testing.assert_allclose(found.predict(new, return_cov=True)[1], wanted[1], rtol=0, atol=1e-7)
+    np.testing.assert_allclose(gp.log_marginal_likelihood().value, exact.log_marginal_likelihood().value, rtol=1e-7)
+    left, wanted_left = gp.leave_one_out(), exact.leave_one_out()
+    np.testing.assert_allclose(left.mean, wanted_left.mean, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(left.std, wanted_left.std, rtol=1e-6)
+    draws = gp.sample_y(new, 4000, random_state=0)
+    assert np.abs(draws.mean(1) - wanted[0]).max() < 5 * np.sqrt(np.diag(wanted[1]).max() / 4000)
+    further = gp.condition_on(new[:2], [0.5, -0.5]).predict(new)
+    np.testing.assert_allclose(further, exact.condition_on(new[:2], [0.5, -0.5]).predict(new), rtol=0, atol=1e-6)
+
+
+def test_effects_of_entities_are_known_from_all_of_their_rows():
+    X, y, new = made_entities("at the end")
+    new = new[:-2]
+    few = inference.Vecchia(n_neighbors=4, prediction_neighbors=6)
+    wanted = of_entities().fit(X, y).predict(new, return_std=True)[1]
+    with_effects = of_entities().set_params(inference=few).fit(X, y).predict(new, return_std=True)[1]
+    product = Group(0, variance=0.5) * Matern(1.5, 0.8, columns=[1], fixed=["variance"])
+    # the same kernel, whose offsets are no term: a curve that does not change
+    constant = Group(0, variance=2.0) * Matern(1.5, 1e6, columns=[1], fixed=["variance"])
+    kernel = product + constant + Matern(1.5, 0.5, columns=[1])
+    without = of_entities().set_params(kernel=kernel, inference=few).fit(X, y).predict(new, return_std=True)[1]
+    assert (wanted**2).mean() <= (with_effects**2).mean() <= 0.9 * (without**2).mean()
+
+
+def test_an_amplified_posterior_is_that_of_the_amplified_model():
+    X, y, new = made_entities("at random")
+    few = inference.Vecchia(n_neighbors=6, prediction_neighbors=8)
+    gp = of_entities().set_params(inference=few).fit(X, 3 * y)
+    posterior = gp.posterior_
+    found = posterior.amplified()
+    assert float(found.model.noise_variance) > 1.1 * float(posterior.model.noise_variance)
+    wanted = posterior.fitted(found.model, posterior.table, 6, 8)
+    close(found.log_marginal_likelihood(generator(0)).value, wanted.log_marginal_likelihood(generator(0)).value)
+    assert wanted.log_marginal_likelihood(generator(0)).value > posterior.log_marginal_likelihood(generator(0)).value
+    points = torch.from_numpy((new - gp.scaling_.x_centre) / gp.scaling_.x_scale)
+    pairs = zip(found.mean_and_variance(points), wanted.mean_and_variance(points), strict=True)
+    for one, other in pairs:
+        close(one, other, condition=1e4)
+    close(found.covariance(points), wanted.covariance(points), condition=1e4)
+    assert wanted.amplified() is wanted

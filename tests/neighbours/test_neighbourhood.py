@@ -48,13 +48,35 @@ def test_neighbours_are_the_nearest_of_lower_rank(X, m):
     assert torch.equal(around.earlier(m, rows), expected[rows])
     new = torch.cat([points(20, 2, seed=5) * 2, X[:1]])
     every = torch.full((len(new),), len(X))
-    assert torch.equal(around.nearest(new, m), by_brute_force(around, X, new, every, m))
+    assert torch.equal(around.around(new, m), by_brute_force(around, X, new, every, m))
 
 
 def test_the_metric_is_that_of_the_kernel():
     X = TABLES["Gaussian"]
-    plain = Neighbourhood(kernels.Matern(1.5, 1.0).bind(2), X, generator()).nearest(X, 5)
-    assert not torch.equal(Neighbourhood(KERNEL, X, generator()).nearest(X, 5), plain)
+    plain = Neighbourhood(kernels.Matern(1.5, 1.0).bind(2), X, generator()).around(X, 5)
+    assert not torch.equal(Neighbourhood(KERNEL, X, generator()).around(X, 5), plain)
+
+
+def test_rows_of_the_same_level_are_near_and_all_over_it():
+    draw = generator()
+    sizes = torch.tensor([600, 300, 5])  # rows of each level, at times from 0 to 1
+    level = torch.arange(3).repeat_interleave(sizes)
+    X = torch.stack([torch.rand(len(level), generator=draw).double(), level.double()], 1)
+    kernel = (kernels.Group(1) * kernels.Matern(0.5, 0.1, columns=[0], fixed=["variance"]) + kernels.Group(1)).bind(2)
+    around = Neighbourhood(kernel, X, generator())
+    asked = torch.tensor([[1.5, 0.0], [1.5, 1.0], [0.5, 0.0], [0.5, 2.0], [0.5, 9.0]]).double()
+    found = around.around(asked, 60)
+    for point, rows in zip(asked, found.long(), strict=True):
+        assert len(rows.unique()) == 60
+        own = rows[level[rows] == point[1]]
+        all_of_level = torch.nonzero(level == point[1])[:, 0]
+        by_distance = all_of_level[(X[all_of_level, 0] - point[0]).abs().argsort()]
+        assert torch.isin(by_distance[:20], own).all()  # two thirds of the half of a level
+        if len(all_of_level) > 60:
+            times = torch.cat([X[own, 0], torch.tensor([0.0, 1.0])]).sort().values
+            assert len(own) > 24
+            assert times.diff().max() < 0.35  # the 30 nearest ones to 1.5 leave .9 of the level out
+    assert torch.equal(found, around.around(asked, 60))
 
 
 def test_a_graph_is_a_function_of_kernel_rows_and_number():

@@ -166,21 +166,21 @@ def summands(kernel: Kernel) -> tuple[Kernel, ...]:
     return kernel.parts if isinstance(kernel, Sum) else (kernel,)
 
 
-def own_groups(kernel: Kernel) -> dict[int, Group]:
-    """Return the groups that are terms of a sum, by their places, unless a product has the same columns of levels.
+def group_terms(kernel: Kernel) -> dict[int, Group]:
+    """Return the groups that are terms of a sum, by their places: an effect of each level, independent of the rest."""
+    return {place: part for place, part in enumerate(summands(kernel)) if isinstance(part, Group)}
 
-    The effects of these are independent of all other parts. In a panel, where each level has a function of its own as
-    well, rows of the same level tell of both.
+
+def own_groups(kernel: Kernel) -> dict[int, Group]:
+    """Return `group_terms`, unless a product has the same columns of levels.
+
+    In a panel, where each level has a function of its own as well, rows of the same level tell of both, so that fewer
+    rows tell of the hyperparameters.
     """
-    parts = dict(enumerate(summands(kernel)))
     in_products = {
-        group.level_columns for part in parts.values() if not isinstance(part, Group) for group in groups_of(part)
+        group.level_columns for part in summands(kernel) if not isinstance(part, Group) for group in groups_of(part)
     }
-    return {
-        place: part
-        for place, part in parts.items()
-        if isinstance(part, Group) and part.level_columns not in in_products
-    }
+    return {place: part for place, part in group_terms(kernel).items() if part.level_columns not in in_products}
 
 
 class Product(Composite):

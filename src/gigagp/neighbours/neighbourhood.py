@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import torch
@@ -12,6 +13,7 @@ from gigagp.kernels import Group, Kernel
 from gigagp.neighbours.metric import Metric
 from gigagp.neighbours.order import coarse_to_fine
 from gigagp.neighbours.search import LARGEST, NeighbourTree
+from gigagp.products.blocks import ranges
 
 #: Inputs up to which few neighbours suffice, and the neighbours there.
 FEW_INPUTS, FEW_NEIGHBOURS = 3, 30
@@ -26,8 +28,8 @@ _FEW_COORDINATES, _SCALE, _SMALLEST_SCALE = 3, 16, 50
 
 #: Rows, shape (q,), and their neighbours, shape (q, m).
 Block = tuple[Tensor, Tensor]
-#: Rows whose neighbours are held at a time.
-_BLOCK_ROWS = 2**14
+#: Rows whose neighbours are held at a time, and whose lists are joined at a time.
+_BLOCK_ROWS, _JOINED_ROWS = 2**14, 2**16
 #: Rows at which two metrics are compared, and what a graph has found by then.
 _COMPARED_ROWS, _FOUND = 100, ("neighbourhood", "neighbours")
 
@@ -83,10 +85,6 @@ class Neighbourhood:
             merged.append(found.gather(1, order))
         return _joined(merged, n_neighbours).to(torch.int32)
 
-    def nearest(self, X: Tensor, n_neighbours: int) -> Tensor:
-        """Return the nearest rows of new points, shape (q, n_neighbours) int32; -1 where there are fewer rows."""
-        return self._numbered(self._found(self.metric(X), self._levels_of(X), n_neighbours))
-
     def _levels(self, rows: Tensor | slice) -> list[Tensor]:
         """Return the levels of some rows, for each group."""
         return [group.levels[rows] for group in self._grouped]
@@ -97,7 +95,13 @@ class Neighbourhood:
 
     def _found(self, points: Tensor, levels: list[Tensor], count: int, limits: Tensor | None = None) -> Tensor:
         """Return places in the order of the rows for points: of the same levels and the nearest, (q, count)."""
-        return _joined(self._lists(points, levels, count, limits), count)
+        if not levels:
+            return self._tree.query(points, count, limits)
+        found = torch.empty(len(points), count, dtype=torch.int32, device=points.device)
+        for rows in ranges(len(points), _JOINED_ROWS):  # lists are joined in int64 several times over
+            own, below = [one[rows] for one in levels], None if limits is None else limits[rows]
+            found[rows] = _joined(self._lists(points[rows], own, count, below), count)
+        return found
 
     def _lists(self, points: Tensor, levels: list[Tensor], count: int, limits: Tensor | None = None) -> list[Tensor]:
         """Return the rows of the same level for each group, of which each has an equal share, and the nearest rows."""
@@ -128,24 +132,29 @@ class Neighbourhood:
         holes was 60.3 with 60 + 30 rows, 62.9 with the 120 nearest, and 60.3 with points conditioned on 60 rows or
         points each (``python benchmarks/vecchia_conditioning.py``). Beyond three coordinates the rows are the nearest
         ones: gaps are everywhere there.
+
+        Of the rows of the same level, a third are spread over all of the level: the nearest ones tell of a curve, and
+        all of them of the curve's level.
         """
-        points, n = self.metric(X), len(self.order)
+        points, levels = self.metric(X), self._levels_of(X)
+        share = max(1, n_neighbours // (1 + len(levels)))
+        pairs = zip(self._grouped, levels, strict=True)
+        own = [group.spread(self.order, points, one, share) for group, one in pairs]
+        return self._numbered(_joined([*own, self._at_scales(points, n_neighbours)], n_neighbours))
+
+    def _at_scales(self, points: Tensor, n_neighbours: int) -> Tensor:
+        """Return places in the order of the rows around points at several scales, whatever their levels."""
+        n = len(self.order)
         limits = [n // _SCALE**k for k in range(1, 16) if n // _SCALE**k >= _SMALLEST_SCALE]
         if points.shape[1] > _FEW_COORDINATES or n_neighbours >= n or n_neighbours < 4 or not limits:
-            return self.nearest(X, n_neighbours)
+            return self._tree.query(points, n_neighbours)
         near = n_neighbours - n_neighbours // 3
-        found = self._tree.query(points, near).long()
+        found = self._tree.query(points, near)
         for k, limit in enumerate(limits):
             more = (n_neighbours - found.shape[1]) // (len(limits) - k)
-            # What has been found of these rows is their nearest part, so that the new ones follow it in their order.
-            known = ((found >= 0) & (found < limit)).sum(1)
             below = torch.full((len(points),), limit, device=points.device)
-            some = self._tree.query(points, more + int(known.max()) if len(known) else more, below).long()
-            places = known[:, None] + torch.arange(more, device=points.device)
-            found = torch.cat([found, some.gather(1, places)], 1)
-        if self._grouped:
-            found = _joined([*self._same(points, self._levels_of(X), n_neighbours), found], n_neighbours)
-        return self._numbered(found)
+            found = _with_coarser(found, below, more, functools.partial(self._tree.query, points, limits=below))
+        return found
 
     def _numbered(self, found: Tensor) -> Tensor:
         numbers = torch.where(found >= 0, self.order[found.clamp_min(0).long()], -1)
@@ -169,7 +178,7 @@ class _Grouped:
     def _placed(self, points: Tensor, levels: Tensor) -> Tensor:
         return torch.cat([points, self._apart * levels.to(points)], 1)
 
-    def query(self, order: Tensor, points: Tensor, levels: Tensor, count: int, limits: Tensor | None) -> Tensor:
+    def query(self, order: Tensor, points: Tensor, levels: Tensor, count: int, limits: Tensor | None = None) -> Tensor:
         """Return places in the order of the rows whose level is that of points, (q, count); -1 where there are fewer.
 
         A point beyond all rows is moved to the edge of their box, from where every row of its level is nearer than all
@@ -181,6 +190,38 @@ class _Grouped:
         found = self._tree.query(self._placed(inside, levels), count, limits)
         own = self.levels[order[found.clamp_min(0).long()]]
         return torch.where((found >= 0) & (own == levels[:, None]).all(-1), found, -1)
+
+    def spread(self, order: Tensor, points: Tensor, levels: Tensor, count: int) -> Tensor:
+        """Return the same, of which two thirds are the nearest rows and the others are spread over all of the level.
+
+        These are the nearest of the first rows of the order, of so many that they have a third of ``count`` of the
+        level if it is everywhere alike.
+        """
+        near = count - count // 3
+        found = self.query(order, points, levels, near)
+        size = torch.where(found[:, 0] >= 0, self._sizes[order[found[:, 0].clamp_min(0).long()]], 1)
+        below = len(order) * (count - near) // size
+        return _with_coarser(
+            found, below, count - near, lambda more: self.query(order, points, levels, more, limits=below)
+        )
+
+    @cached_property
+    def _sizes(self) -> Tensor:
+        """The number of rows in the level of each row, shape (n,)."""
+        levels = self.levels[:, 0] if self.levels.shape[1] == 1 else self.levels
+        _, level, counts = torch.unique(levels, dim=0, return_inverse=True, return_counts=True)
+        return counts[level]
+
+
+def _with_coarser(found: Tensor, below: Tensor, count: int, query: Callable[[int], Tensor]) -> Tensor:
+    """Return places of nearest rows (q, m) and of this many further ones, among the first rows ``below`` of an order.
+
+    ``query`` returns the nearest of these. What has been found of them is their nearest part, so that the new ones
+    follow it there.
+    """
+    known = ((found >= 0) & (found < below[:, None])).sum(1)
+    some = query(count + int(known.max()) if len(known) else count)
+    return torch.cat([found, some.gather(1, known[:, None] + torch.arange(count, device=found.device))], 1)
 
 
 def _joined(lists: list[Tensor], count: int) -> Tensor:

@@ -7,7 +7,7 @@ picks the cells that were observed (a latent Kronecker product: Lin et al. 2025)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -88,6 +88,14 @@ class Factors:
     time_names: tuple[str, ...]
     terms: tuple[int, ...]
 
+    def merged(self, cells: Cells) -> Cells:
+        """Return cells in which all entities are one if no term depends on them, and likewise all times."""
+        if all(isinstance(leaf, Constant) for leaf in self.entities.leaves()):
+            cells = replace(cells, entities=cells.entities[:1], entity=torch.zeros_like(cells.entity))
+        if all(isinstance(leaf, Constant) for leaf in self.times.leaves()):
+            cells = replace(cells, times=cells.times[:1], time=torch.zeros_like(cells.time))
+        return cells
+
 
 @dataclass(frozen=True, eq=False)
 class PanelTiles:
@@ -116,19 +124,18 @@ class PanelTiles:
 
     def product(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
         """Return ``K(X, Z) @ V``; see `Engine.product`."""
-        right = self.cells(Z)
-        n_entities, n_times = right.shape
-        grid = right.spread(V)
+        whole, every = self.cells(Z), self.factors(kernel)
+        merged = [factors.merged(whole) for factors in every]
+        grids = [cells.spread(V) for cells in merged]
         out = X.new_empty(X.shape[0], V.shape[1])
-        row_bytes = 3 * n_times * V.shape[1] * X.element_size()
+        row_bytes = 3 * whole.shape[1] * V.shape[1] * X.element_size()
         for rows in [slice(None)] if Z is X else ranges(X.shape[0], max(budget // (4 * row_bytes), 256)):
-            left = right if Z is X else self.cells(X[rows])
+            here = whole if Z is X else self.cells(X[rows])
             total: Tensor | None = None
-            for factors in self.factors(kernel):
-                half = self._times(
-                    factors.entities, left.entities, right.entities, grid.reshape(n_entities, -1), budget
-                )
-                half = half.view(len(left.entities), n_times, -1)
+            for factors, right, grid in zip(every, merged, grids, strict=True):
+                left = right if Z is X else factors.merged(here)
+                half = self._times(factors.entities, left.entities, right.entities, grid.flatten(1), budget)
+                half = half.view(len(left.entities), len(right.times), -1)
                 K_T = self.engine.dense(factors.times, left.times, right.times, budget=budget)
                 if left.shape[0] * left.shape[1] <= _MOST_CELLS * len(left.entity):
                     found = left.pick(torch.einsum("at,bts->bas", K_T, half))
@@ -149,11 +156,12 @@ class PanelTiles:
         """Return the gradient in all hyperparameters; see `Engine.gradient`."""
         if not isinstance(weights, LowRankWeights) or Z is not X:
             return self.engine.gradient(kernel, X, Z, weights, symmetric=symmetric, budget=budget)
-        cells = self.cells(X)
-        n_entities, n_times = cells.shape
-        left, right = cells.spread(weights.left), cells.spread(weights.right)
+        whole = self.cells(X)
         found = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in kernel.parameters().items()}
         for factors in self.factors(kernel):
+            cells = factors.merged(whole)
+            n_entities, n_times = cells.shape
+            left, right = cells.spread(weights.left), cells.spread(weights.right)
             K_T = self.engine.dense(factors.times, cells.times, budget=budget)
             passed = torch.einsum("tu,aus->ats", K_T, right).reshape(n_entities, -1)
             outer = left.reshape(n_entities, -1)
@@ -177,6 +185,10 @@ class PanelTiles:
         if X.shape[0] * Z.shape[0] * X.element_size() <= budget // 4:
             return self.engine.dense(kernel, X, None if X is Z else Z, budget=budget) @ V
         return self.engine.product(kernel, X, Z, V, budget=budget)
+
+    def operations(self, kernel: Kernel) -> int:
+        """Return the multiplications of a product of the rows with one vector."""
+        return sum(factors.merged(self.known).operations for factors in self.factors(kernel))
 
     def cells(self, X: Tensor) -> Cells:
         """Return the cells of rows, which are known for those of the panel."""

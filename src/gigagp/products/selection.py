@@ -41,7 +41,7 @@ def select(
 def product_entries(kernel: Kernel, X: Tensor) -> float:
     """Return the multiplications with each column in a product with the rows X: n * n, or fewer for a panel."""
     panel = panel_of(kernel, X, TorchTiles())
-    return float(len(X)) ** 2 if panel is None else float(panel.cells(X).operations)
+    return float(len(X)) ** 2 if panel is None else float(panel.operations(kernel))
 
 
 def _select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype) -> Engine:

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from gigagp.kernels import Group, Kernel, Sum
-from gigagp.kernels.composite import own_groups, summands
+from gigagp.kernels.composite import group_terms, summands
 from gigagp.model.estimate import Estimate
 from gigagp.neighbours.factor import Factor
 from gigagp.operators.base import LinearOperator
+from gigagp.products.blocks import ranges
 from gigagp.products.dense import cholesky
 from gigagp.settings.random import standard_normal
 from gigagp.solvers.krylov import Recurrence
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 MOST_DENSE = 6000
 #: Most steps of conjugate gradients, and probes of a log-determinant.
 _STEPS, _PROBES = 1000, 16
-#: Columns of a dense matrix of rows by effects at a time.
-_COLUMNS = 256
+#: Rows of the sparse matrix of whitened effects at a time.
+_ROWS = 2**15
 
 
 class Parts(NamedTuple):
@@ -48,7 +49,7 @@ class Parts(NamedTuple):
     @classmethod
     def of(cls, kernel: Kernel) -> Parts:
         """Return the parts of a bound kernel."""
-        parts, groups = summands(kernel), own_groups(kernel)
+        parts, groups = summands(kernel), group_terms(kernel)
         rest = {place: part for place, part in enumerate(parts) if place not in groups}
         names = [f"{place}.variance" if isinstance(kernel, Sum) else "variance" for place in groups]
         return cls(Sum(*rest.values()) if rest else None, tuple(rest), tuple(groups.values()), tuple(names))
@@ -102,7 +103,8 @@ class Effects:
     def roots(self, groups: Sequence[Group]) -> Tensor:
         """Return the standard deviation of every effect, shape (count,)."""
         pairs = zip(groups, self.levels, strict=True)
-        return torch.cat([group.value("variance").double().sqrt().repeat_interleave(len(own)) for group, own in pairs])
+        found = [group.value("variance").double().sqrt().repeat_interleave(len(own)) for group, own in pairs]
+        return torch.cat(found).to(self.places.device)
 
     def spans(self) -> list[list[slice]]:
         """Return for each group the places of its effects, and then those of each of its slopes."""
@@ -130,14 +132,6 @@ class Effects:
             out.index_add_(0, place, line.square() * weights)
         return out
 
-    def matrix(self) -> csr_matrix:
-        """Return Z as a sparse matrix (n, count)."""
-        from scipy.sparse import csr_matrix
-
-        rows = np.repeat(np.arange(self.n), self.places.shape[1])
-        cells = (self.lines.reshape(-1).numpy(), (rows, self.places.reshape(-1).numpy()))
-        return csr_matrix(cells, shape=(self.n, self.count))
-
 
 def combined(places: Tensor, lines: Tensor, effects: Tensor) -> Tensor:
     """Return the sums of the effects (count, s) at places (m, r) times lines (m, r); effects without a place are 0."""
@@ -161,6 +155,12 @@ class EffectSystem(LinearOperator):
         self.is_dense = effects.count <= MOST_DENSE if dense is None else dense
         self._root: Tensor | None = None
 
+    def amplified(self, factor: Factor, roots: Tensor) -> EffectSystem:
+        """Return the system of the same effects where all covariances are multiplied, whose precision is the same."""
+        made = EffectSystem(self.effects, factor, roots, self.is_dense)
+        made._root = self._root
+        return made
+
     def times(self, scaled: Tensor) -> Tensor:
         """Return ``Z V^1/2 u``, shape (n, s)."""
         return self.effects.times(self.roots[:, None] * scaled)
@@ -176,14 +176,28 @@ class EffectSystem(LinearOperator):
     def root(self) -> Tensor:
         """The lower Cholesky factor of M, shape (count, count)."""
         if self._root is None:
-            from scipy.sparse import diags
-
-            scale = diags(self.roots.numpy())
-            whitened = _whitening(self.factor) @ (self.effects.matrix() @ scale)
-            found = torch.from_numpy((whitened.T @ whitened).toarray())
-            found.diagonal().add_(1.0)
-            self._root = cholesky(found, "the precision of the effects of groups")
+            found = torch.eye(self.n, dtype=torch.float64)
+            for rows in ranges(self.effects.n, _ROWS):
+                whitened = self.whitened(rows)
+                found += torch.from_numpy((whitened.T @ whitened).toarray())
+            self._root = cholesky(found, "the precision of the effects of groups").to(self.device)
         return self._root
+
+    def whitened(self, rows: slice) -> csr_matrix:
+        """Return ``D^-1/2 (I - B) Z V^1/2`` of some rows as a sparse matrix, (rows, count)."""
+        from scipy.sparse import csr_matrix
+
+        factor, effects = self.factor, self.effects
+        near, weights = factor.neighbours[rows].long().clamp_min(0), factor.weights[rows]
+        places, lines = effects.places, self.roots[effects.places] * effects.lines
+        columns = torch.cat([places[rows], places[near].flatten(1)], 1)
+        values = torch.cat([lines[rows], (-weights[:, :, None] * lines[near]).flatten(1)], 1)
+        values = values / factor.variance[rows].sqrt()[:, None]
+        starts = np.arange(len(columns) + 1) * columns.shape[1]
+        cells = values.flatten().cpu().numpy(), columns.flatten().cpu().numpy(), starts
+        found = csr_matrix(cells, shape=(len(columns), self.n))
+        found.sum_duplicates()
+        return found
 
     def solve(self, right: Tensor, tolerance: float) -> Tensor:
         """Return ``M^-1 right``, shape (count, s), to a relative error of about ``tolerance`` in the norm of M."""
@@ -213,18 +227,6 @@ class EffectSystem(LinearOperator):
         for index, weight in zip(self.factor.neighbours.T, self.factor.weights.T, strict=True):
             own = own.index_add(0, index.clamp_min(0).long(), weight.square() / variance)
         return _Diagonal(1 + self.roots.square() * self.effects.squares(own))
-
-
-def _whitening(factor: Factor) -> csr_matrix:
-    """Return ``D^-1/2 (I - B)`` as a sparse matrix, whose product with its transpose is the precision."""
-    from scipy.sparse import csr_matrix, diags, identity
-
-    n, m = factor.neighbours.shape
-    present = (factor.neighbours >= 0).numpy()
-    rows = np.repeat(np.arange(n), m).reshape(n, m)[present]
-    cells = (factor.weights.numpy()[present], (rows, factor.neighbours.numpy()[present]))
-    left = identity(n, format="csr") - csr_matrix(cells, shape=(n, n))
-    return diags(factor.variance.sqrt().reciprocal().numpy()) @ left
 
 
 class _Diagonal(Preconditioner):

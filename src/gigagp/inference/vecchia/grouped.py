@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -55,6 +56,13 @@ class Without(NamedTuple):
             return cls(parts, pool, neighbours, Factor.of(pool, neighbours, every))
         pool = Pool(parts.rest, X, noise + parts.rest.white(X).double(), budget=table.budget // 4)
         return cls(parts, pool, graph.neighbours, Factor.of(pool, graph.neighbours, graph.order))
+
+    def amplified(self, model: Model, factor: float) -> Without:
+        """Return the approximation at a model whose covariances are all those of this one times a factor."""
+        parts, pool, old = Parts.of(model.kernel), self.pool, self.factor
+        kernel = pool.kernel if parts.rest is None else parts.rest
+        found = Factor(old.neighbours, old.weights, factor * old.variance, old.order)
+        return Without(parts, replace(pool, kernel=kernel, noise=factor * pool.noise), self.neighbours, found)
 
 
 def rest_graph(model: Model, table: TrainingTable, n_neighbours: int) -> NeighbourGraph | None:

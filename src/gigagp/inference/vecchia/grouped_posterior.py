@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.contract.batches import one_by_one
+from gigagp.inference.contract.left_out import LeftOut, without_trend
 from gigagp.inference.contract.posterior import GroupEffect, GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.contract.saved import Saved
@@ -16,6 +18,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import Trend
 from gigagp.inference.vecchia.effects import Effects, EffectSystem, combined
 from gigagp.inference.vecchia.grouped import FINAL, Regressed, Without, rest_graph
+from gigagp.inference.vecchia.posterior import amplified_model
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
@@ -57,7 +60,7 @@ class GroupedPosterior(RowsPosterior, GrowingPosterior):
     ) -> None:
         self.model, self.table, self.budget = model, table, table.budget
         self._asked, self._likelihood = (n_neighbours, point_neighbours), likelihood
-        self._trend, self._solutions = trend, effects
+        self._trend, self._solutions, self._squares = trend, effects, math.nan
         self.coefficients, self.coefficient_root = trend.coefficients.to(table.Y), trend.root.to(table.Y)
         self._graph = rest_graph(model, table, n_neighbours) if without is None else graph
         if without is not None:
@@ -74,6 +77,33 @@ class GroupedPosterior(RowsPosterior, GrowingPosterior):
         likelihood = found.value(table.n_rows, without.factor, system.log_determinant())
         made = cls(model, table, n_neighbours, point_neighbours, found.trend, found.effects, likelihood, without, graph)
         made.__dict__["_system"] = system
+        made._squares = found.squares
+        return made
+
+    def amplified(self) -> GroupedPosterior:
+        """Return the posterior with all covariances multiplied by their most likely factor, if all of them may follow.
+
+        A posterior that was read from a file stays as it is.
+        """
+        observations = self.n_rows * self.n_targets
+        factor = self._squares / observations
+        model = amplified_model(self.model, factor)
+        if model is None:
+            return self
+        without = self._without.amplified(model, factor)
+        gain = 0.5 * (self._squares - observations - observations * math.log(factor))
+        made = GroupedPosterior(
+            model,
+            self.table,
+            *self._asked,
+            self._trend._replace(root=math.sqrt(factor) * self._trend.root),
+            self._solutions / math.sqrt(factor),
+            Estimate(self._likelihood.value + gain, self._likelihood.standard_error),
+            without,
+            None if self._graph is None else self._graph.with_amplitude_of(without.pool.kernel),
+        )
+        roots = self._system.effects.roots(without.parts.groups)
+        made.__dict__["_system"] = self._system.amplified(without.factor, roots)
         return made
 
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> GroupedPosterior:
@@ -261,6 +291,25 @@ class GroupedPosterior(RowsPosterior, GrowingPosterior):
                 found = found + torch.where(new, lines[:, start], 0.0)[:, None] * draws
                 start += 1
         return found
+
+    def left_out(self) -> LeftOut | None:
+        """Return the distribution of each row given all others in the approximation; None beyond 6,000 effects.
+
+        The diagonal of its precision ``P - P Z V^1/2 M^-1 V^1/2 Z'P`` is exact.
+        """
+        system, t = self._system, self.n_targets
+        if not system.is_dense:
+            return None
+        factor, count = system.factor, system.n
+        require(24 * self.n_rows * count, self.budget, f"Rows left out with {count:,} effects", "")
+        solved = factor.apply(self._values)
+        precision = 1 / factor.variance
+        own = factor.weights.square() / factor.variance[:, None]
+        precision = precision.index_add(0, factor.neighbours.clamp_min(0).long().flatten(), own.flatten())
+        across = factor.apply(system.times(torch.eye(count).to(system.root)))
+        told = torch.linalg.solve_triangular(system.root, across.T, upper=False)
+        precision = without_trend(precision - told.square().sum(0), solved[:, t:], self._trend.root)
+        return LeftOut.of(self.table.Y, solved[:, :t], precision)
 
     def group_effects(self) -> list[GroupEffect]:
         """Return each group with its levels (q, columns), and means (q, 1 + slopes, t) and deviations of effects."""

@@ -221,7 +221,7 @@ class StreamedObjective(VecchiaObjective):
         self._meter.phase("learning from neighbours")
         return found
 
-    def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
+    def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior | GroupedPosterior:
         self._batch = self._last = self._drawn = None  # make room
         return super().posterior(model, generator)
 

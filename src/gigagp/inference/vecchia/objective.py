@@ -12,9 +12,12 @@ from torch import Tensor
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.cost import Ending, nominal_seconds
+from gigagp.inference.vecchia.effects import Effects
+from gigagp.inference.vecchia.grouped_posterior import GroupedPosterior
 from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
 from gigagp.inference.vecchia.minibatch import Minibatch
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
+from gigagp.kernels.composite import group_terms
 from gigagp.model.model import Model
 from gigagp.neighbours.local import Derivatives
 from gigagp.neighbours.metric import Metric
@@ -49,6 +52,9 @@ _LEAST_GAINS = (1e-5, 5e-4)
 _SEED = 1
 #: Share of the time left that an evaluation with more rows may take, and its time over that of a regression.
 _CLOSER, _EVALUATION = 0.1, 3.0
+#: Effects that are solved for beside neighbours, at most; nominal seconds of that over those of conditioning all rows,
+#: the most seconds, and the largest share of the time left; and bytes for each neighbour of each row.
+_MOST_EFFECTS, _EFFECT_COST, _EFFECT_SECONDS, _EFFECT_SHARE, _EFFECT_BYTES = 3000, 2.0, 60.0, 0.3, 48
 #: Rows whose distances to their nearest rows tell how fine a function the table can show, and how many of these are
 #: looked at, because some may be equal.
 _SPACED_ROWS, _SPACED = 200, 10
@@ -296,18 +302,41 @@ class VecchiaObjective(TableObjective):
         """Return the neighbours that were found last, or those of a model if none were found yet."""
         return self.graph_of(model) if self._graph is None else self._graph
 
-    def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
+    def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior | GroupedPosterior:
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows.
 
         Where there is no time for that, they are from at most 10,000 random rows. The coefficients are as uncertain as
-        these leave them, and predictions are made from all rows in any case.
+        these leave them, and predictions are made from all rows in any case. Effects of up to 3,000 levels, such as the
+        offsets of the entities of a panel, are solved for beside the neighbours.
         """
+        if self._solves_for_effects(model):
+            return GroupedPosterior.fitted(model, self.table, self._effect_neighbours, self.prediction_neighbours)
         graph = self.graph_of(model)
         if self.ending.takes_all:
             return VecchiaPosterior.fitted(model, self.table, graph, self.prediction_neighbours)
         return self._posterior_of(model, graph, self._drawn_rows(graph, self.ending.some_rows).regression(model))
 
-    def learned_posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
+    @property
+    def _effect_neighbours(self) -> int:
+        """Neighbours of a row where effects are solved for: few if none were given, because an effect has many rows."""
+        return min(self.n_neighbours, FEW_NEIGHBOURS) if self._most_neighbours else self.n_neighbours
+
+    def _solves_for_effects(self, model: Model) -> bool:
+        """Whether effects of levels are few enough, and rows few enough for the memory and the time that are left.
+
+        The neighbours of a point are a few rows of each of a few levels, which tell little of the effects of these.
+        """
+        groups, table = group_terms(model.kernel), self.table
+        if not groups or table.drawn_from is not None:
+            return False
+        left, n = interruption.seconds_left(), table.n_rows
+        seconds = _EFFECT_COST * nominal_seconds(self._effect_neighbours, table.n_inputs) * n
+        timely = seconds <= _EFFECT_SECONDS if left == math.inf else slowness() * seconds <= _EFFECT_SHARE * left
+        if not timely or _EFFECT_BYTES * self._effect_neighbours * n > table.budget:
+            return False
+        return Effects(tuple(groups.values()), table.X).count <= _MOST_EFFECTS
+
+    def learned_posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior | GroupedPosterior:
         """Return the posterior at a learned model; where it was learned from fewer rows, with the amplitude of all.
 
         The regression of all rows gives that amplitude at no cost. With a time budget of 10 s the factor was 0.85 on

@@ -57,6 +57,12 @@ _LEAST_CHANGE = 0.01
 _LARGEST_BATCH, _POINTS = 4096, 1024
 
 
+def amplified_model(model: Model, factor: float) -> Model | None:
+    """Return the model with all covariances times a factor; None if it is no clear change, or not all may follow."""
+    clear = math.isfinite(factor) and factor > 0 and abs(math.log(factor)) > _LEAST_CHANGE
+    return model.amplified(factor) if clear else None
+
+
 def by_neighbours(predictor: LocalPredictor, X: Tensor, of_one: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the covariances of the errors of predictors within batches, (b, q, d) to (b, q, q).
 
@@ -124,8 +130,7 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         The likelihood of a multiple of the covariance is largest there. Means stay as they are.
         """
         factor = self._regression.amplitude
-        clear = math.isfinite(factor) and factor > 0 and abs(math.log(factor)) > _LEAST_CHANGE
-        model = self.model.amplified(factor) if clear else None
+        model = amplified_model(self.model, factor)
         if model is None:
             return self
         graph, regression = self._graph.with_amplitude_of(model.kernel), self._regression.amplified(factor)
