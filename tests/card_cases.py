@@ -241,16 +241,19 @@ def test_answers_equal_the_processors(name):
         ({"kernel": MATERN, "inference": inference.Exact()}, "cpu"),
         ({"kernel": MATERN, "inference": inference.SparseVariational(n_inducing=5)}, "card"),
         ({"kernel": MATERN, "inference": NEIGHBOURS}, "cpu"),
+        pytest.param({"kernel": kernels.RBF(20.0), "inference": inference.Grid(size=6)}, "cpu", marks=pytest.mark.slow),
     ],
 )
-def test_auto_takes_a_card_where_it_is_worth_it(settings, name, monkeypatch):
+def test_auto_takes_a_card_where_it_is_worth_it(settings, name, monkeypatch, tmp_path):
     """A method with few rows for it, one with enough, and one that is computed on the processor anyway."""
     abilities = replace(inference.SparseVariational.abilities, gpu_rows=ROWS)
     monkeypatch.setattr(inference.SparseVariational, "abilities", abilities)
     with pretended(automatic=True):
         gp = GPRegressor(optimizer=None, **settings).fit(X, Y)
-        assert gp.posterior_.device.type == name
-        assert f", {name}" in gp.engine_
+        gp.save(tmp_path / "model.gp")
+        for one in (gp, gigagp.load(tmp_path / "model.gp")):
+            assert one.posterior_.device.type == name
+            assert f", {name}" in one.engine_
 
 
 @pytest.mark.slow
@@ -303,7 +306,7 @@ SLOWLY = solvers.ConjugateGradients(preconditioner=solvers.PivotedCholesky(10))
     [
         (solvers.ConjugateGradients(), (1e-2, 1e-7), 25, 1 / 5),
         (SLOWLY, (1e-2, 1e-7), 25, 1 / 8),
-        (solvers.AlternatingProjections(50), (1e-1, 3e-2), 31, 1.01),
+        pytest.param(solvers.AlternatingProjections(50), (1e-1, 3e-2), 31, 1.01, marks=pytest.mark.slow),
     ],
     ids=["CG", "many iterations of CG", "AP"],
 )
