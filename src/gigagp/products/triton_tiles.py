@@ -202,12 +202,12 @@ class TritonTiles:
         program = compile_kernel(kernel, like[:1], like[:1], derivatives=vectors is None)
         packed = self._packed(program, 1, 1, like)
         if vectors is None:
-            chosen, others = _gradient_tiling(packed), (Tiling(64, 32, 4), Tiling(32, 32, 4))
+            chosen, others = _gradient_tiling(packed), [Tiling(64, 32, 4), Tiling(32, 32, 4)]
         else:
             wide = _layout(min(vectors, MOST_VECTORS))[0]
-            chosen, others = _tiling(packed, wide), (Tiling(32, 32, 4), Tiling(64, 32, 8))
-            if wide <= 64 and len(packed.steps) == 1:
-                others = (Tiling(64, 32, 4), Tiling(32, 64, 4), Tiling(32, 32, 4))
+            chosen, others = _tiling(packed, wide), [Tiling(32, 32, 4), Tiling(64, 32, 8)]
+            if len(packed.steps) == 1:
+                others = [Tiling(64, 32, 4), Tiling(32, 64, 4), Tiling(32, 32, 4)]
         tilings = [chosen, *(one for one in others if one != chosen)]
         return [replace(self, tiling=one) for one in tilings[:3]]
 

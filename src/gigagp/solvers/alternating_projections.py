@@ -17,8 +17,10 @@ from gigagp.solvers.base import (
     PreparingSolver,
     Problem,
     StoppingRule,
+    are_finite,
     column_norms,
     has_finite_diagonal,
+    on_cpu,
     require_matrix,
     slack,
     stopping_rule,
@@ -288,11 +290,9 @@ class _ProjectionSolve:
         squares = problem.residual.square()
         rows = squares.sum(1) if self.solver.score == "frobenius" else problem.residual.sum(1).square()
         block = self.partition.stack(rows).sum(1).argmax()
-        found = [squares.sum(0).sqrt(), block[None].to(squares)]
-        if last is not None:
-            found += [last.norms, column_norms(problem.value)]
-        norms, chosen, *of_step = torch.cat(found).cpu().split([len(one) for one in found])
-        finite = not of_step or bool(torch.isfinite(of_step[0]).all())
+        of_last = [] if last is None else [last.norms, column_norms(problem.value)]
+        norms, chosen, *of_step = on_cpu(squares.sum(0).sqrt(), block, *of_last)
+        finite = not of_step or are_finite(of_step[0])
         if last is not None and finite:
             problem.account(of_step[0], of_step[1], self._norms)
         elif last is not None:

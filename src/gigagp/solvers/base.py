@@ -383,9 +383,19 @@ def column_norms(vectors: torch.Tensor) -> torch.Tensor:
     return vectors.square().sum(0).sqrt()
 
 
-def on_cpu(*columns: torch.Tensor) -> list[torch.Tensor]:
-    """Return numbers of columns, each of shape (s,), on the CPU; a GPU is waited for once."""
-    return list(torch.stack(columns).cpu().unbind())
+def on_cpu(*numbers: torch.Tensor) -> list[torch.Tensor]:
+    """Return vectors or numbers on the CPU, those of a GPU in the dtype of the first; a GPU is waited for once."""
+    if numbers[0].device.type == "cpu":
+        return list(numbers)
+    flat = torch.cat([one.reshape(-1).to(numbers[0].dtype) for one in numbers]).cpu()
+    parts = flat.split([one.numel() for one in numbers])
+    return [part.view(one.shape) for part, one in zip(parts, numbers, strict=True)]
+
+
+def are_finite(columns: torch.Tensor, others: torch.Tensor | None = None) -> bool:
+    """Whether numbers of columns, shape (s,), are finite; on short vectors `torch.isfinite` takes longer."""
+    found = columns - columns
+    return float((found if others is None else found + (others - others)).sum()) == 0
 
 
 def inner_norm(operator: LinearOperator) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 
 from gigagp.operators.base import LinearOperator
 from gigagp.runtime import interruption
-from gigagp.solvers.base import column_norms, on_cpu
+from gigagp.solvers.base import are_finite, column_norms, on_cpu
 
 
 class Step(NamedTuple):
@@ -68,7 +69,7 @@ class Recurrence:
     @property
     def finite(self) -> bool:
         """Whether the last step, if there was one, met finite numbers alone."""
-        return bool(torch.isfinite(torch.stack([self.gamma, self._curvature])).all())
+        return are_finite(self.gamma, self._curvature)
 
     def restart(self) -> None:
         """Discard the directions and continue from the current residual by steepest descent."""
@@ -187,7 +188,7 @@ class Lookahead:
         """See a recurrence whose vectors were changed between steps."""
         norms, gamma = on_cpu(self._norm(self.recurrence.residual), self.recurrence.gamma)
         none = torch.zeros_like(norms)
-        self.seen = Seen(norms, gamma, bool(torch.isfinite(gamma).all()), none, none, none)
+        self.seen = Seen(norms, gamma, are_finite(gamma), none, none, none)
 
     def restart(self) -> None:
         """Discard the directions; see `Recurrence.restart`."""
@@ -200,11 +201,11 @@ class Lookahead:
         if not self._taken:
             self._run(min(wanted, self.most))
         curvature, alpha, length, own, gamma, norms, value_norms = self._taken.popleft()
-        self.failed = self.failed | have_failed(self.seen.gamma, curvature)
+        if len(curvature) and not float(torch.minimum(self.seen.gamma, curvature).min()) > 0:
+            self.failed = self.failed | have_failed(self.seen.gamma, curvature)
         if self._lengths.maxlen:
             self._lengths.append(alpha * own.clamp_min(0).sqrt())
-        finite = bool(torch.isfinite(torch.stack([curvature, gamma])).all())
-        self.seen = Seen(norms, gamma, finite, alpha, alpha * length, value_norms)
+        self.seen = Seen(norms, gamma, are_finite(curvature, gamma), alpha, alpha * length, value_norms)
         return self.seen
 
     def _run(self, steps: int) -> None:
@@ -224,9 +225,9 @@ class Lookahead:
         self._taken.extend(numbers[each * k : each * (k + 1)] for k in range(steps))
         self._steps = steps
         length = numbers[2]
-        sizes = size / torch.where(length > 0, length, 1.0)
-        if bool(torch.isfinite(sizes).all()) and len(sizes):
-            self.operator_size = max(self.operator_size, float(sizes.max()))
+        largest = float((size / torch.where(length > 0, length, 1.0)).max()) if len(size) else 0.0
+        if math.isfinite(largest):
+            self.operator_size = max(self.operator_size, largest)
 
     def settle(self) -> None:
         """Make the vectors of the recurrence those of the step that has been seen."""
