@@ -166,7 +166,8 @@ class _CoarseSpace:
         self.epochs = factor.epochs
         self.product = torch.empty(0)
         self._factor = torch.empty(0)
-        self._coefficients: torch.Tensor | None = None
+        #: changes of the value that `flush` adds, by basis vector
+        self.pending: torch.Tensor | None = None
 
     @classmethod
     def build(
@@ -187,22 +188,23 @@ class _CoarseSpace:
     def project(self, residual: torch.Tensor, restricted: torch.Tensor) -> torch.Tensor:
         """Project the space out of the residual, given ``W' residual``; return the norm of each column's change."""
         change = torch.cholesky_solve(restricted.to(torch.float64), self._factor).to(self.basis.dtype)
-        self._coefficients = change if self._coefficients is None else self._coefficients.add_(change)
+        self.pending = change if self.pending is None else self.pending + change
         residual.addmm_(self.product, change, alpha=-1)
         return column_norms(change)
 
     def flush(self, value: torch.Tensor) -> None:
         """Add the changes of all projections since the last call to the value; until then only coefficients exist."""
-        if self._coefficients is not None:
-            value.addmm_(self.basis, self._coefficients)
-            self._coefficients = None
+        if self.pending is not None:
+            value.addmm_(self.basis, self.pending)
+            self.pending = None
 
 
 class _BlockStep(NamedTuple):
-    """The rows of a step, their values before it, and the norms of the columns of its change."""
+    """The rows of a step, the value before it, and the norms of the columns of its change."""
 
     rows: Index
     before: torch.Tensor
+    pending: torch.Tensor | None  # changes of the coarse space
     norms: torch.Tensor
 
 
@@ -297,6 +299,8 @@ class _ProjectionSolve:
             problem.account(of_step[0], of_step[1], self._norms)
         elif last is not None:
             problem.value[last.rows] = last.before
+            if self.coarse is not None:
+                self.coarse.pending = last.pending
         self._last = None
         return norms, int(chosen), finite
 
@@ -305,6 +309,7 @@ class _ProjectionSolve:
         problem, rows = self.problem, self.selectors[block]
         residual = problem.residual[rows].to(torch.float64)
         change = torch.cholesky_solve(residual, self.factors[block]).to(problem.value.dtype)
+        pending = None if self.coarse is None else self.coarse.pending
         before = problem.value[rows]
         before = before.clone() if isinstance(rows, slice) else before
         problem.value[rows] = before + change
@@ -316,7 +321,7 @@ class _ProjectionSolve:
         if self.coarse is not None:
             # W'r was zero, so now it is -W'H[:, rows] change.
             step_norms += self.coarse.project(problem.residual, -(self.coarse.product[rows].T @ change))
-        self._last = _BlockStep(rows, before, step_norms)
+        self._last = _BlockStep(rows, before, pending, step_norms)
 
     def _project_all(self) -> None:
         """Project the coarse space out of the current residual."""
