@@ -31,7 +31,7 @@ from gigagp.kernels import Matern
 from gigagp.products import LowRankWeights, triton_kernels, triton_tiles
 
 SHAPES = [(64, 64, 4), (64, 64, 8), (64, 32, 4), (64, 32, 8), (128, 64, 8), (128, 32, 8), (32, 64, 4), (32, 32, 4)]
-CAPABILITIES, VECTORS, INPUTS = (90, 80), (1, 4, 8, 17, 33, 65, 129), 10
+CAPABILITIES, VECTORS, INPUTS = (90, 80), (1, 4, 8, 17, 33, 65), 10
 PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 
 
@@ -78,35 +78,41 @@ def compiled(capability: int, shape: tuple[int, int, int] | None, job: str, s: i
         get_current_stream = staticmethod(lambda device=0: 0)
 
     driver.set_active(Driver())
-    chosen = triton_tiles._tiling
     triton_tiles._kernels = lambda: Kernels
     triton_tiles._check_runs_here = lambda X: None
-    if shape is not None:
-        triton_tiles._tiling = lambda packed, beside: triton_tiles.Tiling(*shape)
-    try:
-        kernel = Matern(1.5, [1.0 + k for k in range(INPUTS)]).bind(INPUTS)
-        X, V = torch.rand(256, INPUTS, dtype=dtype), torch.rand(256, s, dtype=dtype)
-        engine = triton_tiles.TritonTiles()
-        if job == "product":
-            engine.product(kernel, X, X, V, budget=2**24)
-        else:
-            engine.gradient(kernel, X, X, LowRankWeights(V, V), symmetric=True, budget=2**24)
-    finally:
-        triton_tiles._tiling = chosen
+    kernel = Matern(1.5, [1.0 + k for k in range(INPUTS)]).bind(INPUTS)
+    X, V = torch.rand(256, INPUTS, dtype=dtype), torch.rand(256, s, dtype=dtype)
+    engine = triton_tiles.TritonTiles(tiling=None if shape is None else triton_tiles.Tiling(*shape))
+    if job == "product":
+        engine.product(kernel, X, X, V, budget=2**24)
+    else:
+        engine.gradient(kernel, X, X, LowRankWeights(V, V), symmetric=True, budget=2**24)
     return max(reports, key=lambda one: (one["spilled"], one["registers"]))
+
+
+def tried(job: str, s: int, dtype: torch.dtype) -> list[tuple[int, int, int]]:
+    """Return the shapes that the engine tries at the first large job."""
+    kernel = Matern(1.5, [1.0 + k for k in range(INPUTS)]).bind(INPUTS)
+    triton_tiles._kernels = lambda: argparse.Namespace(INTERPRETED=False)
+    like = torch.rand(4, INPUTS, dtype=dtype)
+    found = triton_tiles.TritonTiles().variants(kernel, like, s if job == "product" else None)
+    return [one.tiling.shape for one in found if one.tiling is not None]
 
 
 def main() -> None:
     """Compile every shape, print a line for each, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=None)
-    parser.add_argument("--chosen", action="store_true", help="only the shapes that the engine chooses")
+    parser.add_argument("--chosen", action="store_true", help="only the shapes that the engine chooses or tries")
+    parser.add_argument("--jobs", nargs="+", default=["product", "gradient"])
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for capability in CAPABILITIES:
         for dtype in (torch.float32, torch.float64):
             for job, s in [*(("product", s) for s in VECTORS), ("gradient", 17)]:
-                for shape in [None] if arguments.chosen else [None, *SHAPES]:
+                if job not in arguments.jobs:
+                    continue
+                for shape in [None, *(tried(job, s, dtype) if arguments.chosen else SHAPES)]:
                     row = {
                         "capability": capability / 10,
                         "dtype": str(dtype).removeprefix("torch."),

@@ -23,6 +23,7 @@ from gigagp import GPClassifier, GPRegressor, actions, inference, kernels, optim
 from gigagp.errors import InvalidInputError
 from gigagp.model import likelihoods as of
 from gigagp.operators import KernelMatrix
+from gigagp.solvers import conjugate_gradients
 from gigagp.solvers.base import Status
 
 ROWS = 60
@@ -247,16 +248,19 @@ def test_answers_equal_the_processors(name):
         ({"kernel": MATERN, "inference": inference.Exact()}, "cpu"),
         ({"kernel": MATERN, "inference": inference.SparseVariational(n_inducing=5)}, "card"),
         ({"kernel": MATERN, "inference": NEIGHBOURS}, "cpu"),
+        pytest.param({"kernel": kernels.RBF(20.0), "inference": inference.Grid(size=6)}, "cpu", marks=pytest.mark.slow),
     ],
 )
-def test_auto_takes_a_card_where_it_is_worth_it(settings, name, monkeypatch):
+def test_auto_takes_a_card_where_it_is_worth_it(settings, name, monkeypatch, tmp_path):
     """A method with few rows for it, one with enough, and one that is computed on the processor anyway."""
     abilities = replace(inference.SparseVariational.abilities, gpu_rows=ROWS)
     monkeypatch.setattr(inference.SparseVariational, "abilities", abilities)
     with pretended(automatic=True):
         gp = GPRegressor(optimizer=None, **settings).fit(X, Y)
-        assert gp.posterior_.device.type == name
-        assert f", {name}" in gp.engine_
+        gp.save(tmp_path / "model.gp")
+        for one in (gp, gigagp.load(tmp_path / "model.gp")):
+            assert one.posterior_.device.type == name
+            assert f", {name}" in one.engine_
 
 
 @pytest.mark.slow
@@ -301,17 +305,24 @@ def test_what_meets_another_device_is_found():
         assert counts - before == {"launches": 2, "waits": 1}
 
 
+SLOWLY = solvers.ConjugateGradients(preconditioner=solvers.PivotedCholesky(10))
+
+
 @pytest.mark.parametrize(
-    ("solver", "launches", "waits"),
-    [(solvers.ConjugateGradients(), 85, 7), (solvers.AlternatingProjections(block_size=50), 55, 5)],
-    ids=["CG", "AP"],
+    ("solver", "tolerances", "launches", "waits"),
+    [
+        (solvers.ConjugateGradients(), (1e-2, 1e-7), 25, 1 / 5),
+        (SLOWLY, (1e-2, 1e-7), 25, 1 / 8),
+        pytest.param(solvers.AlternatingProjections(50), (1e-1, 3e-2), 31, 1.01, marks=pytest.mark.slow),
+    ],
+    ids=["CG", "many iterations of CG", "AP"],
 )
-def test_what_an_iteration_asks_of_a_card(solver, launches, waits):
+def test_what_an_iteration_asks_of_a_card(solver, tolerances, launches, waits):
     """Every wait empties the queue of a card, and every launch takes some microseconds of the host."""
     draw = torch.Generator().manual_seed(0)
     rows, right = (torch.randn(300, k, generator=draw, dtype=torch.float64) for k in (3, 9))
     asked = []
-    for tolerance in (1e-2, 1e-7):
+    for tolerance in tolerances:
         with pretended() as counts:
             matrix = KernelMatrix(MATERN.bind(3), rows.to(NAME), 0.01)
             found = replace(solver, tolerance=tolerance).solve(matrix, right.to(NAME), n_targets=1)
@@ -322,3 +333,41 @@ def test_what_an_iteration_asks_of_a_card(solver, launches, waits):
     each = [(b - a) / (last - first) for a, b in zip(fewer, more, strict=True)]
     assert each[0] <= launches
     assert each[1] <= waits
+
+
+#: Settings that end a solve, or change its course, for each of the reasons that there are.
+ENDS = {
+    "residual": solvers.ConjugateGradients(1e-6),
+    "nats": solvers.ConjugateGradients(1e-6, nats=(0.1, 1.0)),
+    "nats without a preconditioner": replace(SLOWLY, preconditioner=None, nats=(0.1, 1.0)),
+    "errors": replace(SLOWLY, errors=(1e-3, 1e-3)),
+    "epochs": replace(SLOWLY, max_epochs=13),
+    "replaced residuals": replace(SLOWLY, refresh_every=3),
+    "out of reach": replace(SLOWLY, tolerance=1e-30),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float64", "float32", "mixed"])
+@pytest.mark.parametrize("name", ENDS)
+def test_a_solve_has_the_same_steps_wherever_the_card_is_ahead(name, precision, monkeypatch):
+    """A card is some steps ahead of the host, which decides step by step all the same: to the same bits."""
+    draw = torch.Generator().manual_seed(1)
+    rows, right = (torch.randn(200, k, generator=draw, dtype=torch.float64) for k in (2, 5))
+    rows[:60] = 0.01 * rows[:60]
+    rows[60:70] = rows[:10]
+    dtype = torch.float32 if precision == "float32" else torch.float64
+
+    def solved():
+        with pretended() as counts:
+            matrix = KernelMatrix(MATERN.bind(2), rows.to(NAME, dtype), 0.01, mixed=precision == "mixed")
+            return ENDS[name].solve(matrix, right.to(NAME, dtype), n_targets=1), counts["waits"]
+
+    found, waits = solved()
+    monkeypatch.setattr(conjugate_gradients, "_AHEAD", 1)
+    expected, each = solved()
+    assert (found.status, found.iterations) == (expected.status, expected.iterations)
+    assert torch.equal(found.value.cpu(), expected.value.cpu())
+    assert torch.equal(found.relative_residual.cpu(), expected.relative_residual.cpu())
+    if found.iterations > 25 and precision == "float64" and "without" not in name:
+        assert waits < each - found.iterations / 4

@@ -46,7 +46,7 @@ RUNS = {
     "large_tables": "--data DATA --tables kin40k --rows 60 --skip-svgp --json OUT/rows.json",
     "markov": "--rows 40 --exact 40 --json OUT/rows.json",
     "memory": "--rows 300 --inputs 3 --test-rows 50 --json OUT/rows.json",
-    "mixed_precision": "--data DATA --table pol --rows 60 --json OUT/rows.json",
+    "mixed_precision": "--data DATA --tables pol --rows 60 --json OUT/rows.json",
     "mixed_table": "--rows 60 --test-rows 20 --ways dummies trees --json OUT/rows.json",
     "model_choice": "--data DATA --tables kin40k noise --rows 40 --models plain rq auto boosting --json OUT/rows.json",
     "more_rows": "--functions 'one scale' --rows 30 60 --json OUT/rows.json",

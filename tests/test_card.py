@@ -23,6 +23,9 @@ def test_quick_cases():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("group", ["inferences", "models", "likelihoods", "kernels", "file or chunks"])
+@pytest.mark.parametrize(
+    "group",
+    ["inferences", "models", "likelihoods", "kernels", "file or chunks", "same_steps or iteration or auto_takes"],
+)
 def test_slow_cases(group):
     run("-m", "slow", "-k", group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from gigagp.kernels import RBF, Matern
 from gigagp.operators import KernelMatrix
 from gigagp.products import LowRankWeights, MeasuredTiles, TorchTiles, measured_tiles, select
 from gigagp.products.measured_tiles import Findings
-from gigagp.products.triton_tiles import TritonTiles
+from gigagp.products.tile_memory import TileMemory, default_path
+from gigagp.products.triton_tiles import Tiling, TritonTiles
 from helpers import all_kernels, points, reference_block, relative_error
 
 ALL = all_kernels()
@@ -37,6 +39,11 @@ class Simulated:
     flawed_rows: int = 0
     calls: int = 0
     largest: int = 0
+    tiling: Tiling | None = None
+    shapes: tuple[Simulated, ...] = ()
+
+    def variants(self, kernel, like, vectors):
+        return self.shapes or (self,)
 
     def _do(self, method, kernel, X, *arguments, **settings):
         self.calls, self.largest = self.calls + 1, max(self.largest, len(X))
@@ -73,9 +80,10 @@ def clock_with(speedup):
     return clock
 
 
-def measured(kernel, triton, *, speedup=2.0, findings=None, dtype=torch.float64):
+def measured(kernel, triton, *, speedup=2.0, findings=None, dtype=torch.float64, memory=None, clock=None):
     findings = Findings() if findings is None else findings
-    return MeasuredTiles(kernel, "cpu", dtype, triton=triton, findings=findings, clock=clock_with(speedup))
+    clock, memory = clock or clock_with(speedup), memory or TileMemory(None)
+    return MeasuredTiles(kernel, "cpu", dtype, triton=triton, memory=memory, findings=findings, clock=clock)
 
 
 X, Z = points(300, 4), points(280, 4, seed=1)
@@ -133,6 +141,112 @@ def test_each_class_of_jobs_has_its_own_choice():
     for different in (Matern(2.5).bind(4), Matern(1.5).bind(5), (Matern(1.5) + RBF()).bind(4)):
         assert "not tried" in measured(different, triton, findings=findings).name
     assert "not tried" in measured(kernel, triton, findings=findings, dtype=torch.float32).name
+
+
+SHAPES = [Tiling(64, 32, 4), Tiling(32, 64, 4), Tiling(32, 32, 4)]
+
+
+def with_shapes(**flaws):
+    """Return an engine with three shapes of tiles, of which some have flaws."""
+    made = tuple(Simulated(tiling=one, **flaws.get(f"shape{k}", {})) for k, one in enumerate(SHAPES))
+    return Simulated(tiling=None, shapes=made)
+
+
+def clock_of(seconds):
+    """Return a clock for which each shape takes so long, and what it timed."""
+    timed = []
+
+    def clock(call, device):
+        call()
+        tiling = getattr(call.args[0], "tiling", None)
+        timed.append(tiling)
+        return 10.0 if isinstance(call.args[0], TorchTiles) else dict(zip(SHAPES, seconds, strict=True)).get(tiling, 5)
+
+    return clock, timed
+
+
+@pytest.mark.parametrize("job", ["product", "gradient"])
+def test_large_jobs_take_the_quickest_shape_of_tiles_and_remember_it(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(measured_tiles, "LARGE_JOB", 300 * 300)
+    kernel, file = ALL["matern32"], tmp_path / "folder" / "tiles.json"
+
+    def run(engine):
+        if job == "product":
+            return engine.product(kernel, X, X, V, budget=BUDGET)
+        return engine.gradient(kernel, X, X, LowRankWeights(V, V), symmetric=True, budget=BUDGET)["lengthscale"]
+
+    triton, (clock, timed) = with_shapes(), clock_of((3.0, 2.0, 4.0))
+    engine = measured(kernel, triton, memory=TileMemory(file), clock=clock)
+    found = run(engine)
+    assert set(SHAPES) < set(timed)
+    assert triton.shapes[1].largest == 300  # it ran the whole job
+    assert relative_error(found, run(TorchTiles())) < 1e-10
+    calls = triton.shapes[1].calls
+    run(engine)
+    assert triton.shapes[1].calls == calls + 1
+    if job == "product":  # a smaller job of the same class is not worth it
+        engine.product(kernel, X[:290], X[:290], V[:290], budget=BUDGET)
+        assert triton.shapes[1].calls == calls + 1
+    # another process measures nothing but what is remembered, and checks its numbers
+    again, (clock, timed) = with_shapes(), clock_of((1.0, 2.0, 1.0))
+    run(measured(kernel, again, memory=TileMemory(file), clock=clock))
+    assert again.shapes[1].largest == 300
+    assert not {SHAPES[0], SHAPES[2]} & set(timed)
+    wrong, (clock, timed) = with_shapes(shape1={"error": 1e-3}), clock_of((3.0, 1.0, 2.0))
+    run(measured(kernel, wrong, memory=TileMemory(file), clock=clock))
+    assert wrong.shapes[2].largest == 300
+    assert TileMemory(file).get(next(iter(json.loads(file.read_bytes())["tiles"]))) == SHAPES[2].shape
+
+
+def test_shapes_that_fail_are_left_out_without_a_warning(monkeypatch):
+    monkeypatch.setattr(measured_tiles, "LARGE_JOB", 300 * 300)
+    kernel, broken = ALL["matern32"], {"raises": RuntimeError("out of resources")}
+    triton, (clock, _) = with_shapes(shape0=broken, shape2={"error": 1e-3}), clock_of((1.0, 4.0, 2.0))
+    measured(kernel, triton, clock=clock).product(kernel, X, X, V, budget=BUDGET)
+    assert triton.shapes[1].largest == 300
+    triton, (clock, _) = with_shapes(shape0=broken, shape1=broken, shape2=broken), clock_of((1.0, 4.0, 2.0))
+    measured(kernel, triton, clock=clock).product(kernel, X, X, V, budget=BUDGET)
+    assert triton.largest == 300
+
+
+def test_a_file_of_shapes_that_is_not_one_counts_as_empty(tmp_path):
+    file = tmp_path / "tiles.json"
+    memory = TileMemory(file)
+    assert memory.get("key") is None
+    for content in (
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[1, 2]",
+        b'{"format": "other", "tiles": {"key": [1, 2, 3]}}',
+        b"[" * 9999,
+    ):
+        file.write_bytes(content)
+        assert memory.get("key") is None
+    for entry in ('"64"', "[64, 32]", "[64, 32, 4.0]", "[64, 32, true]", "{}", "null"):
+        file.write_text(f'{{"format": "gigagp tiles 1", "tiles": {{"key": {entry}, "other": [64, 32, 4]}}}}')
+        assert memory.get("key") is None
+        assert memory.get("other") == (64, 32, 4)
+    memory.put("key", (32, 64, 4))
+    assert (memory.get("key"), memory.get("other")) == ((32, 64, 4), (64, 32, 4))
+    assert [one.name for one in tmp_path.iterdir()] == ["tiles.json"]
+
+
+def test_a_file_of_shapes_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "tiles.json", tmp_path, None):
+        memory = TileMemory(path)
+        memory.put("key", (32, 64, 4))
+        assert memory.get("key") is None
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file"]
+
+
+def test_the_file_of_shapes_is_in_the_folder_for_caches(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_path() == tmp_path / "gigagp" / "tiles.json"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_path() == tmp_path / ".cache" / "gigagp" / "tiles.json"
 
 
 def test_small_jobs_are_not_worth_a_compilation():

@@ -181,17 +181,17 @@ def test_methods_follow_the_points():
 def test_vectors_and_coordinates_are_covered_with_little_padding():
     for s in range(1, triton_tiles.MOST_VECTORS + 1):
         wide, single = triton_tiles._layout(s)
-        assert wide in {0, 16, 32, 64, 128}
+        assert wide in {0, 16, 32, 64}
         assert single <= triton_packing.FEW
         assert s <= wide + single <= max(2 * s, 16)
         assert single == 0 or wide + single == s
-    assert [triton_tiles._layout(s) for s in (1, 8, 9, 17, 65, 128)] == [
+    assert [triton_tiles._layout(s) for s in (1, 8, 9, 17, 65, 72)] == [
         (0, 1),
         (0, 8),
         (16, 0),
         (16, 1),
         (64, 1),
-        (128, 0),
+        (64, 8),
     ]
     for c in range(1, 500):
         together, single, chunk = triton_packing.chunks(c)
@@ -298,14 +298,14 @@ print("compiled")
 
 @pytest.mark.slow
 @needs_triton
-def test_no_chosen_tile_spills_registers(tmp_path):
+def test_no_tile_that_is_chosen_or_tried_spills_registers(tmp_path):
     """Or a product takes thirty times as long, as it did on the first GPU that this ran on."""
     script = Path(__file__).parents[2] / "benchmarks" / "gpu_registers.py"
     command = [sys.executable, str(script), "--chosen", "--json", str(tmp_path / "rows.json")]
     environment = {**os.environ, "PYTHONPATH": SOURCE, "TRITON_CACHE_DIR": str(tmp_path)}
     subprocess.run(command, env=environment, capture_output=True, check=True)
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["rows"]
-    assert len(rows) == 32
+    assert len(rows) >= 2 * 2 * 7 * 3
     assert not [row for row in rows if "failure" in row or row["spilled"] or row["shared"] > 99 * 1024]
 
 

@@ -16,7 +16,8 @@ from gigagp.solvers import (
     Status,
     TwoLevel,
 )
-from gigagp.solvers.krylov import Recurrence, WeightedSum
+from gigagp.solvers.base import column_norms
+from gigagp.solvers.krylov import Lookahead, Recurrence, WeightedSum
 from gigagp.solvers.truncation import ExponentialDecay, Fixed
 from matrices import (
     Counting,
@@ -228,6 +229,58 @@ def test_weighted_increments_follow_the_same_recurrence():
         torch.testing.assert_close(total.residual, b - matrix.to_dense() @ total.value)
     assert torch.equal(weighted.value, plain.value)
     assert torch.equal(weighted.residual, plain.residual)
+
+
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_steps_ahead_of_those_that_are_seen_change_nothing(preconditioned):
+    matrix, b = kernel_matrix(60), normal(60, 3)
+    precondition = TwoLevel(10, 15).build(matrix, generator()).apply if preconditioned else None
+
+    def start():
+        return Recurrence(matrix, torch.zeros_like(b), b.clone(), precondition)
+
+    plain, ahead = start(), start()
+    looks = Lookahead(ahead, column_norms, 5, delay=2)
+    was_ahead = 0
+    for number, wanted in enumerate([1, 3, 3, 3, 9, 9, 9, 9, 9, 2, 2, 4, 4]):
+        lengths = column_norms(plain.direction)
+        step = plain.step()
+        seen = looks.step(wanted)
+        assert torch.equal(seen.gamma, plain.gamma)
+        assert torch.equal(seen.norms, column_norms(plain.residual))
+        assert torch.equal(seen.step_norms, step.alpha * lengths)
+        assert torch.equal(seen.value_norms, column_norms(plain.value))
+        was_ahead += not torch.equal(ahead.value, plain.value)  # the control
+        if number in (2, 7, 12):
+            looks.settle()
+            for name in ("value", "residual", "direction", "gamma"):
+                assert torch.equal(getattr(ahead, name), getattr(plain, name))
+    assert was_ahead >= 5
+    assert bool(torch.isfinite(looks.moved).all())
+    assert not bool(looks.failed.any())
+
+
+def test_a_step_without_positive_curvature_is_seen():
+    matrix = DenseMatrix(with_spectrum(torch.cat([torch.linspace(0.5, 1, 29), torch.tensor([-0.3])]).double()))
+    b = normal(30, 2)
+    for most in (1, 4):
+        looks = Lookahead(Recurrence(matrix, torch.zeros_like(b), b.clone()), column_norms, most)
+        for _ in range(40):
+            looks.step(4)
+        assert bool(looks.failed.all())
+        looks.settle()
+        looks.restart()
+        assert not bool(looks.failed.any())
+
+
+def test_numbers_that_are_not_finite_are_seen():
+    matrix, b = kernel_matrix(30), normal(30, 2)
+    run = Recurrence(matrix, torch.zeros_like(b), b.clone())
+    looks = Lookahead(run, column_norms, 1)
+    assert looks.step().finite
+    run.direction[3, 1] = torch.nan
+    assert not looks.step().finite
+    assert not run.finite
 
 
 def test_frozen_columns_stay_where_they_are():

@@ -22,7 +22,7 @@ from gigagp.operators.indexing import (
 )
 from gigagp.products import Engine, LowRankWeights, PanelTiles, Weights, select
 from gigagp.products.arguments import check_finite
-from gigagp.products.dense import tall_product
+from gigagp.products.dense import add_scaled_rows, tall_product
 from gigagp.products.engine import weights_of
 from gigagp.products.stored import stored_product
 from gigagp.runtime import interruption
@@ -195,7 +195,7 @@ class KernelMatrix(SymmetricMatrix):
         interruption.check()
         is_stored = self.storage == "dense"
         product = self._stored_product(vectors) if is_stored else self._product(self.X, self.X, vectors)
-        return product.add_(_scaled(self._noise, vectors))
+        return add_scaled_rows(product, self._noise, vectors)
 
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
         check_vectors(self, vectors, self.n)
@@ -204,17 +204,17 @@ class KernelMatrix(SymmetricMatrix):
             product = stored_product(self._matrix()[rows], vectors)
         else:
             product = self._product(self.X[rows], self.X, vectors)
-        return product.add_(_scaled(self._noise[rows], vectors[rows]))
+        return add_scaled_rows(product, self._noise[rows], vectors[rows])
 
     def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
-        chosen = self.X[columns]
-        check_vectors(self, vectors, chosen.shape[0])
+        noise = self._noise[columns]
+        check_vectors(self, vectors, len(noise))
         interruption.check()
         if self._holds_all:  # by symmetry, read rows, which are contiguous
             product = tall_product(self._matrix()[columns].T, vectors)
         else:
-            product = self._product(self.X, chosen, vectors)
-        return add_rows(product, columns, _scaled(self._noise[columns], vectors))
+            product = self._product(self.X, self.X[columns], vectors)
+        return add_rows(product, columns, _scaled(noise, vectors))
 
     # Entries --------------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,13 @@ and a slow Triton.
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,8 +22,9 @@ from gigagp.kernels import Kernel
 from gigagp.products.arguments import check_points, check_vectors, check_weights
 from gigagp.products.engine import Engine, LowRankWeights, Weights, weights_of
 from gigagp.products.program import compile_kernel
+from gigagp.products.tile_memory import TileMemory, default_path
 from gigagp.products.torch_tiles import TorchTiles
-from gigagp.products.triton_tiles import TritonTiles
+from gigagp.products.triton_tiles import Tiling, TritonTiles
 
 Result = TypeVar("Result", Tensor, dict[str, Tensor])
 #: What a job is run with: the whole of it, or the part of it that is timed.
@@ -30,6 +32,8 @@ Job = Callable[[Engine], Result]
 
 #: Jobs with fewer entries of the kernel matrix run on torch tiles: Triton's compiler takes seconds.
 SMALLEST_JOB = 2**22
+#: Jobs of at least so many entries are worth a trial of other shapes of tiles, each of which has to be compiled.
+LARGE_JOB = 2**30
 #: Rows and columns of the part of a job that is timed.
 TIMED_SIDE = 8192
 #: Runs of each engine, of which the fastest counts.
@@ -46,16 +50,31 @@ class Findings:
 
     ``failures`` says in words that follow "Triton" what it did on a device where it is no longer used. ``tested`` has
     the devices, dtypes and structures of programs that have passed the self-test. ``speedups`` has for each of these,
-    and then for each class of jobs, the time of torch tiles over that of Triton.
+    and then for each class of jobs, the time of torch tiles over that of Triton. ``quickest`` has the engine with the
+    quickest shape of tiles for large jobs of a class.
     """
 
     failures: dict[str, str] = field(default_factory=dict)
     tested: set[tuple[Any, ...]] = field(default_factory=set)
     speedups: dict[tuple[Any, ...], dict[tuple[Any, ...], float]] = field(default_factory=dict)
+    quickest: dict[tuple[Any, ...], TiledEngine] = field(default_factory=dict)
 
 
 #: Of this process.
 FINDINGS = Findings()
+
+
+class TiledEngine(Engine, Protocol):
+    """An engine whose tiles have one of several shapes."""
+
+    @property
+    def tiling(self) -> Tiling | None:
+        """The shape of its tiles; None: as it chooses."""
+        ...
+
+    def variants(self, kernel: Kernel, like: Tensor, vectors: int | None) -> Sequence[TiledEngine]:
+        """Return engines with the shapes worth measuring; see `TritonTiles.variants`."""
+        ...
 
 
 class _MismatchError(Exception):
@@ -83,6 +102,9 @@ class MeasuredTiles:
        does a part of the job itself, on its own points.
     2. Both engines are timed on that part. The quicker one runs jobs of this kind from then on.
 
+    The first large job of a kind also tries Triton with two or three shapes of tiles. The quickest is remembered for
+    this kind of GPU in a file (`gigagp.products.tile_memory`), which later processes read in place of measuring.
+
     What they find holds for the process. It is kept by device, dtype, structure of the kernel, and class of job (the
     method, and the powers of two next to the numbers of rows, columns and vectors). Jobs of fewer than `SMALLEST_JOB`
     entries run on torch tiles without any check.
@@ -100,14 +122,16 @@ class MeasuredTiles:
         device: torch.device | str,
         dtype: torch.dtype,
         *,
-        triton: Engine | None = None,
+        triton: TiledEngine | None = None,
+        memory: TileMemory | None = None,
         findings: Findings = FINDINGS,
         clock: Callable[[Callable[[], object], torch.device], float] = seconds,
     ) -> None:
         device = torch.device(device)
         self._device = f"{device.type}:{device.index or 0}"
         self._structure = (self._device, dtype, _structure(kernel))
-        self._triton: Engine = TritonTiles() if triton is None else triton
+        self._triton: TiledEngine = TritonTiles() if triton is None else triton
+        self._memory = TileMemory(default_path()) if memory is None else memory
         self._torch = TorchTiles()
         self._findings, self._clock = findings, clock
 
@@ -139,6 +163,7 @@ class MeasuredTiles:
             # without signs the sums do not cancel
             lambda engine: engine.product(kernel, left, right, V[: len(right)].abs(), budget=budget),
             lambda engine: engine.product(kernel, X, Z, V, budget=budget),
+            V.shape[1],
         )
 
     def dense(self, kernel: Kernel, X: Tensor, Z: Tensor | None = None, *, budget: int) -> Tensor:
@@ -183,6 +208,7 @@ class MeasuredTiles:
         kind: tuple[Any, ...],
         part: Job[Result],
         whole: Job[Result],
+        vectors: int | None = None,
     ) -> Result:
         if len(X) * len(Z) < SMALLEST_JOB or self._device in self._findings.failures:
             return whole(self._torch)
@@ -193,7 +219,8 @@ class MeasuredTiles:
                 self._self_test(kernel, X)
                 speedups[kind] = self._speedup(part, X)
             if speedups[kind] > 1:
-                return whole(self._triton)
+                is_large = len(X) * len(Z) >= LARGE_JOB
+                return whole(self._quickest(kernel, X, kind, vectors, part) if is_large else self._triton)
         except GigaGPError:
             raise
         except torch.OutOfMemoryError:
@@ -237,6 +264,39 @@ class MeasuredTiles:
         triton, plain = (min(column) for column in zip(*times, strict=True))
         return plain / max(triton, 1e-9)
 
+    def _quickest(
+        self, kernel: Kernel, like: Tensor, kind: tuple[Any, ...], vectors: int | None, part: Job[Any]
+    ) -> Engine:
+        """Return Triton's engine with the quickest shape of tiles for a kind of job, remembered or measured."""
+        known = self._findings.quickest
+        if kind[0] == "dense" or (*self._structure, *kind) in known:
+            return known.get((*self._structure, *kind), self._triton)
+        variants = self._triton.variants(kernel, like, vectors)
+        key = json.dumps([machine_of(like.device), *map(str, self._structure[1:]), *kind])
+        shape = self._memory.get(key)
+        expected = part(self._torch)
+        remembered = [one for one in variants if one.tiling is not None and one.tiling.shape == shape]
+        found = self._first(remembered, part, expected, like) if remembered else None
+        if found is None:
+            found = self._first(variants, part, expected, like) or self._triton
+            if found.tiling is not None:
+                self._memory.put(key, found.tiling.shape)
+        known[*self._structure, *kind] = found
+        return found
+
+    def _first(self, engines: Sequence[TiledEngine], part: Job[Any], expected: Any, like: Tensor) -> TiledEngine | None:
+        """Return the quickest of some engines, without those that fail or disagree; None if all do."""
+        seconds: dict[int, float] = {}
+        for number, engine in enumerate(engines):
+            try:
+                _require_agreement(part(engine), expected, OWN_NUMBERS * TOLERANCE[like.dtype])
+                seconds[number] = min(self._clock(partial(part, engine), like.device) for _ in range(TIMED_RUNS))
+            except GigaGPError:
+                raise
+            except Exception:  # a shape that the compiler or the driver refuses, or that is wrong
+                continue
+        return engines[min(seconds, key=seconds.__getitem__)] if seconds else None
+
     def _give_up(self, error: Exception) -> None:
         """Use torch tiles alone on this device from now on, and say so once."""
         mismatch = isinstance(error, _MismatchError)
@@ -248,6 +308,15 @@ class MeasuredTiles:
             "torch tiles there: the results are right, but may take longer. Another version of triton may help.",
             GigaGPWarning,
         )
+
+
+def machine_of(device: torch.device) -> str:
+    """Return what times on a device depend on: the kind of GPU, and the version of Triton's compiler."""
+    if device.type != "cuda":
+        return device.type
+    import triton
+
+    return f"{torch.cuda.get_device_name(device)}, triton {triton.__version__}"
 
 
 def _structure(kernel: Kernel) -> tuple[Any, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from gigagp.products.arguments import check_points, check_vectors, check_weights
 from gigagp.products.blocks import gradient_by_blocks, ranges
 from gigagp.products.engine import LowRankWeights, Weights
 from gigagp.products.program import Operation, Program, TermSums, compile_kernel, supports
+from gigagp.products.tile_memory import Shape
 from gigagp.products.torch_tiles import gradient_apart
 from gigagp.products.triton_packing import (
     FEW,
@@ -34,8 +36,9 @@ from gigagp.runtime.memory import require
 
 #: Oldest version of triton whose compiler takes the GPU kernels.
 OLDEST = (3, 5)
-#: Most vectors in one sweep: `FEW` of them one by one, the others side by side.
-MOST_VECTORS = 128 + FEW
+#: Most vectors in one sweep: `FEW` of them one by one, the others side by side. Times are known up to 65; more vectors
+#: are multiplied in several sweeps.
+MOST_VECTORS = 64 + FEW
 #: Program instances that fill a large GPU several times over. Products with few rows are split by columns to get them.
 INSTANCES = 1024
 #: Rows and columns of the dense weights that a gradient reads at a time.
@@ -49,6 +52,11 @@ class Tiling:
     rows: int
     columns: int
     warps: int
+
+    @property
+    def shape(self) -> Shape:
+        """The three numbers."""
+        return self.rows, self.columns, self.warps
 
 
 @dataclass(frozen=True)
@@ -81,11 +89,15 @@ class TritonTiles:
     owns the results of its rows, so that none waits for another and the order of every sum is fixed. Gradients on two
     different sets of points take a second sweep for the sums by columns.
 
+    ``tiling`` is the shape of the tiles of products and gradients; None takes what is known to be quick, or what is
+    likely to be. `variants` are those that are worth measuring.
+
     Tests run the kernels under Triton's interpreter. On one NVIDIA H100 (torch 2.11, triton 3.6) all modes agreed with
     torch tiles and with the processor.
     """
 
     distances: Literal["ieee", "tf32", "bf16x3"] = "ieee"
+    tiling: Tiling | None = None
 
     def __post_init__(self) -> None:
         if not self.available():
@@ -131,7 +143,7 @@ class TritonTiles:
                 program = compile_kernel(kernel, X[rows], Z)
                 packed = self._packed(program, rows.stop - rows.start, Z.shape[0], X)
                 for group in ranges(s, MOST_VECTORS):
-                    found = _multiply(packed, V[:, group]).mul_(program.factor)
+                    found = _multiply(packed, V[:, group], self.tiling).mul_(program.factor)
                     out[rows, group] = found[: rows.stop - rows.start].to(X.dtype)
         return out
 
@@ -177,9 +189,27 @@ class TritonTiles:
         Z = X if symmetric else Z
         with _on(X.device):
             if isinstance(weights, LowRankWeights):
-                return _gradient(kernel, X, Z, weights.left, weights.right, symmetric=symmetric)
+                return _gradient(kernel, X, Z, weights.left, weights.right, symmetric=symmetric, tiling=self.tiling)
             side = max(min(WEIGHTS_SIDE, int((budget / (4 * X.element_size())) ** 0.5)), 64)
-            return gradient_by_blocks(self.name, _gradient, kernel, X, Z, weights, side, symmetric=symmetric)
+            by_tiles = partial(_gradient, tiling=self.tiling)
+            return gradient_by_blocks(self.name, by_tiles, kernel, X, Z, weights, side, symmetric=symmetric)
+
+    def variants(self, kernel: Kernel, like: Tensor, vectors: int | None) -> list[TritonTiles]:
+        """Return this engine with the shapes of tiles that are worth measuring, what it takes unmeasured first.
+
+        They are for products of ``like`` points with so many vectors, or for gradients (None).
+        """
+        program = compile_kernel(kernel, like[:1], like[:1], derivatives=vectors is None)
+        packed = self._packed(program, 1, 1, like)
+        if vectors is None:
+            chosen, others = _gradient_tiling(packed), [Tiling(64, 32, 4), Tiling(32, 32, 4)]
+        else:
+            wide = _layout(min(vectors, MOST_VECTORS))[0]
+            chosen, others = _tiling(packed, wide), [Tiling(32, 32, 4), Tiling(64, 32, 8)]
+            if len(packed.steps) == 1:
+                others = [Tiling(64, 32, 4), Tiling(32, 64, 4), Tiling(32, 32, 4)]
+        tilings = [chosen, *(one for one in others if one != chosen)]
+        return [replace(self, tiling=one) for one in tilings[:3]]
 
     def _packed(self, program: Program, n: int, m: int, like: Tensor) -> Packed:
         interpreted = _kernels().INTERPRETED
@@ -202,7 +232,14 @@ class _GradientWeights:
 
 
 def _gradient(
-    kernel: Kernel, X: Tensor, Z: Tensor, left: Tensor, right: Tensor | None = None, *, symmetric: bool = False
+    kernel: Kernel,
+    X: Tensor,
+    Z: Tensor,
+    left: Tensor,
+    right: Tensor | None = None,
+    *,
+    symmetric: bool = False,
+    tiling: Tiling | None = None,
 ) -> dict[str, Tensor]:
     """Return the gradient for weights ``left @ right.T``, or ``left`` (n, m)."""
     n, m = X.shape[0], Z.shape[0]
@@ -227,12 +264,15 @@ def _gradient(
         if step.operation not in (Operation.TERM, Operation.ONE):
             continue
         factors = path(program, k)[1]
-        values[k], by_alpha, rows, cross = _sum_up(packed, weights, k, factors, n, m)
+        tiling = tiling or _gradient_tiling(packed)
+        values[k], by_alpha, rows, cross = _sum_up(packed, weights, k, factors, n, m, tiling)
         if step.operation == Operation.TERM:
             if symmetric:
                 columns = rows
             else:  # a second sweep is cheaper than sums to which several instances add in a fixed order
-                columns = _sum_up(packed.transposed(), weights.transposed(), k, factors, m, n, with_cross=False)[2]
+                columns = _sum_up(
+                    packed.transposed(), weights.transposed(), k, factors, m, n, tiling, with_cross=False
+                )[2]
             term = program.terms[step.a]
             extra = term.left.shape[1] - term.inputs
             behind = packed.steps[k][6] + packed.steps[k][7]
@@ -248,6 +288,7 @@ def _sum_up(
     factors: tuple[int, ...],
     n: int,
     m: int,
+    tiling: Tiling,
     *,
     with_cross: bool = True,
 ) -> tuple[float, float, Tensor, Tensor]:
@@ -257,7 +298,6 @@ def _sum_up(
     width = packed.widths[step[1]] if is_term and with_cross else 0
     cross = next((size for size in (16, MOST_COORDINATES) if size >= width), MOST_COORDINATES) if width else 0
     blocks = -(-width // cross) if width else 1
-    tiling = _gradient_tiling(packed)
     splits, columns_each = _splits(packed, tiling)
     instances = packed.n // tiling.rows
     row_sums, sums, crosses = (
@@ -294,7 +334,7 @@ def _sum_up(
     return total[0], total[1], row_sums.sum(0), crosses.sum((0, 1))
 
 
-def _multiply(packed: Packed, V: Tensor) -> Tensor:
+def _multiply(packed: Packed, V: Tensor, tiling: Tiling | None = None) -> Tensor:
     """Return the product with at most `MOST_VECTORS` vectors, (n, s), float64, without the program's factor."""
     wide, single = _layout(V.shape[1])
     beside = V.shape[1] - single
@@ -302,7 +342,7 @@ def _multiply(packed: Packed, V: Tensor) -> Tensor:
     wide_values, single_values = V.new_zeros(packed.m, max(wide, 1)), V.new_zeros(max(single, 1), packed.m)
     wide_values[: len(V), :beside] = V[:, :beside]
     single_values[:single, : len(V)] = V[:, beside:].T
-    tiling = _tiling(packed, wide)
+    tiling = tiling or _tiling(packed, wide)
     splits, columns_each = _splits(packed, tiling)
     wide_out, single_out = (
         torch.empty(splits, *shape, dtype=torch.float64, device=V.device)
@@ -336,7 +376,7 @@ def _layout(s: int) -> tuple[int, int]:
     """Return how many vectors are multiplied side by side (a power of two with padding, or none) and one by one."""
     if s <= FEW:
         return 0, s
-    fitting = next((wide for wide in (128, 64, 32, 16) if 0 <= s - wide <= FEW), 0)
+    fitting = next((wide for wide in (64, 32, 16) if 0 <= s - wide <= FEW), 0)
     return (fitting, s - fitting) if fitting else (max(16, 1 << (s - 1).bit_length()), 0)
 
 
@@ -362,12 +402,10 @@ def _tiling(packed: Packed, beside: int) -> Tiling:
     compute capabilities 9.0 and 8.0 (``python benchmarks/gpu_registers.py``): none of these spills.
     """
     if len(packed.steps) > 1:
-        return Tiling(64, 32, 8) if beside <= 64 else Tiling(32, 32, 8)
+        return Tiling(64, 32, 8)
     if packed.dtype == torch.float64:
         return Tiling(64, 32, 4 if beside <= 16 else 8)
-    if beside <= 16:
-        return Tiling(64, 32, 4)
-    return Tiling(32, 64, 4) if beside <= 64 else Tiling(32, 32, 4)
+    return Tiling(64, 32, 4) if beside <= 16 else Tiling(32, 64, 4)
 
 
 def _gradient_tiling(packed: Packed) -> Tiling:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -17,8 +17,10 @@ from gigagp.solvers.base import (
     PreparingSolver,
     Problem,
     StoppingRule,
+    are_finite,
     column_norms,
     has_finite_diagonal,
+    on_cpu,
     require_matrix,
     slack,
     stopping_rule,
@@ -164,7 +166,8 @@ class _CoarseSpace:
         self.epochs = factor.epochs
         self.product = torch.empty(0)
         self._factor = torch.empty(0)
-        self._coefficients: torch.Tensor | None = None
+        #: changes of the value that `flush` adds, by basis vector
+        self.pending: torch.Tensor | None = None
 
     @classmethod
     def build(
@@ -185,15 +188,24 @@ class _CoarseSpace:
     def project(self, residual: torch.Tensor, restricted: torch.Tensor) -> torch.Tensor:
         """Project the space out of the residual, given ``W' residual``; return the norm of each column's change."""
         change = torch.cholesky_solve(restricted.to(torch.float64), self._factor).to(self.basis.dtype)
-        self._coefficients = change if self._coefficients is None else self._coefficients.add_(change)
+        self.pending = change if self.pending is None else self.pending + change
         residual.addmm_(self.product, change, alpha=-1)
         return column_norms(change)
 
     def flush(self, value: torch.Tensor) -> None:
         """Add the changes of all projections since the last call to the value; until then only coefficients exist."""
-        if self._coefficients is not None:
-            value.addmm_(self.basis, self._coefficients)
-            self._coefficients = None
+        if self.pending is not None:
+            value.addmm_(self.basis, self.pending)
+            self.pending = None
+
+
+class _BlockStep(NamedTuple):
+    """The rows of a step, the value before it, and the norms of the columns of its change."""
+
+    rows: Index
+    before: torch.Tensor
+    pending: torch.Tensor | None  # changes of the coarse space
+    norms: torch.Tensor
 
 
 @dataclass
@@ -210,6 +222,8 @@ class _ProjectionSolve:
     iterations: int = 0
     rows_used: int = 0
     jitter: float = 0.0
+    _last: _BlockStep | None = None  # the step that has not been looked at
+    _norms: torch.Tensor = field(default_factory=lambda: torch.empty(0))  # of the residual before it
 
     def __post_init__(self) -> None:
         self.factors: list[torch.Tensor] = []
@@ -229,8 +243,9 @@ class _ProjectionSolve:
         best_true, way = math.inf, Approach()
         self._project_all()
         while True:
-            squares = problem.residual.square()
-            norms = squares.sum(0).sqrt()
+            norms, block, finite = self._look()
+            if not finite:
+                return Status.NOT_FINITE
             if margin * self.rule.excess(norms + problem.drift) <= 1:
                 return Status.CONVERGED
             believed = self.rule.excess(norms)
@@ -254,32 +269,50 @@ class _ProjectionSolve:
                 best_true = min(best_true, truth)
                 next_check = self.rows_used + _CHECK_EPOCHS * self.matrix.n
                 self._project_all()
-                squares = problem.residual.square()
+                _, block, _ = self._look()
             if self.rows_used >= budget:
                 return Status.BUDGET_SPENT
             if self.run.seconds_left() <= 0:
                 return Status.TIME_SPENT
-            if not self._step(self._choose(squares), norms):
-                return Status.NOT_FINITE
+            self._step(block)
+            self._norms = norms
 
     def flush(self) -> None:
         """Add the pending projections to the value."""
         if self.coarse is not None:
             self.coarse.flush(self.problem.value)
 
-    def _choose(self, squares: torch.Tensor) -> int:
-        """Return the block with the largest score (Alg. 2, line 9; the authors' code uses the Frobenius norm)."""
-        rows = squares.sum(1) if self.solver.score == "frobenius" else self.problem.residual.sum(1).square()
-        return int(self.partition.stack(rows).sum(1).argmax())
+    def _look(self) -> tuple[torch.Tensor, int, bool]:
+        """Return the norms of the residual, the block to choose, and whether the step that led here was finite.
 
-    def _step(self, block: int, norms: torch.Tensor) -> bool:
+        A GPU is waited for once. The block is that with the largest score (Alg. 2, line 9; the authors' code uses the
+        Frobenius norm). The rounding errors of the step are accounted for; a step that was not finite is undone.
+        """
+        problem, last = self.problem, self._last
+        squares = problem.residual.square()
+        rows = squares.sum(1) if self.solver.score == "frobenius" else problem.residual.sum(1).square()
+        block = self.partition.stack(rows).sum(1).argmax()
+        of_last = [] if last is None else [last.norms, column_norms(problem.value)]
+        norms, chosen, *of_step = on_cpu(squares.sum(0).sqrt(), block, *of_last)
+        finite = not of_step or are_finite(of_step[0])
+        if last is not None and finite:
+            problem.account(of_step[0], of_step[1], self._norms)
+        elif last is not None:
+            problem.value[last.rows] = last.before
+            if self.coarse is not None:
+                self.coarse.pending = last.pending
+        self._last = None
+        return norms, int(chosen), finite
+
+    def _step(self, block: int) -> None:
         """Solve on one block (Alg. 2, lines 10-12), then project off the coarse space."""
         problem, rows = self.problem, self.selectors[block]
         residual = problem.residual[rows].to(torch.float64)
         change = torch.cholesky_solve(residual, self.factors[block]).to(problem.value.dtype)
-        if not bool(torch.isfinite(change).all()):
-            return False
-        problem.value[rows] += change
+        pending = None if self.coarse is None else self.coarse.pending
+        before = problem.value[rows]
+        before = before.clone() if isinstance(rows, slice) else before
+        problem.value[rows] = before + change
         working = self.matrix.fast if problem.corrects else self.matrix
         problem.residual -= working.columns_product(rows, change)
         self.iterations += 1
@@ -288,8 +321,7 @@ class _ProjectionSolve:
         if self.coarse is not None:
             # W'r was zero, so now it is -W'H[:, rows] change.
             step_norms += self.coarse.project(problem.residual, -(self.coarse.product[rows].T @ change))
-        problem.account(step_norms, norms)
-        return True
+        self._last = _BlockStep(rows, before, pending, step_norms)
 
     def _project_all(self) -> None:
         """Project the coarse space out of the current residual."""

@@ -146,7 +146,8 @@ class Problem:
     """Right-hand sides scaled to unit norm, with a solution and a residual that a solver's loop updates in place.
 
     Lin et al. 2024, App. B: ``H v~ = b / ||b||``, and the initial guess is scaled with its right-hand side. A zero
-    column stays zero. Norms are those of the operator's own inner product.
+    column stays zero. Norms are those of the operator's own inner product. Numbers of columns that decide what happens
+    next are on the CPU, so that a GPU is waited for once, when they are read.
 
     Attributes
     ----------
@@ -155,13 +156,13 @@ class Problem:
     working : LinearOperator
         What the loop multiplies with: ``operator.fast``, until `take_exact` sets ``widened``.
     scale : Tensor of shape (s,)
-        Factors by which the right-hand sides were divided.
+        Factors by which the right-hand sides were divided; `scale_here` has them on the CPU.
     right_hand_sides, value, residual : Tensor of shape (n, s)
         In scaled units.
     setup_epochs : float
         Epochs spent outside the loop's own steps.
     drift : Tensor of shape (s,)
-        Bound on the distance between ``residual`` and the true residual that rounding may have caused.
+        Bound on the distance between ``residual`` and the true residual that rounding may have caused; on the CPU.
     companion_product : Tensor or None
         ``H @ companion``, if a first residual had to be computed and the companion could share that pass.
     """
@@ -186,10 +187,11 @@ class Problem:
         largest = torch.where(largest > 0, largest, torch.ones_like(largest))
         norms = self.norm(b / largest)
         self.scale = largest * torch.where(norms > 0, norms, torch.ones_like(norms))
+        self.scale_here = self.scale.cpu()
         self.right_hand_sides = b / self.scale
-        self.norms = self.norm(self.right_hand_sides)  # 1, or 0 for a zero column
+        self.norms = self.norm(self.right_hand_sides).cpu()  # 1, or 0 for a zero column
         self.setup_epochs = 0.0
-        self.drift = torch.zeros_like(self.scale)
+        self.drift = torch.zeros_like(self.scale_here)
         self.companion_product: torch.Tensor | None = None
         self._size = self._size_of_operator()
         self._set_start(initial, companion)
@@ -212,7 +214,7 @@ class Problem:
         self.setup_epochs += start.epochs
         if start.residual is not None:
             self.residual = _as_columns(self.operator, start.residual, "initial.residual") / self.scale
-            self.drift += start.rounding * self._size * column_norms(self.value)
+            self.drift += start.rounding * self._size * column_norms(self.value).cpu()
         elif not bool(self.value.any()):
             self.residual = b.clone()
         elif companion is None:
@@ -237,8 +239,8 @@ class Problem:
         return float(self.operator.diagonal().sum()) if isinstance(self.operator, SymmetricMatrix) else 0.0
 
     def residual_norms(self) -> torch.Tensor:
-        """Return the norms of the running residual, shape (s,)."""
-        return self.norm(self.residual)
+        """Return the norms of the running residual, shape (s,), on the CPU."""
+        return self.norm(self.residual).cpu()
 
     def multiply(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return the product with the whole matrix, counted as one epoch outside the loop."""
@@ -288,15 +290,17 @@ class Problem:
             self.value.copy_(self._initial)
             self.refresh()
 
-    def account(self, step_norms: torch.Tensor, norms: torch.Tensor, observed_size: float = 0.0) -> None:
-        """Bound the rounding error of one update ``v += d``, ``r -= H d``.
+    def account(
+        self, step_norms: torch.Tensor, value_norms: torch.Tensor, norms: torch.Tensor, observed_size: float = 0.0
+    ) -> None:
+        """Bound the rounding error of one update ``v += d``, ``r -= H d``, from norms on the CPU, each of shape (s,).
 
-        The gap between the recurrence's residual and the true one grows per step by at most a small multiple of
-        ``eps (||H|| (||d|| + ||v||) + ||r||)`` (van der Vorst & Ye 2000, section 2). This bound tells a loop how
-        accurate its residual is without a pass over the matrix.
+        They are those of d, of v afterwards and of r before. The gap between the recurrence's residual and the true one
+        grows per step by at most a small multiple of ``eps (||H|| (||d|| + ||v||) + ||r||)`` (van der Vorst & Ye 2000,
+        section 2). This bound tells a loop how accurate its residual is without a pass over the matrix.
         """
         self._size = max(self._size, observed_size)
-        moved = 4 * step_norms + column_norms(self.value)
+        moved = 4 * step_norms + value_norms
         self.drift += self.working.rounding * (self._size * moved + norms)
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -338,11 +342,11 @@ class Problem:
         return Solution(
             value=self.in_units(self.value),
             status=status,
-            relative_residual=norms,
+            relative_residual=norms.to(self.value.device),
             iterations=iterations,
             epochs=epochs,
             setup_epochs=self.setup_epochs,
-            nats=nats,
+            nats=None if nats is None else nats.to(self.value.device),
             residual=(self.residual * self.scale)[:, : rule.n_targets],
             widened=self.widened,
             detail=detail or {},
@@ -370,12 +374,34 @@ class Problem:
 
 
 def column_norms(vectors: torch.Tensor) -> torch.Tensor:
-    """Return the Euclidean norm of every column; `torch.linalg.vector_norm` takes four times as long along rows."""
+    """Return the Euclidean norm of every column.
+
+    On the CPU `torch.linalg.vector_norm` takes four times as long along rows; a GPU starts one kernel for it.
+    """
+    if vectors.device.type != "cpu":
+        return torch.linalg.vector_norm(vectors, dim=0)
     return vectors.square().sum(0).sqrt()
+
+
+def on_cpu(*numbers: torch.Tensor) -> list[torch.Tensor]:
+    """Return vectors or numbers on the CPU, those of a GPU in the dtype of the first; a GPU is waited for once."""
+    if numbers[0].device.type == "cpu":
+        return list(numbers)
+    flat = torch.cat([one.reshape(-1).to(numbers[0].dtype) for one in numbers]).cpu()
+    parts = flat.split([one.numel() for one in numbers])
+    return [part.view(one.shape) for part, one in zip(parts, numbers, strict=True)]
+
+
+def are_finite(columns: torch.Tensor, others: torch.Tensor | None = None) -> bool:
+    """Whether numbers of columns, shape (s,), are finite; on short vectors `torch.isfinite` takes longer."""
+    found = columns - columns
+    return float((found if others is None else found + (others - others)).sum()) == 0
 
 
 def inner_norm(operator: LinearOperator) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the norm that the operator's inner product defines."""
+    if type(operator).inner is LinearOperator.inner:
+        return column_norms
     return lambda vectors: operator.inner(vectors, vectors).clamp_min(0).sqrt()
 
 

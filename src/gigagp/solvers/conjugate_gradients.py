@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -17,12 +19,14 @@ from gigagp.solvers.base import (
     PreparingSolver,
     Problem,
     StoppingRule,
+    column_norms,
     has_finite_diagonal,
     inner_norm,
+    on_cpu,
     slack,
     stopping_rule,
 )
-from gigagp.solvers.krylov import Recurrence, WeightedSum
+from gigagp.solvers.krylov import Lookahead, Recurrence, WeightedSum, have_failed
 from gigagp.solvers.preconditioners import Preconditioner
 from gigagp.solvers.preconditioners.automatic import PreconditionerChoice
 from gigagp.solvers.prepared import Prepared
@@ -50,6 +54,13 @@ _BLOWN_UP = 1e8
 #: 20 to 30 products (8,000 rows), and a kept one only some more iterations. With a factor of two, these were 22 and 13
 #: on a function of six inputs, where they are 10 and 8 now, in the same time.
 _NEAR = 1.5
+#: Steps that a GPU takes in a row (`Lookahead`), and entries of the matrix from which a product takes so long, beyond
+#: one millisecond of an H100, that waiting for each step costs little.
+_AHEAD, _LOOK_EACH_STEP = 12, 2**30
+#: Share of the steps to the end, if residuals fall as they did, after which to look again.
+_SHARE_OF_WAY = 0.75
+#: Where the estimate of an error in nats is below this multiple of what may end a solve, every step is looked at.
+_NEAR_NATS = 10.0
 #: Bounds for targets and probes.
 _Bounds = Annotated[tuple[Positive, Positive], Words("a pair of positive numbers (targets, probes)")]
 
@@ -197,7 +208,7 @@ class _ConjugateGradientSolve:
     rule: StoppingRule
     state: Prepared
     preconditioner: Preconditioner | None = field(default=None, init=False)
-    recurrence: Recurrence = field(init=False)
+    ahead: Lookahead = field(init=False)
     iterations: int = 0
     _best_true: float = float("inf")
     _idle: int = 0
@@ -209,33 +220,40 @@ class _ConjugateGradientSolve:
         """Iterate until a stopping condition holds, and return the reason."""
         problem, self.preconditioner = self.problem, preconditioner
         precondition = None if preconditioner is None else preconditioner.apply
+        recurrence = Recurrence(problem.working, problem.value, problem.residual, precondition)
+        on_gpu = problem.value.device.type != "cpu" and problem.operator.n**2 <= _LOOK_EACH_STEP
         delay = 0 if self.solver.errors is None else _DELAY
-        self.recurrence = recurrence = Recurrence(
-            problem.working, problem.value, problem.residual, precondition, delay=delay
-        )
+        self.ahead = Lookahead(recurrence, problem.norm, _AHEAD if on_gpu else 1, delay)
         if self.solver.nats is not None:
             self._nats_rule = StoppingRule(*self.solver.nats, self.rule.n_targets)
         if self.solver.errors is not None:
             self._error_rule = StoppingRule(*self.solver.errors, self.rule.n_targets)
-        margin = 1 + slack(problem.value.dtype)
-        budget, way = int(self.solver.max_epochs), Approach()
         if problem.corrects:
             self._best_true = self.rule.excess(problem.residual_norms())
-        keep = self._go_on()
+        status = self._iterate()
+        self.ahead.settle()
+        return status
+
+    def _iterate(self) -> Status:
+        problem, ahead = self.problem, self.ahead
+        margin = 1 + slack(problem.value.dtype)
+        budget, way = int(self.solver.max_epochs), Approach()
+        keep, falls = self._go_on(), deque[float](maxlen=_AHEAD + 1)
         while True:
-            if not recurrence.finite:
+            if not ahead.seen.finite:
                 return Status.NOT_FINITE
-            norms = problem.residual_norms()
+            norms = ahead.seen.norms
             if self._met(margin * self.rule.excess(norms + problem.drift)):
                 return Status.CONVERGED
             excess = self.rule.excess(norms)
             self.state.run.meter.within(way.share(excess))
             if bool((norms > _BLOWN_UP).any()):
+                ahead.settle()
                 if not problem.corrects:
                     problem.start_again()
                     return Status.DIVERGED
                 self._take_exact()
-                norms = problem.residual_norms()
+                norms = ahead.seen.norms
                 excess = self.rule.excess(norms)
             claimed = self._met(margin * excess)
             stuck = self._stuck(norms)
@@ -248,11 +266,30 @@ class _ConjugateGradientSolve:
                 return Status.BUDGET_SPENT
             if self.iterations and self.state.run.seconds_left() <= 0:
                 return Status.TIME_SPENT
-            coefficients, step_norms = recurrence.step()
+            falls.append(excess)
+            seen = ahead.step(self._steps_to_check(falls, budget - self.iterations) if ahead.most > 1 else 1)
             self.iterations += 1
-            if bool(coefficients.alpha.any()):
-                problem.account(step_norms, norms, recurrence.operator_size)
+            if bool(seen.alpha.any()):
+                problem.account(seen.step_norms, seen.value_norms, norms, ahead.operator_size)
             keep()
+
+    def _steps_to_check(self, falls: Sequence[float], left: int) -> int:
+        """Return after how many steps something may have to be decided, from the last residuals over their tolerance.
+
+        At most ``left`` steps are allowed.
+        """
+        every, known, now = self.solver.refresh_every, len(falls) - 1, falls[-1]
+        steps = [left, max(known, 1)]
+        if 1 < now < falls[0] < math.inf:
+            steps.append(int(_SHARE_OF_WAY * math.log(now) / math.log(falls[0] / now) * known))
+        nats = self._nats_rule
+        if nats is not None and (self.preconditioner is None or nats.excess(self._energy()) < _NEAR_NATS):
+            steps.append(1)
+        if every is not None:
+            steps.append(every - self.iterations % every)
+        if self.problem.corrects:
+            steps.append(_FIRST_CORRECTION - self.iterations)
+        return max(min(steps), 1)
 
     def _go_on(self) -> Callable[[], None]:
         """Go on where a killed process stopped, in a fit with a checkpoint; return what keeps the state of the loop."""
@@ -264,18 +301,19 @@ class _ConjugateGradientSolve:
         state = file.state_of(key)
         if state is not None:
             problem.restore(state)
-            self.recurrence.operator = problem.working
-            self.recurrence.restore(state)
+            self.ahead.recurrence.operator = problem.working
+            self.ahead.restore(state)
             self.iterations, self._idle = int(state["iterations"]), int(state["idle"])
             self._best_true = float(state["best_true"])
             self._parting = float(state["parting"]) if len(state["parting"]) else None
         return lambda: file.keep(key, self._state)
 
     def _state(self) -> dict[str, torch.Tensor]:
+        self.ahead.settle()
         parting = torch.tensor([] if self._parting is None else [self._parting], dtype=torch.float64)
         best_true = torch.tensor(self._best_true, dtype=torch.float64)
         own = {"iterations": torch.tensor(self.iterations), "idle": torch.tensor(self._idle), "best_true": best_true}
-        return self.problem.state() | self.recurrence.state() | own | {"parting": parting}
+        return self.problem.state() | self.ahead.state() | own | {"parting": parting}
 
     def finish(self, status: Status, detail: dict[str, object]) -> Solution:
         """Return the solution, with the tightest available bound on its error."""
@@ -289,17 +327,19 @@ class _ConjugateGradientSolve:
         and in float32 repeated replacement makes the iteration grow.
         """
         problem = self.problem
+        self.ahead.settle()
         believed = self.rule.excess(norms)
         residual = problem.true_residual()
         gap = residual - problem.residual
-        difference, coarse = problem.norm(gap), problem.is_coarse(gap, residual)
+        difference, coarse = problem.norm(gap).cpu(), problem.is_coarse(gap, residual)
         corrects = problem.corrects
         small = bool((difference <= (_SMALL_CORRECTION if corrects else 0.1) * norms).all()) and not stuck
         if small and not corrects and not claimed:
             problem.drift.copy_(difference)
             return None
         if small and corrects:
-            self.recurrence.correct(residual)
+            self.ahead.recurrence.correct(residual)
+            self.ahead.renew()
         self._parting = float((difference / problem.drift.clamp_min(torch.finfo(difference.dtype).tiny)).max())
         norms = problem.refresh(residual)
         truth = self.rule.excess(norms)
@@ -314,21 +354,21 @@ class _ConjugateGradientSolve:
         if self._idle >= _PATIENCE:
             return Status.STAGNATED
         if not (small and corrects):
-            self.recurrence.restart()
+            self.ahead.restart()
         return None
 
     def _take_exact(self) -> None:
         """Go on with the operator's own products, whose directions are others."""
         self.problem.take_exact()
-        self.recurrence.operator = self.problem.working
+        self.ahead.recurrence.operator = self.problem.working
         self._best_true, self._idle = float("inf"), 0
-        self.recurrence.restart()
+        self.ahead.restart()
 
     def _met(self, excess: float) -> bool:
         """Whether residuals with this excess, or the errors that they leave, are as small as asked for."""
         if excess <= 1:
             return True
-        if self._error_rule is not None and self._error_rule.met(self.problem.scale * self.recurrence.moved):
+        if self._error_rule is not None and self._error_rule.met(self.problem.scale_here * self.ahead.moved):
             return True
         if self._nats_rule is None:
             return False
@@ -342,17 +382,21 @@ class _ConjugateGradientSolve:
         """Return the bound on each column's error in nats, or None if only the noise gives one."""
         preconditioner, problem = self.preconditioner, self.problem
         if preconditioner is None:
-            return problem.nats_from_noise() if self._nats_rule is not None else None
+            if self._nats_rule is None:
+                return None
+            self.ahead.settle()
+            return problem.nats_from_noise()
         if self.state.is_kept:
             return None
         if preconditioner.is_lower_bound:  # the recurrence already has r' P^-1 r
             return self._energy()
+        self.ahead.settle()
         bound = preconditioner.lower_bound_apply(problem.residual)
         return None if bound is None else problem.nats_from(lambda _: bound)
 
     def _energy(self) -> torch.Tensor:
         """Return ``r' P^-1 r / 2`` in the problem's units."""
-        return 0.5 * (self.problem.scale.square() * self.recurrence.gamma).clamp_min(0)
+        return 0.5 * (self.problem.scale_here.square() * self.ahead.seen.gamma).clamp_min(0)
 
     def _refresh_due(self) -> bool:
         every = self.solver.refresh_every
@@ -368,7 +412,7 @@ class _ConjugateGradientSolve:
 
     def _stuck(self, norms: torch.Tensor) -> bool:
         """Whether a column that has not converged cannot move."""
-        still = self.recurrence.failed | (self.recurrence.gamma <= 0)
+        still = self.ahead.failed | (self.ahead.seen.gamma <= 0)
         return bool((self._waiting(norms) & still).any())
 
     def _waiting(self, norms: torch.Tensor) -> torch.Tensor:
@@ -419,6 +463,7 @@ class TruncatedRun:
             None if preconditioner is None else preconditioner.apply,
             sums=(WeightedSum(problem.value, problem.residual), self.second),
         )
+        failed, size = torch.zeros_like(recurrence.gamma, dtype=torch.bool), 0.0
         while True:
             if not recurrence.finite:
                 return Status.NOT_FINITE
@@ -429,7 +474,7 @@ class TruncatedRun:
             recurrence.frozen = norms <= self.rule.tolerance  # more steps would add rounding times large weights
             if bool(recurrence.frozen.all()):
                 return self._exhausted()
-            if bool(((recurrence.gamma <= 0) | recurrence.failed)[~recurrence.frozen].any()):
+            if bool((((recurrence.gamma <= 0) | failed) & ~recurrence.frozen).any()):
                 return Status.STAGNATED
             if self.iterations >= max(self.lengths):
                 return Status.TRUNCATED
@@ -437,8 +482,13 @@ class TruncatedRun:
                 return Status.BUDGET_SPENT
             self.iterations += 1
             weights = [self.series.weight(self.iterations, length) for length in self.lengths]
-            _, step_norms = recurrence.step(weights)
-            problem.account(weights[0] * step_norms, problem.residual_norms(), recurrence.operator_size)
+            gamma, lengths = recurrence.gamma, column_norms(recurrence.direction)
+            step = recurrence.step(weights)
+            failed = failed | have_failed(gamma, step.curvature)
+            sizes = column_norms(step.product) / torch.where(lengths > 0, lengths, 1.0)
+            of_step, values, sizes = on_cpu(step.alpha * lengths, column_norms(problem.value), sizes)
+            size = max(size, float(sizes.max())) if len(sizes) else size
+            problem.account(weights[0] * of_step, values, problem.residual_norms(), size)
 
     def _exhausted(self) -> Status:
         """Return the status of a converged run, whose value is the solution itself if no step had to be reweighted."""

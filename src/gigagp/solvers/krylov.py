@@ -1,11 +1,12 @@
 """The recurrence of preconditioned conjugate gradients.
 
-`ConjugateGradients` runs it to a tolerance, `TruncatedRun` weights its increments at random, and
+`ConjugateGradients` runs it to a tolerance (by `Lookahead`), `TruncatedRun` weights its increments at random, and
 `gigagp.solvers.lanczos` reads its coefficients as a tridiagonal matrix.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,16 @@ import torch
 
 from gigagp.operators.base import LinearOperator
 from gigagp.runtime import interruption
-from gigagp.solvers.base import column_norms
+from gigagp.solvers.base import are_finite, column_norms, on_cpu
 
 
-class Coefficients(NamedTuple):
-    """Scalars of one step, each of shape (s,); zero for columns that did not move."""
+class Step(NamedTuple):
+    """What a step found; numbers have shape (s,), and alpha and beta are zero for columns that did not move."""
 
     alpha: torch.Tensor
     beta: torch.Tensor
+    curvature: torch.Tensor  # d'Hd of the direction d
+    product: torch.Tensor  # Hd, shape (n, s)
 
 
 @dataclass
@@ -52,26 +55,27 @@ class Recurrence:
         residual: torch.Tensor,
         precondition: Callable[[torch.Tensor], torch.Tensor] | None = None,
         sums: Sequence[WeightedSum] = (),
-        delay: int = 0,
     ) -> None:
         self.operator = operator
         self.value = value
         self.residual = residual
         self.sums = sums
         self._precondition = precondition
-        self.frozen = torch.zeros(value.shape[1], dtype=torch.bool, device=value.device)
-        self.finite = True
-        self.operator_size = 0.0
-        self._lengths: deque[torch.Tensor] = deque(maxlen=delay)
+        #: columns that stop moving; None: none
+        self.frozen: torch.Tensor | None = None
         self.restart()
+        self._curvature = torch.zeros_like(self.gamma)
+
+    @property
+    def finite(self) -> bool:
+        """Whether the last step, if there was one, met finite numbers alone."""
+        return are_finite(self.gamma, self._curvature)
 
     def restart(self) -> None:
         """Discard the directions and continue from the current residual by steepest descent."""
         preconditioned = self._preconditioned()
         self.direction = preconditioned.clone() if preconditioned is self.residual else preconditioned
         self.gamma = self.operator.inner(self.residual, preconditioned)
-        self.failed = torch.zeros_like(self.gamma, dtype=torch.bool)
-        self.finite = self.finite and bool(torch.isfinite(self.gamma).all())
 
     def correct(self, residual: torch.Tensor) -> None:
         """Replace the residual by a more accurate one, and keep the directions.
@@ -85,27 +89,16 @@ class Recurrence:
         self.direction.add_(preconditioned)
         self.gamma = self.operator.inner(self.residual, preconditioned)
 
-    def step(self, weights: Sequence[float] = ()) -> tuple[Coefficients, torch.Tensor]:
-        """Take one step in every column, with one product; return its coefficients and the norms of the increments.
+    def step(self, weights: Sequence[float] = ()) -> Step:
+        """Take one step in every column, with one product; nothing of it is read, so that a GPU is not waited for.
 
         ``weights`` are the factors of this step's increment in each of the weighted sums.
         """
         product = self.operator @ self.direction  # Alg. 1, line 11: the only pass over the matrix
-        curvature = self.operator.inner(self.direction, product)
-        lengths = column_norms(self.direction)
-        sizes = column_norms(product) / torch.where(lengths > 0, lengths, 1.0)
-        finite, size = (
-            torch.stack([torch.isfinite(curvature).all(), sizes.max()]).tolist() if len(sizes) else (True, 0.0)
-        )
-        if not finite:
-            self.finite = False
-            return Coefficients(torch.zeros_like(curvature), torch.zeros_like(curvature)), torch.zeros_like(curvature)
-        self.operator_size = max(self.operator_size, size)
-        self.failed |= (self.gamma < 0) | ((self.gamma > 0) & (curvature <= 0))
-        moving = (self.gamma > 0) & (curvature > 0) & ~self.frozen
-        alpha = torch.where(moving, self.gamma / torch.where(moving, curvature, 1.0), 0.0)
-        if self._lengths.maxlen:
-            self._lengths.append(alpha * self.operator.inner(self.direction, self.direction).clamp_min(0).sqrt())
+        self._curvature = curvature = self.operator.inner(self.direction, product)
+        least = torch.minimum(self.gamma, curvature)
+        moving = (least if self.frozen is None else least.masked_fill(self.frozen, 0.0)) > 0
+        alpha = torch.where(moving, self.gamma / curvature, 0.0)
         self.value.addcmul_(self.direction, alpha)
         self.residual.addcmul_(product, alpha, value=-1)
         for total, weight in zip(self.sums, weights, strict=True):
@@ -114,11 +107,10 @@ class Recurrence:
                 total.residual.addcmul_(product, alpha, value=-weight)
         preconditioned = self._preconditioned()
         gamma = self.operator.inner(self.residual, preconditioned)
-        beta = torch.where(moving, gamma / torch.where(moving, self.gamma, 1.0), 0.0)
+        beta = torch.where(moving, gamma / self.gamma, 0.0)
         self.gamma = gamma
         self.direction.mul_(beta).add_(preconditioned)
-        self.finite = bool(torch.isfinite(gamma).all())
-        return Coefficients(alpha, beta), alpha * lengths
+        return Step(alpha, beta, curvature, product)
 
     def run(self, tolerance: float, steps: int) -> torch.Tensor:
         """Take at most so many steps, until the preconditioned residuals have fallen by a factor; return the value."""
@@ -130,6 +122,125 @@ class Recurrence:
             self.step()
         return self.value
 
+    def _preconditioned(self) -> torch.Tensor:
+        return self.residual if self._precondition is None else self._precondition(self.residual)
+
+
+def have_failed(gamma: torch.Tensor, curvature: torch.Tensor) -> torch.Tensor:
+    """Return which columns a step found to be without positive curvature, from gamma before the step, shape (s,)."""
+    return (gamma < 0) | ((gamma > 0) & (curvature <= 0))
+
+
+class Seen(NamedTuple):
+    """Numbers of the columns after a step, on the CPU, each of shape (s,)."""
+
+    norms: torch.Tensor  # of the residual
+    gamma: torch.Tensor
+    finite: bool
+    alpha: torch.Tensor
+    step_norms: torch.Tensor
+    value_norms: torch.Tensor
+
+
+class Lookahead:
+    """A recurrence whose numbers are looked at step by step on the CPU, where a GPU may be some steps ahead.
+
+    On the CPU, and with large matrices, every step is looked at before the next one. A GPU would wait in each step for
+    the decision to take another. It takes several in a row instead, whose numbers then arrive together. If the CPU
+    decides to end between them, or needs the vectors, `settle` returns to the step that it has seen, from a copy and by
+    the same steps again. So decisions, and what they lead to, do not depend on the device.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+    norm : callable
+        Norms of the columns of a residual.
+    ahead : int
+        Largest number of steps in a row.
+    delay : int
+        Number of past steps in `moved`; 0 if it is not needed.
+
+    Attributes
+    ----------
+    most : int
+        Largest number of steps in a row.
+    seen : Seen
+        Numbers of the present step.
+    failed : Tensor of shape (s,)
+        Columns in which a step since the last restart found no positive curvature.
+    operator_size : float
+        Largest ``|H d| / |d|`` of directions d, of which one in a row of steps is measured.
+    """
+
+    def __init__(
+        self, recurrence: Recurrence, norm: Callable[[torch.Tensor], torch.Tensor], ahead: int, delay: int = 0
+    ) -> None:
+        self.recurrence, self.most, self._norm = recurrence, ahead, norm
+        self.operator_size = 0.0
+        self._lengths: deque[torch.Tensor] = deque(maxlen=delay)
+        self._taken: deque[list[torch.Tensor]] = deque()
+        self._steps = 0  # in the present row
+        self._before: tuple[torch.Tensor, ...] = ()
+        self.renew()
+        self.failed = torch.zeros_like(self.seen.gamma, dtype=torch.bool)
+
+    def renew(self) -> None:
+        """See a recurrence whose vectors were changed between steps."""
+        norms, gamma = on_cpu(self._norm(self.recurrence.residual), self.recurrence.gamma)
+        none = torch.zeros_like(norms)
+        self.seen = Seen(norms, gamma, are_finite(gamma), none, none, none)
+
+    def restart(self) -> None:
+        """Discard the directions; see `Recurrence.restart`."""
+        self.recurrence.restart()
+        self.renew()
+        self.failed = torch.zeros_like(self.failed)
+
+    def step(self, wanted: int = 1) -> Seen:
+        """See the next step; ``wanted`` is the number of steps after which the caller expects to decide something."""
+        if not self._taken:
+            self._run(min(wanted, self.most))
+        curvature, alpha, length, own, gamma, norms, value_norms = self._taken.popleft()
+        if len(curvature) and not float(torch.minimum(self.seen.gamma, curvature).min()) > 0:
+            self.failed = self.failed | have_failed(self.seen.gamma, curvature)
+        if self._lengths.maxlen:
+            self._lengths.append(alpha * own.clamp_min(0).sqrt())
+        self.seen = Seen(norms, gamma, are_finite(curvature, gamma), alpha, alpha * length, value_norms)
+        return self.seen
+
+    def _run(self, steps: int) -> None:
+        run, found = self.recurrence, []
+        if steps > 1:
+            self._before = run.value.clone(), run.residual.clone(), run.direction.clone(), run.gamma
+        for number in range(steps):
+            length = column_norms(run.direction)
+            own = run.operator.inner(run.direction, run.direction) if self._lengths.maxlen else length
+            step = run.step()
+            found += [step.curvature, step.alpha, length, own, run.gamma]
+            found += [self._norm(run.residual), column_norms(run.value)]
+            if not number:
+                size = column_norms(step.product)
+        *numbers, size = on_cpu(*found, size)
+        each = len(numbers) // steps
+        self._taken.extend(numbers[each * k : each * (k + 1)] for k in range(steps))
+        self._steps = steps
+        length = numbers[2]
+        largest = float((size / torch.where(length > 0, length, 1.0)).max()) if len(size) else 0.0
+        if math.isfinite(largest):
+            self.operator_size = max(self.operator_size, largest)
+
+    def settle(self) -> None:
+        """Make the vectors of the recurrence those of the step that has been seen."""
+        again = self._steps - len(self._taken)
+        if self._taken:
+            run, self._taken = self.recurrence, deque()
+            value, residual, run.direction, run.gamma = self._before
+            run.value.copy_(value)
+            run.residual.copy_(residual)
+            for _ in range(again):
+                run.step()
+        self._before = ()
+
     @property
     def moved(self) -> torch.Tensor:
         """Sum of the lengths of the last ``delay`` steps, shape (s,); infinite until that many have been taken.
@@ -137,27 +248,24 @@ class Recurrence:
         Every step reduces the error, so if these steps removed most of it, the sum is about the error before them.
         """
         if len(self._lengths) < (self._lengths.maxlen or 0):
-            return torch.full_like(self.gamma, torch.inf)
+            return torch.full_like(self.seen.gamma, torch.inf)
         return torch.stack(list(self._lengths)).sum(0)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return what the next steps depend on, beside the value and the residual; not for weighted sums."""
         return {
-            "direction": self.direction,
-            "gamma": self.gamma,
+            "direction": self.recurrence.direction,
+            "gamma": self.recurrence.gamma,
             "failed": self.failed.to(torch.uint8),
-            "frozen": self.frozen.to(torch.uint8),
             "operator_size": torch.tensor(self.operator_size, dtype=torch.float64),
             "lengths": torch.stack(list(self._lengths)) if self._lengths else torch.zeros(0),
         }
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from a state of the same systems."""
-        self.direction = state["direction"].to(self.direction)
-        self.gamma = state["gamma"].to(self.gamma)
-        self.failed, self.frozen = (state[name].to(self.failed) for name in ("failed", "frozen"))
+        """Go on from a state of the same systems, whose value and residual the recurrence has."""
+        run = self.recurrence
+        run.direction, run.gamma = state["direction"].to(run.direction), state["gamma"].to(run.gamma)
+        self.renew()
+        self.failed = state["failed"].to(self.failed)
         self.operator_size = float(state["operator_size"])
-        self._lengths.extend(one.to(self.gamma) for one in state["lengths"])
-
-    def _preconditioned(self) -> torch.Tensor:
-        return self.residual if self._precondition is None else self._precondition(self.residual)
+        self._lengths.extend(one.to(self.seen.gamma) for one in state["lengths"])

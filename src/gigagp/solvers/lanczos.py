@@ -13,7 +13,7 @@ from gigagp.operators.base import LinearOperator
 from gigagp.settings.fields import Count, checks_arguments
 from gigagp.settings.random import standard_normal
 from gigagp.solvers.base import own_generator
-from gigagp.solvers.krylov import Recurrence
+from gigagp.solvers.krylov import Recurrence, have_failed
 from gigagp.solvers.preconditioners import Preconditioner
 from gigagp.solvers.preconditioners.automatic import PreconditionerChoice
 from gigagp.solvers.prepared import Prepared
@@ -59,15 +59,16 @@ class Quadrature:
     def step(self) -> None:
         """Take one step, which costs one product; raise `NonFiniteError` at NaN and without positive curvature."""
         run = self._run
-        alive = run.gamma > self._finest  # below, residual and coefficients are rounding
-        coefficients, _ = run.step()
-        if not run.finite or bool((run.failed & alive).any()):
+        gamma = run.gamma
+        alive = gamma > self._finest  # below, residual and coefficients are rounding
+        step = run.step()
+        if not run.finite or bool((have_failed(gamma, step.curvature) & alive).any()):
             raise NonFiniteError(
                 "log_determinant met NaN or a direction without positive curvature: the matrix is not positive "
                 'definite in its precision. Use dtype="float64" or a larger noise variance.'
             )
-        self._alphas.append(torch.where(alive, coefficients.alpha, 0.0))
-        self._betas.append(torch.where(alive, coefficients.beta, 0.0))
+        self._alphas.append(torch.where(alive, step.alpha, 0.0))
+        self._betas.append(torch.where(alive, step.beta, 0.0))
 
     def values(self, steps: int | None = None, columns: torch.Tensor | slice = slice(None)) -> torch.Tensor:
         """Return ``e1' log(T) e1`` for each direction in float64, after ``steps`` steps or at most all that were taken.

@@ -25,7 +25,7 @@ from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.contract.areas import ROW_NAMES
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.saved import SOLVE, Saved
-from gigagp.inference.exact.mixture_posterior import state_to_mixture
+from gigagp.inference.exact.mixture_posterior import MixturePosterior, state_to_mixture
 from gigagp.inference.registry import posterior_kinds, restore_posterior
 from gigagp.kernels import from_dict
 from gigagp.model import means, target_transform
@@ -122,6 +122,8 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     settings |= {name: from_plain(value, custom, n_own) for name, value in header["settings"].items()}
     estimator = cls(**settings)
     device = _device(estimator)
+    # "auto" takes a GPU by the number of rows, which the posterior knows
+    first = torch.device("cpu") if estimator.device == "auto" else device
     likelihood = resolve_likelihood(header.get("likelihood", estimator.likelihood))
     model = replace(_model(tensors, header, custom, scaling), of_likelihood=_of_likelihood(tensors, likelihood))
     estimator.mean = _mean_argument(model.mean if stacking is None else own_mean(model.mean, n_own))
@@ -130,7 +132,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     _set_records(estimator, header, custom, d)
     saved = Saved(
         model,
-        resolve_budget(estimator.memory_budget, device),
+        resolve_budget(estimator.memory_budget, first),
         from_plain(header["solver"], custom, d),
         likelihood,
         t,
@@ -140,6 +142,22 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     if estimator._one_target and t != 1:
         raise ModelFileError(f"the header.one_target must be false for {t} targets.")
     _set_columns(estimator, header, n_own)
+    posterior, estimator._uncertain = _posteriors(tensors, header, saved, custom, first)
+    if device != first and estimator.inference_.takes_gpu(posterior.n_rows):
+        saved = saved._replace(budget=resolve_budget(estimator.memory_budget, device))
+        posterior, estimator._uncertain = _posteriors(tensors, header, saved, custom, device)
+    estimator._keep_arguments(saved.likelihood)
+    estimator._stacking = stacking
+    adopt(estimator, posterior, scaling)
+    if stacking is not None and model.noise_is_known:
+        estimator.noise_variance = estimator._arguments[NOISE] = stacking.noise_variance(posterior, scaling)
+    return estimator
+
+
+def _posteriors(
+    tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved, custom: Custom, device: torch.device
+) -> tuple[Posterior, MixturePosterior | None]:
+    """Return the posterior of a file on a device, and the mixture over hyperparameters, if there is one."""
     moved = {name: value.to(device) for name, value in tensors.items()}
     own = custom.classes(Inference)  # type: ignore[type-abstract]  # only used in comparisons
     of_mixture = part(moved, "uncertain.")
@@ -148,17 +166,12 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     _check_answer(posterior)
     if of_mixture and "uncertain" not in header:
         raise ModelFileError("the header has no 'uncertain', of which it has tensors.")
-    if "uncertain" in header:
-        rows = {name: moved[name] for name in ROW_NAMES if name in moved}
-        kinds = saved._replace(kinds=posterior_kinds(own))
-        estimator._uncertain = state_to_mixture({**rows, **of_mixture}, header["uncertain"], kinds)
-        _check_answer(estimator._uncertain)
-    estimator._keep_arguments(saved.likelihood)
-    estimator._stacking = stacking
-    adopt(estimator, posterior, scaling)
-    if stacking is not None and model.noise_is_known:
-        estimator.noise_variance = estimator._arguments[NOISE] = stacking.noise_variance(posterior, scaling)
-    return estimator
+    if "uncertain" not in header:
+        return posterior, None
+    rows = {name: moved[name] for name in ROW_NAMES if name in moved}
+    mixture = state_to_mixture({**rows, **of_mixture}, header["uncertain"], saved._replace(kinds=posterior_kinds(own)))
+    _check_answer(mixture)
+    return posterior, mixture
 
 
 def _scaling(tensors: dict[str, Tensor]) -> Scaling:

@@ -131,11 +131,11 @@ class NodesGridSystem(GridSystem):
         recurrence = Recurrence(self.operator, moved, state.residual.clone(), self.built.apply)
         steps = 0
         while steps < budget:
-            coefficients, _ = recurrence.step()
+            step = recurrence.step()
             steps += 1
             done = rule.met(recurrence.gamma.clamp_min(0).sqrt() / scale)
             late = interruption.seconds_left() <= 0
-            if done or late or not recurrence.finite or not bool(coefficients.alpha.any()):
+            if done or late or not recurrence.finite or not bool(step.alpha.any()):
                 break
         return steps, self._state(cross, state.coefficients + moved[: self.kernel.n])
 

@@ -8,7 +8,8 @@ import torch
 class Partition:
     """A partition of n rows into blocks of row indices, which are padded to the largest and stacked as one batch.
 
-    ``slots`` has the position of each row in that layout, whose length is the number of blocks times ``size``.
+    ``slots`` has the position of each row in that layout, whose length is the number of blocks times ``size``, and
+    ``rows`` the row at each position, which is the first of its block where that is padded.
     """
 
     def __init__(self, blocks: list[torch.Tensor]) -> None:
@@ -16,8 +17,11 @@ class Partition:
         self.n = sum(len(rows) for rows in blocks)
         self.size = max(len(rows) for rows in blocks)
         self.slots = torch.empty(self.n, dtype=torch.long, device=blocks[0].device)
+        first = torch.stack([rows[0] for rows in blocks])
+        self.rows = first.repeat_interleave(self.size)
         for index, rows in enumerate(blocks):
             self.slots[rows] = torch.arange(len(rows), device=rows.device) + index * self.size
+        self.rows[self.slots] = torch.arange(self.n, device=self.slots.device)
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -32,6 +36,10 @@ class Partition:
         stacked = vectors.new_zeros(len(self) * self.size, *vectors.shape[1:])
         stacked[self.slots] = vectors
         return stacked.view(len(self), self.size, *vectors.shape[1:])
+
+    def gather(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return vectors as `stack` does, with numbers of other rows where a block is padded."""
+        return vectors[self.rows].view(len(self), self.size, *vectors.shape[1:])
 
     def unstack(self, stacked: torch.Tensor) -> torch.Tensor:
         """Return stacked vectors as (n, ...), the inverse of `stack`."""

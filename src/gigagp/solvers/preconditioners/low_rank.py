@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.operators.base import SymmetricMatrix
-from gigagp.products.dense import tall_product
+from gigagp.products.dense import subtract_product, tall_product
 from gigagp.settings.fields import Count
 from gigagp.solvers.preconditioners import pivoting
 from gigagp.solvers.preconditioners.base import Parts, Preconditioner, PreconditionerRecipe, factor_with_jitter
@@ -72,7 +72,7 @@ class LowRankPlusNoise(Preconditioner):
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
         wide = vectors.to(torch.float64)
         result = self._inverse_noise * wide
-        return result.sub_(tall_product(self._wing, tall_product(self._wing.T, wide))).to(vectors.dtype)
+        return subtract_product(result, self._wing, tall_product(self._wing.T, wide)).to(vectors.dtype)
 
     def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
         normal = normal.to(self._wing.device)

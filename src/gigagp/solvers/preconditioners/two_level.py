@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.operators.base import SymmetricMatrix
-from gigagp.products.dense import tall_product
+from gigagp.products.dense import subtract_product, tall_product
 from gigagp.runtime import memory
 from gigagp.settings.fields import Count
 from gigagp.solvers.preconditioners import pivoting
@@ -89,9 +89,10 @@ class LowRankPlusBlocks(Preconditioner):
 
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
         wide = vectors.to(torch.float64)
-        result = self.partition.unstack(tall_product(self._inverses, self.partition.stack(wide)))
+        # The inverses of padded blocks have no entries between rows and padding, where any numbers may stand.
+        result = self.partition.unstack(tall_product(self._inverses, self.partition.gather(wide)))
         if self.rank:
-            result.sub_(tall_product(self._wing, tall_product(self._wing.T, wide)))
+            subtract_product(result, self._wing, tall_product(self._wing.T, wide))
         return result.to(vectors.dtype)
 
     def lower_bound_apply(self, vectors: torch.Tensor) -> torch.Tensor | None:
