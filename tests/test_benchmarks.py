@@ -16,6 +16,7 @@ from benchmark_data import make_folder
 #: A small run of each driver. DATA is a folder of made tables, SRC that of the package, and OUT an empty one.
 #: What it writes must be finite JSON.
 RUNS = {
+    "beside_peers": "--data DATA --tables diabetes --packages gigagp 'boosted trees' --json OUT/rows.json",
     "classes": "--data DATA --tables wine --methods default logistic --share 0.5 --json OUT/rows.json",
     "computation_aware_checks": "--problems 3 --draws 2 --actions 1 4",
     "computation_aware_memory": "--rows 300 --actions 8 --inputs 3 --json OUT/rows.json",
