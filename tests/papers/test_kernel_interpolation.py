@@ -35,7 +35,7 @@ def run_ours(operator: GridOperator | InterpolatedKernelMatrix, residual: Tensor
     run = paper.Run(squared_residuals=[float(operator.inner(residual, residual))], start_weights=[1.0])
     ours = Recurrence(operator, torch.zeros_like(residual), residual.clone())
     for _ in range(steps):
-        coefficients, _ = ours.step()
+        coefficients = ours.step()
         run.alpha.append(float(coefficients.alpha))
         run.beta.append(float(coefficients.beta))
         run.squared_residuals.append(float(ours.gamma))

@@ -51,7 +51,7 @@ def data_fits(problem, steps, preconditioner=None):
     increments = []
     for _ in range(steps):
         gamma = run.gamma
-        increments.append(float(run.step()[0].alpha * gamma))
+        increments.append(float(run.step().alpha * gamma))
     return increments
 
 
