@@ -159,7 +159,6 @@ def test_evaluate_adds_the_noise_of_each_row(run, refused, tmp_path):
     assert "column 'v' must not be negative; row 1 is" in refused("evaluate", model, tmp_path / "t.parquet")
 
 
-@pytest.mark.few(12)
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(
     ("content", "extra", "message"),
@@ -183,6 +182,14 @@ def test_evaluate_adds_the_noise_of_each_row(run, refused, tmp_path):
         ("a,y\n1,2\n3,4\n", ("--steps", "0"), "--steps must be at least 1"),
         ("a,y\n1,2\n3,4\n", ("--rows", "1"), "--rows must be at least 2"),
         ("a,y\n1,2\n3,4\n", ("--out", "absent/m.gp"), "does not exist"),
+        ("a,y\n1,2\n3,4\n", ("--noise", "loud"), "--noise must be one of"),
+        ("a,y\n1,2\n3,4\n", ("--noise", "auto", "--likelihood", "poisson"), "--noise auto does not apply"),
+        (
+            "a,y\n1,2\n3,4\n",
+            ("--target-transform", "log", "--likelihood", "poisson"),
+            "--target-transform log does not",
+        ),
+        ("a,y\n1,p\n3,q\n", ("--likelihood", "logistic", "--distributed"), "--distributed does not apply"),
     ],
 )
 def test_bad_input_to_fit_is_one_line(refused, tmp_path, monkeypatch, content, extra, message):

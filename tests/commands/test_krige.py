@@ -123,7 +123,6 @@ def test_covariates_are_taken_from_rasters(run, files, frame, tmp_path):
     assert np.allclose(found.values, [expected["mean"], expected["std"]], rtol=1e-9, equal_nan=True)
 
 
-@pytest.mark.few(12)
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -10,6 +10,7 @@ from sklearn.base import clone
 import gigagp
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
+from gigagp.model.means import LinearMean
 
 UNITS = np.array([1.0, 40.0, 0.01])
 OFFSETS = np.array([0.0, 5000.0, -3.0])
@@ -213,3 +214,26 @@ def test_refused_targets(fitted):
         gp.posterior(X[:2])
     with pytest.raises(InvalidInputError, match="3 targets, as in the fit"):
         gp.condition_on(X[:2], Y[:2, :2])
+
+
+@pytest.mark.parametrize("mean", ["zero", "linear", LinearMean(columns=(1,))], ids=str)
+def test_a_mean_is_the_same_in_a_file(mean, tmp_path):
+    draw = np.random.default_rng(0)
+    X = draw.uniform(size=(30, 2))
+    Y = np.stack([3 * X[:, 1], 1 + 2 * X[:, 1]], 1) + 0.01 * draw.normal(size=(30, 2))
+    settings = {"mean": mean, "optimizer": None, "noise_variance": np.full((30, 2), 1e-4), "outputs": "correlated"}
+    gp = GPRegressor(kernels.Matern(lengthscale=1.0, variance=0.01), **settings).fit(X, Y)
+    gp.save(tmp_path / "m.gp")
+    again = gigagp.load(tmp_path / "m.gp")
+    far = np.array([[0.5, 9.0]])
+    np.testing.assert_array_equal(again.predict(far), gp.predict(far))
+    shown = again.mean if isinstance(mean, str) else again.mean.columns
+    assert shown == (mean if isinstance(mean, str) else mean.columns)
+    if mean != "zero":  # the outputs share slopes, in their own units, and far from all rows the lines go on
+        np.testing.assert_allclose(gp.predict(far), [[27.0, 19.0]], rtol=0.02)
+
+
+def test_a_mean_of_columns_that_are_not_there_is_refused():
+    gp = GPRegressor(outputs="correlated", mean=LinearMean(columns=(2,)))
+    with pytest.raises(InvalidInputError, match="columns of LinearMean must be below 2"):
+        gp.fit(np.eye(4)[:, :2], np.eye(4)[:, :2])

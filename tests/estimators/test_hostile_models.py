@@ -126,7 +126,6 @@ HEADERS = [
 ]
 
 
-@pytest.mark.few(16)
 @pytest.mark.parametrize(("place", "value", "match"), HEADERS)
 def test_a_header_that_says_what_cannot_be(states, tmp_path, place, value, match):
     kind, tensors, header = copy.deepcopy(states["exact"])
