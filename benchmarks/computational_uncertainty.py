@@ -109,7 +109,7 @@ def main() -> None:
         targets, samples = solution.value[:, :1], solution.value[:, 1:]
         seconds = time.process_time() - started
         no_basis = Trend(targets.new_zeros(0, 1), targets.new_zeros(0, 0))
-        values = right[:, 1:] if is_compiled(kernel, table.X.device) else None
+        values = right[:, 1:] if is_compiled(kernel) else None
         solved = targets, samples, table.basis, no_basis, probes.prior, solver, record_of(solution, 1)
         plain = PathwisePosterior(model, table, *solved, probe_values=values)
         residual = float(solution.relative_residual[0])

@@ -207,7 +207,9 @@ class TritonTiles:
             wide = _layout(min(vectors, MOST_VECTORS))[0]
             chosen, others = _tiling(packed, wide), [Tiling(32, 32, 4), Tiling(64, 32, 8)]
             if len(packed.steps) == 1:
-                others = [Tiling(64, 32, 4), Tiling(32, 64, 4), Tiling(32, 32, 4)]
+                # In float64 the second needs more than the 99 KiB of shared memory that a consumer card has.
+                single = [Tiling(32, 64, 4)] if like.dtype == torch.float32 else []
+                others = [Tiling(64, 32, 4), *single, Tiling(32, 32, 4)]
         tilings = [chosen, *(one for one in others if one != chosen)]
         return [replace(self, tiling=one) for one in tilings[:3]]
 
