@@ -148,7 +148,8 @@ def check_against_dense(
         draw.note("no dense answer")
         return
     draw.note(f"dense answer for {kind}, typical error {np.median(answer.variance_error):.1g}")
-    mean, std = gp.predict_latent(new, return_std=True, variance="solve")
+    # The dense answer is at the learned hyperparameters; those of few rows are averaged over draws by default.
+    mean, std = gp.predict_latent(new, return_std=True, variance="solve", hyperparameters="learned")
     scaling = gp.scaling_
     known = np.zeros(len(new)) if offset is None else offset
     in_units = (np.asarray(mean).reshape(len(new), -1) - known[:, None] - scaling.y_centre) / scaling.y_scale

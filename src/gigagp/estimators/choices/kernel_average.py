@@ -169,7 +169,9 @@ def _near(
     """
     n = objective.n_rows
     rows = objective.draw_rows(min(_SUBSET_ROWS, n), torch.Generator().manual_seed(0))
-    subset, found, values = objective.subset(rows), {}, {}
+    subset = objective.subset(rows)
+    found: dict[str, Model] = {}
+    values: dict[str, float] = {}
     least, behind = subset.value(known.take_rows(rows)), []
     # Rows that show a period hardly leave a doubt about it, so that kernel comes first, and its time is kept for it.
     kept = 0.0
