@@ -37,6 +37,7 @@ def check_left_out(gp: Any, X: np.ndarray, y: np.ndarray, draw: Draw, *, warned:
     answer = expected(gp, X[rest], y[rest], X[[row]])
     if answer is None:
         return
+    found = gp.leave_one_out(hyperparameters="learned")
     scaling = gp.scaling_
     # digits that are lost in the target's units: tiny targets have few
     back = 8 * np.finfo(float).eps * (1 + np.abs(scaling.y_centre / scaling.y_scale).max())
