@@ -9,8 +9,8 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 #: Rows up to which operations run in one thread. On two idle cores a second thread takes nothing off the time of a
-#: fit of 300 rows, and a quarter off that of 500 rows of ten inputs. But the threads of PyTorch spin while they wait for
-#: each other at the end of every operation, so that a small fit takes ten times as long where others use the cores.
+#: fit of 300 rows, and a quarter off that of 500 rows of ten inputs. But the threads of PyTorch spin while they wait
+#: for each other at the end of every operation: a small fit takes ten times as long where others use the cores.
 _FEW_ROWS = 500
 
 
