@@ -20,7 +20,7 @@ from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import Trend
 from gigagp.kernels import Group
-from gigagp.kernels.composite import summands
+from gigagp.kernels.composite import group_terms, summands
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
@@ -158,7 +158,7 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
     @torch.no_grad()
     def group_effects(self) -> list[GroupEffect] | None:
         """Return each group that is a term of the kernel, with the effects of its levels; None without any."""
-        groups = [part for part in summands(self.model.kernel) if isinstance(part, Group)]
+        groups = list(group_terms(self.model.kernel).values())
         return [self._effects_of(group) for group in groups] if groups and self.table.has_points else None
 
     def _effects_of(self, group: Group) -> GroupEffect:

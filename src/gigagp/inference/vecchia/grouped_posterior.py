@@ -67,11 +67,18 @@ class GroupedPosterior(RowsPosterior, GrowingPosterior):
             self.__dict__["_without"] = without
 
     @classmethod
-    def fitted(cls, model: Model, table: TrainingTable, n_neighbours: int, point_neighbours: int) -> GroupedPosterior:
-        """Return the posterior at a model."""
+    def fitted(
+        cls,
+        model: Model,
+        table: TrainingTable,
+        n_neighbours: int,
+        point_neighbours: int,
+        effects: Effects | None = None,
+    ) -> GroupedPosterior:
+        """Return the posterior at a model; ``effects`` are those of its groups, where they are known."""
         graph = rest_graph(model, table, n_neighbours)
         without = Without.of(model, table, graph)
-        effects = Effects(without.parts.groups, table.X)
+        effects = Effects(without.parts.groups, table.X) if effects is None else effects
         system = EffectSystem(effects, without.factor, effects.roots(without.parts.groups))
         found = Regressed.of(table, system, FINAL)
         likelihood = found.value(table.n_rows, without.factor, system.log_determinant())

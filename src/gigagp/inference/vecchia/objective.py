@@ -309,8 +309,10 @@ class VecchiaObjective(TableObjective):
         these leave them, and predictions are made from all rows in any case. Effects of up to 3,000 levels, such as the
         offsets of the entities of a panel, are solved for beside the neighbours.
         """
-        if self._solves_for_effects(model):
-            return GroupedPosterior.fitted(model, self.table, self._effect_neighbours, self.prediction_neighbours)
+        effects = self._effects_to_solve_for(model)
+        if effects is not None:
+            near = self._effect_neighbours, self.prediction_neighbours
+            return GroupedPosterior.fitted(model, self.table, *near, effects)
         graph = self.graph_of(model)
         if self.ending.takes_all:
             return VecchiaPosterior.fitted(model, self.table, graph, self.prediction_neighbours)
@@ -321,20 +323,21 @@ class VecchiaObjective(TableObjective):
         """Neighbours of a row where effects are solved for: few if none were given, because an effect has many rows."""
         return min(self.n_neighbours, FEW_NEIGHBOURS) if self._most_neighbours else self.n_neighbours
 
-    def _solves_for_effects(self, model: Model) -> bool:
-        """Whether effects of levels are few enough, and rows few enough for the memory and the time that are left.
+    def _effects_to_solve_for(self, model: Model) -> Effects | None:
+        """Return the effects of levels, if they are few enough, and rows few enough for the memory and the time left.
 
         The neighbours of a point are a few rows of each of a few levels, which tell little of the effects of these.
         """
         groups, table = group_terms(model.kernel), self.table
         if not groups or table.drawn_from is not None:
-            return False
+            return None
         left, n = interruption.seconds_left(), table.n_rows
         seconds = _EFFECT_COST * nominal_seconds(self._effect_neighbours, table.n_inputs) * n
         timely = seconds <= _EFFECT_SECONDS if left == math.inf else slowness() * seconds <= _EFFECT_SHARE * left
         if not timely or _EFFECT_BYTES * self._effect_neighbours * n > table.budget:
-            return False
-        return Effects(tuple(groups.values()), table.X).count <= _MOST_EFFECTS
+            return None
+        effects = Effects(tuple(groups.values()), table.X)
+        return effects if effects.count <= _MOST_EFFECTS else None
 
     def learned_posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior | GroupedPosterior:
         """Return the posterior at a learned model; where it was learned from fewer rows, with the amplitude of all.
