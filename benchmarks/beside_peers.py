@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 from checkout import commit
+from children import ONE_THREAD
 
 ROOT = Path(__file__).parents[1]
 _MEMORY = 16 * 2**30
-_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 #: Mean and standard deviation of measurements, the second where the package has it.
@@ -154,9 +154,7 @@ def _gpytorch(X: np.ndarray, y: np.ndarray, X_test: np.ndarray) -> Predicted:
     class Model(gpytorch.models.ExactGP):
         def __init__(self, likelihood: Any) -> None:
             super().__init__(rows, targets, likelihood)
-            self.mean_module = gpytorch.means.ConstantMean()
-            matern = gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=X.shape[1])
-            self.covar_module = gpytorch.kernels.ScaleKernel(matern)
+            self.mean_module, self.covar_module = _mean_and_covariance(X.shape[1])
 
         def forward(self, x: torch.Tensor) -> Any:
             return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
@@ -186,9 +184,7 @@ def _svgp(X: np.ndarray, y: np.ndarray, X_test: np.ndarray) -> Predicted:
         def __init__(self) -> None:
             distribution = gpytorch.variational.CholeskyVariationalDistribution(len(inducing))
             super().__init__(gpytorch.variational.VariationalStrategy(self, inducing, distribution))
-            self.mean_module = gpytorch.means.ConstantMean()
-            matern = gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=X.shape[1])
-            self.covar_module = gpytorch.kernels.ScaleKernel(matern)
+            self.mean_module, self.covar_module = _mean_and_covariance(X.shape[1])
 
         def forward(self, x: torch.Tensor) -> Any:
             return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
@@ -204,6 +200,13 @@ def _svgp(X: np.ndarray, y: np.ndarray, X_test: np.ndarray) -> Predicted:
             loss.backward()
             optimizer.step()
     return _predicted(model.eval(), likelihood.eval(), points)
+
+
+def _mean_and_covariance(n_inputs: int) -> tuple[Any, Any]:
+    import gpytorch
+
+    matern = gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=n_inputs)
+    return gpytorch.means.ConstantMean(), gpytorch.kernels.ScaleKernel(matern)
 
 
 def _predicted(model: Any, likelihood: Any, points: Any) -> Predicted:
@@ -282,26 +285,28 @@ def child(folder: Path, table: str, package: str, limit: int) -> dict[str, Any]:
             if "alloc" not in str(error) and not isinstance(error, MemoryError):
                 raise
             return {"ended": "16 GiB", "rows": len(y)}
+    seconds, peak = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    from gigagp import metrics  # after the measurement, whose memory it would be part of
+
     row: dict[str, Any] = {
         "rows": len(y),
         "inputs": X.shape[1],
         "test_rows": len(y_test),
-        "cpu_s": time.process_time() - began,
-        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "rmse": float(np.sqrt(np.mean((mean - y_test) ** 2))),
+        "cpu_s": seconds,
+        "peak_gib": peak,
+        "rmse": metrics.rmse(y_test, mean),
         "warnings": sorted({one.category.__name__ for one in warned}),
     }
     if std is not None:
-        z = (y_test - mean) / std
-        row["nll"] = float(np.mean(0.5 * z**2 + np.log(std) + 0.5 * np.log(2 * np.pi)))
-        row["coverage"] = float(np.mean(np.abs(z) < 1.959964))
+        row["nll"] = metrics.gaussian_nll(y_test, mean, std)
+        row["coverage"] = metrics.coverage(y_test, mean, std, 0.95)
     return row
 
 
 def run(folder: Path, table: str, package: str, limit: int) -> dict[str, Any]:
     """Return the row of a table and a package, from a process of its own."""
     command = [sys.executable, __file__, "--data", str(folder), "--limit", str(limit), "--child", table, package]
-    done = subprocess.run(command, env={**os.environ, **_THREADS}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=False)
     named = {"table": table, "package": package, "commit": commit()}
     if done.returncode == 0:
         return named | json.loads(done.stdout.splitlines()[-1])

@@ -15,7 +15,8 @@ from checkout import commit
 
 #: The folder of this checkout whose gigagp is imported.
 OWN = Path(__file__).parents[1] / "src"
-_LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+#: Environment in which all libraries take one thread.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 def printed(script: str, arguments: Sequence[str], src: Path = OWN) -> Any:
@@ -23,7 +24,7 @@ def printed(script: str, arguments: Sequence[str], src: Path = OWN) -> Any:
 
     What it writes to the standard error is passed on.
     """
-    environment = {**os.environ, **dict.fromkeys(_LIBRARIES, "1"), "PYTHONPATH": str(src.resolve())}
+    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(src.resolve())}
     command = [sys.executable, script, *arguments]
     output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(output.splitlines()[-1])

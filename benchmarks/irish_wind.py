@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import time
 import warnings
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from checkout import commit
 from earlier_run import earlier_rows
 
 from gigagp import GPRegressor, inference, kernels, metrics
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    where = commit()
     places, wind = read(options.data)
     wind = wind[-(options.days or len(wind)) :]
     records = earlier_rows(parser, options)
@@ -172,7 +172,7 @@ def main() -> None:
                 | {"coverage": metrics.coverage(truth, mean, std, 0.95)}
                 | {"nll": metrics.gaussian_nll(truth, mean, std), "cpu_s": time.process_time() - began}
                 | {"observed": int((~missing).sum()), "missing": len(truth)}
-                | {"commit": commit, "warnings": sorted({str(one.message)[:200] for one in caught})}
+                | {"commit": where, "warnings": sorted({str(one.message)[:200] for one in caught})}
             )
             print(records[-1], flush=True)
             if options.json is not None:

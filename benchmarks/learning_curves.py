@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 import warnings
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from checkout import commit
 from earlier_run import earlier_rows
 
 from gigagp import GPRegressor, inference, kernels, metrics
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    where = commit()
     records = earlier_rows(parser, options)
     for name in options.sets:
         for share in options.shares:
@@ -156,7 +156,7 @@ def main() -> None:
                     | {"nll": metrics.gaussian_nll(truth, mean, std), "coverage": coverage}
                     | {"cpu_s": time.process_time() - began, "cells": int(curves.observed.sum()), "missing": len(truth)}
                     | more
-                    | {"commit": commit, "warnings": [str(one.message)[:200] for one in caught]}
+                    | {"commit": where, "warnings": [str(one.message)[:200] for one in caught]}
                 )
                 print(records[-1], flush=True)
                 if options.json:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 import warnings
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from checkout import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 from splits import read_split
@@ -81,7 +81,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(f"gigagp {__version__}, {arguments.threads} threads", flush=True)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    where = commit()
     fits: list[dict[str, object]] = []
     for table in arguments.tables:
         split = read_split(arguments.data, table, 0, arguments.rows)
@@ -102,7 +102,7 @@ def main() -> None:
                 )
                 fits.append(row)
                 if arguments.json is not None:
-                    told = {"version": __version__, "commit": commit, "threads": arguments.threads, "fits": fits}
+                    told = {"version": __version__, "commit": where, "threads": arguments.threads, "fits": fits}
                     arguments.json.write_text(json.dumps(told, indent=1), encoding="utf-8")
 
 

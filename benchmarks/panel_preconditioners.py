@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from checkout import commit
 
 from gigagp import kernels, solvers
 from gigagp.operators import KernelMatrix
@@ -53,8 +53,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    settings = {"entities": options.entities, "times": options.times, "threads": 1, "commit": commit}
+    where = commit()
+    settings = {"entities": options.entities, "times": options.times, "threads": 1, "commit": where}
     records: list[dict[str, Any]] = []
     kernel = kernels.Matern(1.5, 0.3, columns=[0, 1]) * kernels.Matern(0.5, 0.5, columns=[2], fixed=["variance"])
     for gaps in ("random", "trailing"):

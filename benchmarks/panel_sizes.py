@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from checkout import commit
 from earlier_run import earlier_rows
 
 from gigagp import GPRegressor, metrics
@@ -140,7 +141,7 @@ def main() -> None:
     if options.here:
         print(json.dumps([run(size, options.seed) for size in options.sizes]), flush=True)
         return
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    where = commit()
     settings = {"threads": 1, "noise_std": _NOISE}
     records = earlier_rows(parser, options)
     for size in (one for one in options.sizes if one not in {row["size"] for row in records}):
@@ -148,7 +149,7 @@ def main() -> None:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         failed = {"size": size, "failed": done.returncode}
         records += json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else [failed]
-        records[-1] |= {"commit": commit}
+        records[-1] |= {"commit": where}
         print(records[-1], flush=True)
         if options.json is not None:
             text = json.dumps({"settings": settings, "rows": records}, indent=1)
