@@ -242,7 +242,7 @@ def test_a_saved_model_predicts_the_same_bits(tmp_path):
     loaded, z = gigagp.load(tmp_path / "m"), np.linspace(-10, 50, 20)[:, None]
     for one, other in zip(gp.predict(z, return_cov=True), loaded.predict(z, return_cov=True), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert "exact along one input" in loaded.describe()
+    assert "exact along the time" in loaded.describe()
     assert "Kalman filter, states of 4 numbers" in loaded.describe()
 
 
@@ -388,13 +388,13 @@ def test_what_it_cannot_do_is_said():
     for kernel in (kernels.RBF(), kernels.RationalQuadratic() + kernels.Matern()):
         with pytest.raises(InvalidInputError, match=r"state-space form for inference\.Markov: Matern, .*has no state"):
             GPRegressor(kernel, inference.Markov()).fit(t, y)
-    with pytest.raises(InvalidInputError, match="at most 1 input with"):
+    with pytest.raises(InvalidInputError, match="Of several inputs, every part must depend on one column of times"):
         GPRegressor(inference=inference.Markov()).fit(np.hstack([t, t]), y)
     with pytest.raises(InvalidInputError, match="poisson likelihood"):
         GPRegressor(inference=inference.Markov(), likelihood="poisson").fit(t, np.ones(20))
     with pytest.raises(InvalidInputError, match="float32"):
         GPRegressor(inference=inference.Markov(), dtype="float32").fit(t, y)
-    with pytest.raises(MemoryBudgetError, match="states of 20 rows"):
+    with pytest.raises(MemoryBudgetError, match="states of 20 times"):
         GPRegressor(kernels.Periodic(1.0, 1.0, 0.3), inference.Markov(), optimizer=None, memory_budget=10_000).fit(t, y)
     twice = torch.from_numpy(np.concatenate([t, t]))
     objective = MarkovObjective(TrainingTable(twice, torch.zeros_like(twice), ZeroMean(), 2**30))

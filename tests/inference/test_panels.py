@@ -247,3 +247,25 @@ def test_an_amplified_posterior_is_that_of_the_amplified_model():
         close(one, other, condition=1e4)
     close(found.covariance(points), wanted.covariance(points), condition=1e4)
     assert wanted.amplified() is wanted
+
+
+def test_a_part_of_a_panel_is_drawn():
+    """Cells of a run of times of some entities: random cells of a long panel would have nothing in common."""
+    entities, times = 300, 80
+    e, t = torch.arange(entities).repeat_interleave(times), torch.arange(times).repeat(entities)
+    X = torch.stack([e, t.flip(0)], 1).double()[torch.rand(entities * times, generator=generator(1)) < 0.6]
+    table = TrainingTable(X, X[:, :1], resolve_mean("zero"), BUDGET, cells=((0,), (1,)))
+    rows = table.draw_rows(500, generator(2))
+    assert len(rows) == len(rows.unique()) == 500
+    assert torch.equal(rows, rows.sort().values)
+    own, run = X[rows, 0].unique(), X[rows, 1].unique()
+    assert len(own) < 40
+    assert float(run[-1] - run[0]) == len(run) - 1 < 60
+    assert len(replace(table, cells=None).draw_rows(500, generator(2)).unique()) == 500
+    assert len(X[replace(table, cells=None).draw_rows(500, generator(2)), 0].unique()) > 200
+    few = table.take_rows(rows[:100])
+    assert torch.equal(few.draw_rows(200, generator(0)), torch.arange(100))
+    # one row of each entity, and no two of one time: random rows stand for what a part lacks
+    lone = torch.arange(40.0, dtype=torch.float64)[:, None].repeat(1, 2)
+    apart = TrainingTable(lone, lone[:, :1], resolve_mean("zero"), BUDGET, cells=((0,), (1,)))
+    assert len(apart.draw_rows(20, generator(0)).unique()) == 20

@@ -1,4 +1,4 @@
-"""The compiled recursions along one input against those in NumPy, on states with blocks of every form."""
+"""The compiled recursions along the time against those in NumPy, on states with blocks of every form."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def passes(sizes, *, is_compiled):
     found = [blocks.forward(F[some], Q[some], h[some], noise[some], y[some], *carried, keep=True) for some in parts]
     out = [*carried, *(one for each in found for one in each)]
     for some, each in zip(reversed(parts), reversed(found), strict=True):
-        before = each.means, each.covariances
-        smooth = blocks.backward(F[some], h[some], each, *back, before, keep=True)
+        first = np.ones((1, q, c)), np.eye(q)[None]
+        states = tuple(np.concatenate(pair) for pair in zip(first, (each.means, each.covariances), strict=True))
+        smooth = blocks.backward(F[some], h[some], each, *back, states, keep=True, by_seen=True)
         out += [*smooth, *back]
     values = np.random.default_rng(1).normal(size=(n, q, 2))
     state = np.ones((q, 2))

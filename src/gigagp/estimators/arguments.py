@@ -54,6 +54,7 @@ class Arguments:
     job: str = ""  # what the fit is of, for its progress; empty for all targets
     keeps_checkpoint: bool = False  # whether it stays after the fit, as a part of a larger one
     predict_at: np.ndarray | None = None  # points that are to be predicted, if they are known, encoded
+    cells: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # columns of entities and times of encoded rows
     shown: Callable[[int], str] | None = None  # how messages name a target, where rows are not those of the user
 
     @property
@@ -321,6 +322,7 @@ class Problem:
             arguments.mean,
             arguments.budget,
             mixed=arguments.estimator.dtype == "mixed",
+            cells=arguments.cells,
         ).require_finite()
 
 

@@ -56,6 +56,7 @@ def stacked(arguments: Arguments, X: np.ndarray, Y: np.ndarray) -> tuple[Argumen
         return f"{Y[row, output]:.3g} of output {output} in row {row}"
 
     found = replace(arguments, estimator=one, mean=_joint_mean(arguments.mean, d, k), shown=shown)
+    found = replace(found, cells=(tuple(columns), tuple(range(d))))
     return found, stacking.points(X, stacking.observed), stacking.targets(Y, stacking.observed), stacking
 
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import operator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,8 @@ def of_panel(arguments: Arguments, X: np.ndarray) -> Arguments:
     if isinstance(mean, LinearMean) and mean.columns is None:
         codes = encoder.inputs[roles.entity][0]
         mean = LinearMean(tuple(column for column in range(encoder.n_encoded) if column not in codes))
-    return replace(arguments, estimator=estimator, mean=mean)
+    of_entity, of_time = (tuple(chain.from_iterable(encoder.inputs[place])) for place in (roles.entity, roles.time))
+    return replace(arguments, estimator=estimator, mean=mean, cells=(of_entity, of_time))
 
 
 def entities_of(fitted: Any) -> np.ndarray:

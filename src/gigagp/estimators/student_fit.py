@@ -44,7 +44,7 @@ def begin(
     if isinstance(inference, Exact):
         return StudentObjective(table, df if learns else df or START_DF), model
     seed = spawn(generator)
-    objective = inference.objective(table, seed, Gaussian())
+    objective = inference.objective_of(model, table, seed, Gaussian())
     noise = StudentNoise(df or START_DF, float(model.noise_variance))
     if learns:
         rows = torch.randperm(table.n_rows, generator=spawn(seed))[: n_learned(table.n_rows, arguments.budget)].sort()

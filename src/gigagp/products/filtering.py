@@ -1,4 +1,4 @@
-"""Recursions along one input: the Kalman filter, the smoother with its gradient, and sums of what a state carries.
+"""Recursions along the time: the Kalman filter, the smoother with its gradient, and sums of what a state carries.
 
 The state x of a row follows from that of the row before as ``x_i = F_i x_(i-1) + w_i``, where w has the covariance
 ``Q_i``, and the row shows ``h_i' x_i`` with noise. F and Q have blocks on their diagonals, whose entries are stored row
@@ -40,6 +40,7 @@ class Smoothed(NamedTuple):
     informations: Array | None  # N: and the covariance ``P - P N P``, (n, q, q)
     by_transition: Array | None  # derivatives of the log likelihood of all columns together, by F and by Q, (n, B)
     by_spread: Array | None
+    by_seen: Array | None  # and by h, (n, q)
 
 
 @dataclass(frozen=True)
@@ -107,23 +108,25 @@ class Blocks:
         found: Filtered,
         pull: Array,
         information: Array,
-        before: tuple[Array, Array] | None = None,
+        states: tuple[Array, Array] | None = None,
         *,
         keep: bool = False,
+        by_seen: bool = False,
     ) -> Smoothed:
         """Smooth a stretch that has been filtered, and carry ``pull`` (q, c) and ``information`` (q, q) to the left.
 
-        ``before`` are means and covariances of the states before each row, for the gradient.
+        ``states`` are means and covariances before the first row and after each row, n + 1, for the gradient.
         """
         n, (q, c), entries = len(transition), pull.shape, self.n_entries
-        means, covariances = (None, None) if before is None else before
+        means, covariances = (None, None) if states is None else states
         smooth = Smoothed(
             np.empty((n, c)),
             np.empty(n),
             np.empty((n, q, c)) if keep else None,
             np.empty((n, q, q)) if keep else None,
-            None if before is None else np.empty((n, entries)),
-            None if before is None else np.empty((n, entries)),
+            None if states is None else np.empty((n, entries)),
+            None if states is None else np.empty((n, entries)),
+            np.empty((n, q)) if by_seen else None,
         )
         if self.compiled:
             given = transition, seen, found.errors, found.variances, found.gains, pull, information, *smooth[:4]
@@ -134,6 +137,9 @@ class Blocks:
             g = information @ k
             smooth.precisions[i] = 1 / variance + k @ g
             smooth.solutions[i] = found.errors[i] / variance - k @ pull
+            if smooth.by_seen is not None and means is not None and covariances is not None:
+                smoothed = means[i + 1] + covariances[i + 1] @ pull
+                smooth.by_seen[i] = smoothed @ smooth.solutions[i] - c * (k - covariances[i + 1] @ g)
             r = pull + np.outer(h, smooth.solutions[i])
             N = information - np.outer(g, h)
             N = N - np.outer(h, k @ N - h / variance)

@@ -48,7 +48,7 @@ class Cells:
     @classmethod
     def of(cls, X: Tensor, entity_columns: tuple[int, ...], time_columns: tuple[int, ...]) -> Cells:
         """Return the cells of rows."""
-        parts = (_distinct(X[:, list(columns)]) for columns in (entity_columns, time_columns))
+        parts = (distinct_rows(X[:, list(columns)]) for columns in (entity_columns, time_columns))
         (entities, entity), (times, time) = parts
         return cls(entities, times, entity, time, entity_columns, time_columns)
 
@@ -195,25 +195,30 @@ class PanelTiles:
         return self.known if X is self.rows else Cells.of(X, self.known.entity_columns, self.known.time_columns)
 
     def factors(self, kernel: Kernel) -> list[Factors]:
-        """Return the kernel without white terms as a sum of products; terms of the same times are one product."""
-        kernel = kernel.replace(kernel.parameters())  # leaves are told apart as objects, and one object may stand twice
-        names = iter(kernel.parameters())
-        labels = {id(leaf): tuple(next(names) for _ in leaf.parameters()) for leaf in kernel.leaves()}
-        groups: dict[tuple[int, ...], list[tuple[int, list[Leaf], list[Leaf]]]] = {}
-        for place, term in enumerate(kernel.correlated_terms()):
-            of_times = [leaf for leaf in term if not _is_of(leaf, self.known.entity_columns)]
-            of_entities = [leaf for leaf in term if _is_of(leaf, self.known.entity_columns)]
-            groups.setdefault(tuple(id(leaf) for leaf in of_times), []).append((place, of_entities, of_times))
-        return [
-            Factors(
-                Sum(*(_product(leaves, self.known.entity_columns) for _, leaves, _ in terms)),
-                _product(terms[0][2], self.known.time_columns),
-                tuple(name for _, leaves, _ in terms for leaf in leaves for name in labels[id(leaf)]),
-                tuple(name for leaf in terms[0][2] for name in labels[id(leaf)]),
-                tuple(place for place, _, _ in terms),
-            )
-            for terms in groups.values()
-        ]
+        """Return the kernel as a sum of products; see `factors_of`."""
+        return factors_of(kernel, self.known.entity_columns, self.known.time_columns)
+
+
+def factors_of(kernel: Kernel, entity_columns: tuple[int, ...], time_columns: tuple[int, ...]) -> list[Factors]:
+    """Return a kernel without white terms as a sum of products; terms of the same times are one product."""
+    kernel = kernel.replace(kernel.parameters())  # leaves are told apart as objects, and one object may stand twice
+    names = iter(kernel.parameters())
+    labels = {id(leaf): tuple(next(names) for _ in leaf.parameters()) for leaf in kernel.leaves()}
+    groups: dict[tuple[int, ...], list[tuple[int, list[Leaf], list[Leaf]]]] = {}
+    for place, term in enumerate(kernel.correlated_terms()):
+        of_times = [leaf for leaf in term if not _is_of(leaf, entity_columns)]
+        of_entities = [leaf for leaf in term if _is_of(leaf, entity_columns)]
+        groups.setdefault(tuple(id(leaf) for leaf in of_times), []).append((place, of_entities, of_times))
+    return [
+        Factors(
+            Sum(*(_product(leaves, entity_columns) for _, leaves, _ in terms)),
+            _product(terms[0][2], time_columns),
+            tuple(name for _, leaves, _ in terms for leaf in leaves for name in labels[id(leaf)]),
+            tuple(name for leaf in terms[0][2] for name in labels[id(leaf)]),
+            tuple(place for place, _, _ in terms),
+        )
+        for terms in groups.values()
+    ]
 
 
 def panel_of(kernel: Kernel, X: Tensor, engine: Engine) -> PanelTiles | None:
@@ -221,7 +226,7 @@ def panel_of(kernel: Kernel, X: Tensor, engine: Engine) -> PanelTiles | None:
 
     Every set of columns that no leaf joins with others may be the times, with all other columns as the entities.
     """
-    joined = _joined_columns(kernel)
+    joined = joined_columns(kernel)
     if len(X) < _FEWEST_ROWS or len(joined) < 2:
         return None
     found = _known.setdefault(X, {})
@@ -241,7 +246,7 @@ def _cheapest(X: Tensor, joined: tuple[tuple[int, ...], ...]) -> Cells | None:
     A factor has at least as many members as any of its sets of columns has values, which most tables show at the first.
     """
     n, best, least = len(X), None, _MOST_OPERATIONS * len(X) ** 2
-    if any(len(_distinct(X[:, list(columns)])[0]) ** 2 > least for columns in joined):
+    if any(len(distinct_rows(X[:, list(columns)])[0]) ** 2 > least for columns in joined):
         return None
     for times in joined if len(joined) > 2 else joined[:1]:
         entities = tuple(sorted(column for other in joined if other is not times for column in other))
@@ -253,7 +258,7 @@ def _cheapest(X: Tensor, joined: tuple[tuple[int, ...], ...]) -> Cells | None:
     return best
 
 
-def _joined_columns(kernel: Kernel) -> tuple[tuple[int, ...], ...]:
+def joined_columns(kernel: Kernel) -> tuple[tuple[int, ...], ...]:
     """Return the sets of columns that leaves of a bound kernel depend on together, joined where they overlap."""
     sets: list[set[int]] = []
     for leaf in (leaf for term in kernel.correlated_terms() for leaf in term if not isinstance(leaf, Constant)):
@@ -272,7 +277,7 @@ def _product(leaves: list[Leaf], columns: tuple[int, ...]) -> Kernel:
     return Product(*(leaf.on_columns(columns) for leaf in leaves)) if leaves else Constant(1.0).bind(len(columns))
 
 
-def _distinct(points: Tensor) -> tuple[Tensor, Tensor]:
+def distinct_rows(points: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distinct rows, and the number of the distinct row that each row is."""
     array = np.ascontiguousarray(points.detach().cpu().numpy()) + 0.0  # -0.0 is 0.0
     keys = array.view(np.dtype((np.void, array.dtype.itemsize * array.shape[1]))).ravel()

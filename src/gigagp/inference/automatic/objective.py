@@ -250,7 +250,7 @@ class AutomaticObjective(TableObjective):
         if isinstance(chosen, Iterative):
             self._last_seconds = _LAST * (self.plan.chosen.seconds - spent)
         elif not isinstance(chosen, Vecchia):
-            self._ending = chosen.objective(self.table, self._generator)
+            self._ending = chosen.objective_of(model, self.table, self._generator)
         # Solves that are late leave the time of the neighbours' end themselves.
         interruption.reserve(self._last_seconds or neighbours.ending.seconds())
 

@@ -126,8 +126,8 @@ class TableObjective(ABC):
         return None
 
     def draw_rows(self, count: int, generator: torch.Generator) -> torch.Tensor:
-        """Return the sorted indices of random rows of the table."""
-        return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
+        """Return the sorted indices of random rows of the table; see `TrainingTable.draw_rows`."""
+        return self.table.draw_rows(count, generator)
 
     def subset(self, rows: torch.Tensor) -> ExactObjective:
         """Return the exact objective on a subset of the rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -13,8 +14,11 @@ from gigagp.model.means import Mean
 from gigagp.operators import KernelMatrix, RowsMatrix, kernel_matrix
 from gigagp.optimization.fisher import derivative_products
 from gigagp.products import cross_covariance, product_entries
+from gigagp.products.panel import distinct_rows
 from gigagp.tables.beside import Beside
 
+#: Times of a part of a panel, for each root of its rows.
+_RUN = 2.0
 #: Largest entry of inputs, as a share of the number whose square overflows: lengthscales may be far below 1.
 _FARTHEST = 1e-3
 
@@ -39,6 +43,8 @@ class TrainingTable:
     drawn_from: int | None = None
     beside: Beside = field(default_factory=Beside)  # exposure, offset and limits of the rows
     predict_at: torch.Tensor | None = None  # points that are to be predicted, if they are known, (q, d)
+    #: columns of the entities and of the times, where rows are cells of a panel
+    cells: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def require_finite(self) -> TrainingTable:
         """Return the table; raise `InvalidInputError` if numbers, or squares of distances of rows, are infinite."""
@@ -164,6 +170,28 @@ class TrainingTable:
     def take_rows(self, rows: torch.Tensor) -> TrainingTable:
         """Return the table restricted to some rows."""
         return replace(self, X=self.X[rows], Y=self.Y[rows], beside=self.beside.take(rows))
+
+    def draw_rows(self, count: int, generator: torch.Generator) -> torch.Tensor:
+        """Return the sorted indices of random rows, or of a random part of a panel.
+
+        Random cells of a panel lie too far apart to show what they have in common: of one time, or of one entity. The
+        part has a run of times of random entities, all of them where they are few. Cells that are missing in it are
+        replaced by random rows.
+        """
+        order = torch.randperm(self.n_rows, generator=generator)
+        if self.cells is None or count >= self.n_rows:
+            return order[:count].sort().values
+        (entities, entity), (times, time) = (distinct_rows(self.X[:, list(columns)]) for columns in self.cells)
+        n_entities, n_times = len(entities), len(times)
+        share = self.n_rows / (n_entities * n_times)
+        run = min(n_times, math.ceil(max(_RUN * count**0.5, count / (share * n_entities))))
+        some = min(n_entities, math.ceil(count / (share * run)))
+        if times.shape[1] == 1:
+            time = times[:, 0].argsort().argsort()[time.to(times.device)]
+        first = int(torch.randint(n_times - run + 1, (), generator=generator))
+        chosen = torch.randperm(n_entities, generator=generator) < some
+        inside = chosen[entity.cpu()] & (time.cpu() >= first) & (time.cpu() < first + run)
+        return order[inside[order].logical_not().to(torch.int8).argsort(stable=True)][:count].sort().values
 
     def nearest(self, row: int, count: int) -> torch.Tensor:
         """Return the sorted indices of the rows nearest to a row, itself included."""

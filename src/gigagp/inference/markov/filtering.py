@@ -1,4 +1,4 @@
-"""The likelihood of a table along its one input, and solves with the covariance of its rows."""
+"""The likelihood of a table along the time, and solves with the covariance of its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from gigagp.errors import NotPositiveDefiniteError
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import Trend
-from gigagp.inference.markov.states import States, Stretch
+from gigagp.inference.markov.states import Axis, States, Stretch
 from gigagp.model.model import NOISE, Model
 from gigagp.products.filtering import Filtered
 from gigagp.runtime import interruption
@@ -39,13 +39,34 @@ class Carried(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """What rows know of the states from their left and from their right, in the order of time."""
+    """What the different times know of the states from their left and from their right, in order."""
 
-    times: Tensor  # (n,)
-    means: Tensor  # of the states given the rows up to theirs, (n, q, c)
-    covariances: Tensor  # (n, q, q)
-    pulls: Tensor  # (n, q, c); see `gigagp.products.filtering.Smoothed`
-    informations: Tensor  # (n, q, q)
+    times: Tensor  # (T,)
+    means: Tensor  # of the states given the rows up to the last one of a time, (T, q, c)
+    covariances: Tensor  # (T, q, q)
+    pulls: Tensor  # at the first row of a time, (T, q, c); see `gigagp.products.filtering.Smoothed`
+    informations: Tensor  # (T, q, q)
+
+
+class Moments(NamedTuple):
+    """Where the rows of the different times begin and end, in the order of time."""
+
+    times: Tensor  # (T,)
+    first: Tensor  # row, (T,)
+    last: Tensor  # row, (T,)
+
+    @classmethod
+    def of(cls, times: Tensor) -> Moments:
+        """Return the moments of sorted times."""
+        found, counts = times.unique_consecutive(return_counts=True)
+        ends = counts.cumsum(0)
+        return cls(found, ends - counts, ends - 1)
+
+    @staticmethod
+    def among(places: Tensor, rows: slice) -> tuple[slice, Tensor]:
+        """Return which of some places are among rows, and where among these they are."""
+        start, stop = torch.searchsorted(places, torch.tensor([rows.start, rows.stop])).tolist()
+        return slice(start, stop), places[start:stop] - rows.start
 
 
 class Solved(NamedTuple):
@@ -53,11 +74,8 @@ class Solved(NamedTuple):
 
     solutions: Tensor  # (n, c)
     precisions: Tensor  # diagonal of ``H^-1``, (n,)
-    means: Tensor  # of the states given the rows up to theirs, (n, q, c)
-    covariances: Tensor  # (n, q, q)
     gains: Tensor  # (n, q)
-    pulls: Tensor  # (n, q, c); see `gigagp.products.filtering.Smoothed`
-    informations: Tensor  # (n, q, q)
+    sides: Sides
 
 
 @dataclass
@@ -68,7 +86,8 @@ class FilteredTable:
     table: TrainingTable
     states: States
     order: Tensor  # of the rows by their times
-    times: Tensor  # sorted, (n,)
+    rows: Tensor  # sorted by their times, (n, d)
+    moments: Moments
     noise: Tensor  # in the order of time, (n,)
     errors: Tensor  # of targets and basis, (n, t + p)
     variances: Tensor  # of the errors, (n,)
@@ -78,15 +97,15 @@ class FilteredTable:
     value: float  # log marginal likelihood, summed over targets
 
     @classmethod
-    def of(cls, model: Model, table: TrainingTable) -> FilteredTable:
+    def of(cls, model: Model, table: TrainingTable, axis: Axis) -> FilteredTable:
         """Filter the targets and the mean's basis; raise `NotPositiveDefiniteError` if H is singular to rounding."""
-        times, order = table.X[:, 0].double().sort(stable=True)
-        noise = model.noise_of_rows(slice(None), table.X.double()).double()[order]
-        states, t = States(model.kernel), table.n_targets
+        states, X, t = States(model.kernel, axis), table.X.double(), table.n_targets
+        times, order = states.times(X).sort(stable=True)
+        noise = model.noise_of_rows(slice(None), X).double()[order]
         values = torch.cat([table.Y, table.basis], 1).double()[order].contiguous()
         errors, variances, starts = torch.empty_like(values), torch.empty_like(times), []
-        carried = Carried.zero(states.size, values.shape[1])
-        for stretch in states.stretches(times, values.shape[1]):
+        carried, X = Carried.zero(states.size, values.shape[1]), X[order]
+        for stretch in states.stretches(X, values.shape[1]):
             interruption.check()
             starts.append(carried.copy())
             rows = stretch.rows
@@ -104,7 +123,8 @@ class FilteredTable:
         trend = Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)
         squares = (of_targets - of_basis @ trend.coefficients).square().sum()
         value = -0.5 * float(squares + t * (variances.log().sum() + len(times) * math.log(2 * math.pi)))
-        return cls(model, table, states, order, times, noise, errors, variances, starts, carried, trend, value)
+        moments = Moments.of(times)
+        return cls(model, table, states, order, X, moments, noise, errors, variances, starts, carried, trend, value)
 
     @property
     def residuals(self) -> Tensor:
@@ -132,8 +152,8 @@ class FilteredTable:
     def gradient(self) -> dict[str, Tensor]:
         """Return the derivatives of `value` by all hyperparameters; the mean's coefficients are at their optimum.
 
-        A pass to the left has the derivatives by every F and Q (the smoother's pulls and informations are those by the
-        states), and autograd leads from these to the hyperparameters.
+        A pass to the left has the derivatives by every F, Q and h (the smoother's pulls and informations are those by
+        the states), and autograd leads from these to the hyperparameters.
         """
         model, states, C = self.model, self.states, self.residuals
         values, t = self._values, self.table.n_targets
@@ -146,38 +166,41 @@ class FilteredTable:
             kernel = model.kernel.replace(given)
             for rows, start in zip(reversed(slices), reversed(self.starts), strict=True):
                 interruption.check()
-                stretch = States(kernel).stretch(self.times, rows)
-                fixed = stretch._replace(transition=stretch.transition.detach(), spread=stretch.spread.detach())
-                found, means, covariances = self._again(fixed, values, start)
+                stretch = States(kernel, states.axis).stretch(self.rows, rows)
+                found, means, covariances = self._again(stretch, values, start)
                 first = torch.from_numpy(start.columns)[None], torch.from_numpy(start.matrix)[None]
-                before = torch.cat([first[0], means[:-1]]) @ C, torch.cat([first[1], covariances[:-1]])
-                found = found._replace(errors=(torch.from_numpy(found.errors) @ C).numpy())
+                at = torch.cat([first[0], means]) @ C, torch.cat([first[1], covariances])
                 smooth = states.blocks.backward(
-                    fixed.transition.numpy(),
-                    fixed.seen.numpy(),
-                    found,
+                    stretch.transition.detach().numpy(),
+                    stretch.seen.detach().numpy(),
+                    found._replace(errors=(torch.from_numpy(found.errors) @ C).numpy()),
                     *carried,
-                    (before[0].numpy(), before[1].numpy()),
+                    (at[0].numpy(), at[1].numpy()),
+                    by_seen=stretch.seen.requires_grad,
                 )
-                assert smooth.by_transition is not None, "asked for"
-                assert smooth.by_spread is not None, "asked for"
                 squares = torch.from_numpy(smooth.solutions).square().sum(1)
                 by_noise[rows] = 0.5 * (squares - t * torch.from_numpy(smooth.precisions))
-                moved = (stretch.transition * torch.from_numpy(smooth.by_transition)).sum()
-                moved = moved + (stretch.spread * torch.from_numpy(smooth.by_spread)).sum()
-                _add(total, given, moved)
-            _add(total, given, (kernel.white(self.table.X.double())[self.order] * by_noise).sum())
+                parts = (stretch.transition, smooth.by_transition), (stretch.spread, smooth.by_spread)
+                moved = [(one * torch.from_numpy(by)).sum() for one, by in parts if by is not None]
+                if smooth.by_seen is not None:
+                    moved.append((stretch.seen * torch.from_numpy(smooth.by_seen)).sum())
+                _add(total, given, sum(moved, torch.zeros(())))
+            _add(total, given, (kernel.white(self.rows) * by_noise).sum())
         return total if model.noise_is_known else total | {NOISE: by_noise.sum()}
 
     def solved(self) -> Solved:
         """Return what predictions are made from, for the targets minus the learned mean and for the basis."""
-        n, q, values = len(self.times), self.states.size, self._values
-        c, C = values.shape[1], self._means_of
-        shapes = (n, c), (n,), (n, q, c), (n, q, q), (n, q), (n, q, c), (n, q, q)
-        out = Solved(*(torch.empty(shape, dtype=torch.float64) for shape in shapes))
+        n, q, values, moments = len(self.rows), self.states.size, self._values, self.moments
+        T, c, C = len(moments.times), values.shape[1], self._means_of
+
+        def empty(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=torch.float64)
+
+        sides = Sides(moments.times, empty(T, q, c), empty(T, q, q), empty(T, q, c), empty(T, q, q))
+        out = Solved(empty(n, c), empty(n), empty(n, q), sides)
         carried = Carried.zero(q, c)
         for rows, start in zip(reversed(self.states.slices(n, c)), reversed(self.starts), strict=True):
-            stretch = self.states.stretch(self.times, rows)
+            stretch = self.states.stretch(self.rows, rows)
             found, means, covariances = self._again(stretch, values, start)
             found = found._replace(errors=(torch.from_numpy(found.errors) @ C).numpy())
             smooth = self.states.blocks.backward(
@@ -185,15 +208,13 @@ class FilteredTable:
             )
             assert smooth.pulls is not None, "they are kept"
             assert smooth.informations is not None, "they are kept"
-            parts = smooth.solutions, smooth.precisions, smooth.pulls, smooth.informations
-            solutions, precisions, pulls, informations = (torch.from_numpy(one) for one in parts)
-            out.precisions[rows], out.means[rows], out.covariances[rows] = precisions, means @ C, covariances
-            out.gains[rows], out.pulls[rows], out.informations[rows] = (
-                torch.from_numpy(found.gains),
-                pulls,
-                informations,
-            )
-            out.solutions[self.order[rows]] = solutions
+            out.precisions[rows], out.gains[rows] = torch.from_numpy(smooth.precisions), torch.from_numpy(found.gains)
+            out.solutions[self.order[rows]] = torch.from_numpy(smooth.solutions)
+            at, ends = moments.among(moments.last, rows)
+            out.sides.means[at], out.sides.covariances[at] = means[ends] @ C, covariances[ends]
+            at, begins = moments.among(moments.first, rows)
+            out.sides.pulls[at] = torch.from_numpy(smooth.pulls)[begins]
+            out.sides.informations[at] = torch.from_numpy(smooth.informations)[begins]
         return out
 
     def last(self) -> Sides:
@@ -201,26 +222,29 @@ class FilteredTable:
         C = self._means_of
         means, covariance = torch.from_numpy(self.end.columns) @ C, torch.from_numpy(self.end.matrix)
         nothing = torch.zeros_like(means), torch.zeros_like(covariance)
-        return Sides(self.times[-1:], means[None], covariance[None], *(one[None] for one in nothing))
+        return Sides(self.moments.times[-1:], means[None], covariance[None], *(one[None] for one in nothing))
 
     def smoothed(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the means and the pulls of the states, each (n, q, s), for columns (n, s) in place of the targets."""
+        """Return means and pulls as in `Sides`, each (T, q, s), for columns (n, s) in place of the targets."""
         values, states, s = columns.double()[self.order].contiguous(), self.states, columns.shape[1]
-        slices, starts = states.slices(len(values), s), []
+        slices, starts, moments = states.slices(len(values), s), [], self.moments
         carried = Carried.zero(states.size, s)
         for rows in slices:
             starts.append(carried.copy())
-            _forward(states, states.stretch(self.times, rows), self.noise[rows], values[rows], carried)
-        out = tuple(torch.empty(len(values), states.size, s, dtype=torch.float64) for _ in range(2))
+            _forward(states, states.stretch(self.rows, rows), self.noise[rows], values[rows], carried)
+        out = tuple(torch.empty(len(moments.times), states.size, s, dtype=torch.float64) for _ in range(2))
         carried = Carried.zero(states.size, s)
         for rows, start in zip(reversed(slices), reversed(starts), strict=True):
-            stretch = states.stretch(self.times, rows)
-            found, out[0][rows], _ = self._again(stretch, values, start)
+            stretch = states.stretch(self.rows, rows)
+            found, means, _ = self._again(stretch, values, start)
             smooth = states.blocks.backward(
                 stretch.transition.numpy(), stretch.seen.numpy(), found, *carried, keep=True
             )
             assert smooth.pulls is not None, "they are kept"
-            out[1][rows] = torch.from_numpy(smooth.pulls)
+            at, ends = moments.among(moments.last, rows)
+            out[0][at] = means[ends]
+            at, begins = moments.among(moments.first, rows)
+            out[1][at] = torch.from_numpy(smooth.pulls)[begins]
         return out[0], out[1]
 
 

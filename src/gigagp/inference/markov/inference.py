@@ -1,18 +1,22 @@
-"""`inference.Markov`: the settings of inference along one input."""
+"""`inference.Markov`: the settings of inference along the time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.inference.contract.base import Abilities, Inference
 from gigagp.inference.contract.forecast import Forecast, Subject
 from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.exact.exact import EXACT_ROWS
 from gigagp.inference.markov.objective import MarkovObjective, row_seconds
 from gigagp.inference.markov.posterior import MarkovPosterior, posterior_bytes
-from gigagp.inference.markov.states import States
+from gigagp.inference.markov.states import Axis, States, check_states
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 
@@ -25,22 +29,38 @@ _KERNELS = (
 _FEWEST_ROWS = 1000
 #: Numbers of a state up to which ``"auto"`` chooses this method: beyond, a row costs more than its neighbours do.
 _MOST_STATES = 16
+#: For a panel, where neighbours lose more: the most entities, and nominal seconds of an evaluation.
+_MOST_ENTITIES, _MOST_SECONDS = 50, 6.0
 #: Gradients and posteriors of a fit after neighbours have learned.
 _EVALUATIONS = 6
 
 
+class _Cost(NamedTuple):
+    """What a fit costs: numbers of a state, nominal seconds of a row in an evaluation, and bytes of the posterior."""
+
+    axis: Axis
+    size: int
+    row_seconds: float
+    memory: float
+
+
 @dataclass(frozen=True)
 class Markov(Inference):
-    """Exact inference for one input, in time and memory linear in the rows, by a Kalman filter and smoother.
+    """Exact inference along the time, in time and memory linear in the rows, by a Kalman filter and smoother.
 
     A kernel with a state-space form is a linear equation that noise drives: a row needs the state of the row before and
     not all earlier rows. The answers are those of `Exact` to rounding: likelihood, gradient, mean, variance,
     covariance, samples, rows left out, further rows. Rows may come in any order, with steps of any length and with
     repeated times.
 
-    When to use: for a series in time, or any table of one input, of any number of rows. A state has p + 1 numbers for
-    a Matern kernel of smoothness p + 1/2, 2 for a wave, an oscillator or a trend and 1 for a constant or a slope. Those
-    of a sum add up, and those of a product multiply; time grows with the square or the cube of their number.
+    When to use: for a series in time, or any table of one input, of any number of rows; and for a panel, or correlated
+    outputs, of up to some fifty entities at any number of times. A state has p + 1 numbers for a Matern kernel of
+    smoothness p + 1/2, 2 for a wave, an oscillator or a trend and 1 for a constant or a slope. Those of a sum add up,
+    and those of a product multiply; time grows with the square or the cube of their number.
+
+    In a panel every part of the kernel is a product of kernels of one column of times and of other columns, those of
+    the entities, of which any kernel is allowed. A state then has these numbers for each entity. Entities without rows
+    are predicted from their columns, as by `Exact`.
 
     Notes
     -----
@@ -57,9 +77,8 @@ class Markov(Inference):
 
     abilities = Abilities(
         "markov",
-        "any number, of one input",
+        "any number, of one input or of few entities",
         kernels="state space",
-        most_inputs=1,
         adds_rows=True,
         dtypes=("float64",),
         devices="cpu",
@@ -69,29 +88,55 @@ class Markov(Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> MarkovObjective:
+        """Return the log marginal likelihood of rows of one input."""
         return MarkovObjective(replace(table, X=table.X.cpu(), Y=table.Y.cpu()))
 
-    def serves(self, model: Model, n_rows: int, budget: int) -> bool:
-        """Return whether ``"auto"`` chooses this method for a model that was given: many rows of one input."""
-        if n_rows <= _FEWEST_ROWS:
+    def objective_of(
+        self, model: Model, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
+    ) -> MarkovObjective:
+        """Return that of rows of which the kernel of a model tells the column of the time."""
+        return MarkovObjective(replace(table, X=table.X.cpu(), Y=table.Y.cpu()), model)
+
+    def serves(self, model: Model, X: np.ndarray, budget: int) -> bool:
+        """Return whether ``"auto"`` chooses this method for a model that was given and rows X.
+
+        Those are many rows of one input, or of a panel of few entities that is too large for `Exact`.
+        """
+        if len(X) <= _FEWEST_ROWS:
             return False
         try:
             self.check_model(model)
         except InvalidInputError:
             return False
-        size = States(model.kernel).size
-        return size <= _MOST_STATES and posterior_bytes(n_rows, size) <= budget
+        found = self._cost(model, torch.from_numpy(X), 3)
+        if found is None or found.memory > budget:
+            return False
+        if not found.axis.columns:
+            return found.size <= _MOST_STATES
+        return len(X) > EXACT_ROWS and found.row_seconds * len(X) <= _MOST_SECONDS
 
-    def forecast(self, subject: Subject) -> Forecast:
+    def forecast(self, subject: Subject) -> Forecast | None:
         """Return the time of a few gradients and of the posterior, and the error of exact inference."""
-        n, size = subject.table.n_rows, States(subject.model.kernel).size
-        seconds = _EVALUATIONS * row_seconds(size) * n
-        return subject.with_nll(seconds, posterior_bytes(n, size, subject.table.n_targets + 2), subject.exact_nll)
+        table = subject.table
+        found = self._cost(subject.model, table.X, table.n_targets + 2)
+        if found is None:
+            return None
+        return subject.with_nll(_EVALUATIONS * found.row_seconds * len(table.X), found.memory, subject.exact_nll)
+
+    @staticmethod
+    def _cost(model: Model, X: Tensor, n_columns: int) -> _Cost | None:
+        """Return what rows cost; None for too many entities."""
+        axis = Axis.of(model.kernel, X)
+        if len(axis.entities) > _MOST_ENTITIES:
+            return None
+        states = States(model.kernel, axis)
+        memory = posterior_bytes(len(X), len(states.times(X).unique()), states.size, n_columns)
+        return _Cost(axis, states.size, row_seconds(states.blocks), memory)
 
     def check_model(self, model: Model) -> None:
         super().check_model(model)
         try:
-            model.kernel.state_space()
+            check_states(model.kernel)
         except InvalidInputError as error:
             raise InvalidInputError(
                 f"kernel of GPRegressor must have a state-space form for {self.label}: {_KERNELS}; got "
@@ -99,4 +144,4 @@ class Markov(Inference):
             ) from error
 
     def describe(self) -> str:
-        return "exact along one input (Kalman filter)"
+        return "exact along the time (Kalman filter)"

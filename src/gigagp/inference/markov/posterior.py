@@ -1,4 +1,4 @@
-"""The posterior along one input: what each row knows from its left and from its right."""
+"""The posterior along the time: what each moment knows from its left and from its right."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.markov.filtering import FilteredTable, Sides, Solved
-from gigagp.inference.markov.states import States
-from gigagp.kernels.composite import summands
+from gigagp.inference.markov.states import Axis, States
 from gigagp.kernels.periodic import Periodic
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
@@ -34,18 +33,19 @@ _MATRICES, _POINTS = 12, 4096
 _LOST, _LOST_OF_TARGETS = 0.01, 1e-9
 
 
-def posterior_bytes(n_rows: int, size: int, n_columns: int = 3) -> int:
+def posterior_bytes(n_rows: int, n_times: int, size: int, n_columns: int = 3) -> int:
     """Return the memory that the posterior of rows takes, for states of ``size`` numbers and some columns."""
-    return 8 * n_rows * (2 * size**2 + 2 * size * n_columns + size + 4 * n_columns)
+    return 8 * (n_times * (2 * size**2 + 2 * size * n_columns) + n_rows * (size + 4 * n_columns))
 
 
-def require_states(model: Model, table: TrainingTable) -> None:
-    """Raise `MemoryBudgetError` if what the posterior keeps of each row does not fit the memory budget."""
-    n, q = table.n_rows, States(model.kernel).size
+def require_states(model: Model, table: TrainingTable, axis: Axis) -> None:
+    """Raise `MemoryBudgetError` if what the posterior keeps of each time does not fit the memory budget."""
+    n, q = table.n_rows, States(model.kernel, axis).size
+    n_times = len(table.X[:, axis.time].unique())
     require(
-        posterior_bytes(n, q, table.n_targets + table.basis[:1].shape[1]),
+        posterior_bytes(n, n_times, q, table.n_targets + table.basis[:1].shape[1]),
         table.budget,
-        f"The states of {n:,} rows, of {q} numbers each,",
+        f"The states of {n_times:,} times, of {q} numbers each,",
         "Use a kernel of fewer parts, inference=gigagp.inference.Vecchia(), or raise memory_budget.",
     )
 
@@ -54,9 +54,10 @@ class _Known(NamedTuple):
     """The states at m points, given the rows on the left, and what the rows on the right tell of them."""
 
     rows: Sides
-    before: Tensor  # places of the last rows that are not later, in the order of time; -1 for none, (m,)
-    after: Tensor  # places of the rows that follow; the last one where none does, (m,)
+    before: Tensor  # places of the last times that are not later; -1 for none, (m,)
+    after: Tensor  # places of the times that follow; the last one where none does, (m,)
     seen: Tensor  # h, (m, q)
+    left: Tensor  # variance of the function that no state holds, (m,)
     covariance: Tensor  # P, (m, q, q)
     information: Tensor  # N, (m, q, q)
     from_left: Tensor  # F of the step from the row before, zero where there is none, (m, q, q)
@@ -72,7 +73,7 @@ class _Known(NamedTuple):
         """The variances of the function, (m,)."""
         explained = (self.gain * (self.information @ self.gain[:, :, None])[:, :, 0]).sum(1)
         # an explained variance never exceeds what was there; a negative difference near zero is rounding
-        return ((self.gain * self.seen).sum(1) - explained).clamp_min(0)
+        return ((self.gain * self.seen).sum(1) - explained).clamp_min(0) + self.left
 
     def mean(self) -> Tensor:
         """Return the means of the function at the points, (m, c)."""
@@ -83,12 +84,12 @@ class _Known(NamedTuple):
 
 
 class MarkovPosterior(RowsPosterior, GrowingPosterior):
-    """The exact posterior of rows of one input.
+    """The exact posterior of rows along the time.
 
-    A point between two rows needs their states alone. The row on its left has the mean and the covariance of its state
-    given all rows up to it, and that on its right has r and N: given all rows, a state with mean m and covariance P has
-    the mean ``m + P r`` and the covariance ``P - P N P`` (Durbin and Koopman 2012, Time Series Analysis by State Space
-    Methods, section 4.4).
+    A point between two times needs their states alone. The one on its left has the mean and the covariance of its state
+    given all rows up to it, and the one on its right has r and N: given all rows, a state with mean m and covariance P
+    has the mean ``m + P r`` and the covariance ``P - P N P`` (Durbin and Koopman 2012, Time Series Analysis by State
+    Space Methods, section 4.4).
     """
 
     kind = "markov"
@@ -109,14 +110,14 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
 
     @property
     def _sides(self) -> Sides:
-        solved = self._solved
-        return Sides(self._known.times, solved.means, solved.covariances, solved.pulls, solved.informations)
+        return self._solved.sides
 
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> MarkovPosterior:
         """Return the posterior given additional rows, anywhere in time, by passes over all rows."""
         model, table = self.model.appended(noise), self.table.appended(X, Y)
-        require_states(model, table)
-        return MarkovPosterior(FilteredTable.of(model, table))
+        axis = self._states.axis.widened(X)
+        require_states(model, table, axis)
+        return MarkovPosterior(FilteredTable.of(model, table, axis))
 
     def solver_name(self) -> str:
         return f"Kalman filter, states of {self._states.size} numbers"
@@ -141,11 +142,16 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
 
     # Predictions ----------------------------------------------------------------------------------------------------
 
-    def _at(self, x: Tensor, rows: Sides | None = None) -> _Known:
-        """Return what is known at times x (m,); by default from the last row alone where none is before it."""
+    def _at(self, X: Tensor, rows: Sides | None = None, summand: int | None = None) -> _Known:
+        """Return what is known at points X (m, d); by default from the last time alone where none is before it.
+
+        With a ``summand`` what is known of one part of a sum.
+        """
+        states = self._states
+        x = states.times(X)
         if rows is None:
-            rows = self._last if bool((x.detach() >= self._known.times[-1]).all()) else self._sides
-        times, states = rows.times, self._states
+            rows = self._last if bool((x.detach() >= self._known.moments.times[-1]).all()) else self._sides
+        times = rows.times
         before = torch.searchsorted(times, x.detach().contiguous(), right=True) - 1
         has, follows = before >= 0, before < len(times) - 1
         left, after = before.clamp_min(0), (before + 1).clamp_max(len(times) - 1)
@@ -154,18 +160,24 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
         P = torch.where(has[:, None, None], F @ rows.covariances[left] @ F.mT + Q, states.covariance(x))
         G, _ = states.steps(x, torch.where(follows, times[after], x))
         G = torch.where(follows[:, None, None], G, 0.0)
-        return _Known(rows, before, after, states.seen(x), P, G.mT @ rows.informations[after] @ G, F, G)
+        seen, unheld = states.seen(X, summand), states.left(X, summand)
+        return _Known(rows, before, after, seen, unheld, P, G.mT @ rows.informations[after] @ G, F, G)
 
     def _by_points(
-        self, X: Tensor, answer: Callable[[_Known], Tensor], n_columns: int, rows: Sides | None = None
+        self,
+        X: Tensor,
+        answer: Callable[[_Known], Tensor],
+        n_columns: int,
+        rows: Sides | None = None,
+        summand: int | None = None,
     ) -> Tensor:
         """Return an answer (m, n_columns) about points, some of them at a time."""
         q = max(self._states.size, 1)
         size = max(1, min(_POINTS, self.budget // (8 * _MATRICES * q * (q + n_columns))))
-        found = [recomputed(lambda some: answer(self._at(some[:, 0].double(), rows)), some) for some in X.split(size)]
+        found = [recomputed(lambda some: answer(self._at(some, rows, summand)), some) for some in X.split(size)]
         return torch.cat(found) if found else X.new_zeros(0, n_columns)
 
-    def _moments(self, X: Tensor) -> Tensor:
+    def _moments(self, X: Tensor, summand: int | None = None) -> Tensor:
         """Return, side by side, means of targets (without the learned mean) and of basis, and the variance (m, c + 1).
 
         The targets are those minus the learned mean, so that the mean of the basis is `explained_basis`.
@@ -174,7 +186,7 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
         def answer(at: _Known) -> Tensor:
             return torch.cat([at.mean(), at.variance[:, None]], 1)
 
-        return self._by_points(X, answer, self._known.errors.shape[1] + 1)
+        return self._by_points(X, answer, self._known.errors.shape[1] + 1, summand=summand)
 
     def mean(self, X: Tensor) -> Tensor:
         return self.trend(X) + self._moments(X)[:, : self.n_targets].to(X)
@@ -195,15 +207,7 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
 
     def moments_of_part(self, X: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return mean (m, t), explained basis (m, p) and variance (m,) of one part of a sum, without the mean's own."""
-        parts = summands(self.model.kernel)
-        sizes = [sum(one.size for one in part.state_space()) for part in parts]
-        is_own = torch.repeat_interleave(torch.arange(len(parts)) == number, torch.tensor(sizes)).double()
-
-        def answer(at: _Known) -> Tensor:
-            own = at._replace(seen=at.seen * is_own)
-            return torch.cat([own.mean(), own.variance[:, None]], 1)
-
-        found = self._by_points(X, answer, self._known.errors.shape[1] + 1).to(X)
+        found = self._moments(X, number).to(X)
         return found[:, : self.n_targets], found[:, self.n_targets : -1], found[:, -1]
 
     def check_variances(self, X: Tensor) -> None:
@@ -219,10 +223,8 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
                 "small beside the noise. Use inference.Exact, or a longer lengthscale."
             )
             warn(msg, SolverWarning)
-        at = self._at(self._known.times[:1])
-        alone = at._replace(
-            covariance=self._states.covariance(self._known.times[:1]), information=self._solved.informations[:1]
-        )
+        at, first = self._at(self._known.rows[:1]), self._known.moments.times[:1]
+        alone = at._replace(covariance=self._states.covariance(first), information=self._sides.informations[:1])
         variance, again = float(at.variance), float(alone.variance)
         lost = abs(again - variance)
         if lost > _LOST * variance and lost > _LOST_OF_TARGETS * self.table.target_variance:
@@ -240,8 +242,9 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
         require(8 * 4 * m * (m + self._states.size**2), self.budget, f"The covariance of {m:,} points", "")
         if m == 0:
             return X.new_zeros(0, 0)
-        x, order = X[:, 0].double().sort(stable=True)
-        at, F = self._at(x), self._states.steps(x[:-1], x[1:])[0]
+        x, order = self._states.times(X).sort(stable=True)
+        X = X[order]
+        at, F = self._at(X), self._states.steps(x[:-1], x[1:])[0]
         passed = self._transfers(at.before)
         # rows of h' P F' ... of all points up to one, which the transitions carry to the next
         carried, columns = x.new_zeros(0, self._states.size), []
@@ -255,36 +258,34 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
             carried = torch.cat([carried, gain[k : k + 1]])
             columns.append(torch.nn.functional.pad(carried @ ends[k], (0, m - 1 - k)))
         upper = torch.stack(columns, 1)
-        found = upper + upper.triu(1).T
+        found = upper + upper.triu(1).T + self._states.left(X, joint=True)
         places = order.argsort()
         return found[places][:, places].to(X)
 
     def _transfers(self, before: Tensor) -> dict[int, Tensor]:
         """Return the matrices (q, q) by which errors of states pass the rows between successive points.
 
-        ``before`` are the places of the rows before the points, sorted. Points without rows between them and the point
+        ``before`` are the places of the times before the points, sorted. Points without rows between them and the point
         before have none.
         """
         known, q = self._known, self._states.size
+        after = torch.nn.functional.pad(known.moments.last + 1, (1, 0))[before + 1]  # the first row after each point
         new = (torch.nonzero(before.diff() > 0)[:, 0] + 1).tolist()
         out = torch.zeros(len(new), q, q, dtype=torch.float64)
         if new:
-            first, last = int(before[new[0] - 1]) + 1, int(before[-1])
-            ends = torch.full((len(known.times),), -1, dtype=torch.int64)
-            begins = torch.zeros(len(known.times), dtype=torch.bool)
-            ends[before[new]] = torch.arange(len(new))
-            begins[before[[k - 1 for k in new]] + 1] = True
+            first, stop = int(after[new[0] - 1]), int(after[-1])
+            ends = torch.full((len(known.rows),), -1, dtype=torch.int64)
+            begins = torch.zeros(len(known.rows), dtype=torch.bool)
+            ends[after[new] - 1] = torch.arange(len(new))
+            begins[after[[k - 1 for k in new]]] = True
             state = torch.zeros(q, q, dtype=torch.float64).numpy()
             size = self._states.rows_at_once()
-            for start in range(first, last + 1, size):
-                rows = slice(start, min(start + size, last + 1))
-                stretch = self._states.stretch(known.times, rows)
-                F, h, gains = (
-                    stretch.transition.detach().numpy(),
-                    stretch.seen.numpy(),
-                    self._solved.gains[rows].numpy(),
-                )
-                self._states.blocks.transfer(F, h, gains, begins[rows].numpy(), ends[rows].numpy(), state, out.numpy())
+            for start in range(first, stop, size):
+                rows = slice(start, min(start + size, stop))
+                stretch = self._states.stretch(known.rows, rows)
+                given = stretch.transition.numpy(), stretch.seen.numpy(), self._solved.gains[rows].numpy()
+                marks = begins[rows].numpy(), ends[rows].numpy()
+                self._states.blocks.transfer(*given, *marks, state, out.numpy())
         return dict(zip(new, out, strict=True))
 
     # Samples --------------------------------------------------------------------------------------------------------
@@ -306,7 +307,7 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
         and Koopman 2002, A simple and efficient simulation smoother, doi:10.1093/biomet/89.3.603).
         """
         refuse_gradient(X, f"sample_at of a {self.kind} posterior", "Samples from sample_functions have one.")
-        path = self._prior_path(torch.cat([self.X, X.to(self.X)])[:, 0], n_samples * self.n_targets, generator)
+        path = self._prior_path(torch.cat([self.X, X.to(self.X)]), n_samples * self.n_targets, generator)
         at_rows, at_points = path.split([self.n_rows, len(X)])
         values = self._corrected(X, at_points, self._told(at_rows, generator))
         return values + (self.trend_root(X) @ self._coefficient_draws(n_samples, generator)).reshape(values.shape)
@@ -314,7 +315,8 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
     def _told(self, at_rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return what rows would tell of functions with values (n, s) there, measured with the rows' noise."""
         n, s = at_rows.shape
-        require(16 * n * (self._states.size + 2) * s, self.budget, f"The states of {s:,} samples at {n:,} rows", "")
+        times = len(self._known.moments.times)
+        require(16 * (times * self._states.size + 2 * n) * s, self.budget, f"The states of {s:,} samples", "")
         noise = standard_normal(n, s, generator=generator).to(at_rows)
         own = torch.empty_like(self._known.noise)
         own[self._known.order] = self._known.noise
@@ -327,12 +329,13 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
         deviations = prior.to(X) - self._by_points(X, _Known.mean, means.shape[2], rows).to(X)
         return self.mean(X)[:, :, None] + deviations.reshape(len(X), self.n_targets, -1)
 
-    def _prior_path(self, times: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Return samples of the prior at times in any order, (n, s)."""
-        states, (t, order) = self._states, times.double().sort(stable=True)
-        out = torch.empty(len(t), n_samples, dtype=torch.float64)
+    def _prior_path(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Return samples of the prior at points in any order, (m, s)."""
+        states = States(self.model.kernel, self._states.axis.widened(X))
+        order = states.times(X).argsort(stable=True)
+        out = torch.empty(len(X), n_samples, dtype=torch.float64)
         state = torch.zeros(states.size, n_samples, dtype=torch.float64).numpy()
-        for stretch in states.stretches(t, n_samples):
+        for stretch in states.stretches(X[order].double(), n_samples):
             moves, place = [torch.zeros(len(stretch.seen), 0, n_samples, dtype=torch.float64)], 0
             for size in states.blocks.sizes:
                 spread = stretch.spread[:, place : place + size**2].detach().unflatten(1, (size, size))
@@ -370,5 +373,6 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> MarkovPosterior:
         check_tensors(tensors, ROWS, saved.sizes)
         table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
-        require_states(saved.model, table)
-        return cls(FilteredTable.of(saved.model, table))
+        axis = Axis.of(saved.model.kernel, table.X)
+        require_states(saved.model, table, axis)
+        return cls(FilteredTable.of(saved.model, table, axis))

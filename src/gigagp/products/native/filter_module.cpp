@@ -125,9 +125,9 @@ template <int Q>
 void backward(const Shape<Q> &shape, const Steps &steps, const double *errors, const double *variances,
               const double *gains, double *pull, double *information, double *solutions, double *precisions,
               double *pulls, double *informations, const double *means, const double *covariances,
-              double *by_transition, double *by_spread) {
+              double *by_transition, double *by_spread, double *by_seen) {
     const int q = shape.q(), c = steps.columns;
-    std::vector<double> X(q * q), G(q * q), W(q * q), r(q * c), g(q);
+    std::vector<double> X(q * q), G(q * q), W(q * q), r(q * c), g(q), left(q);
     for (long i = steps.n - 1; i >= 0; i--) {
         const double *F = steps.transition + i * steps.entries, *h = steps.seen + i * q, *gain = gains + i * q;
         const double inverse = 1 / variances[i];
@@ -144,6 +144,20 @@ void backward(const Shape<Q> &shape, const Steps &steps, const double *errors, c
             solutions[i * c + j] = solution;
             for (int a = 0; a < q; a++) r[a * c + j] = pull[a * c + j] + h[a] * solution;
         }
+        if (by_seen) {
+            // the sum over columns of solution times smoothed state m + P pull, less c times (I - P N) k
+            const double *m = means + (i + 1) * q * c, *P = covariances + (i + 1) * q * q;
+            for (int a = 0; a < q; a++) {
+                left[a] = c * g[a];
+                for (int j = 0; j < c; j++) left[a] += pull[a * c + j] * solutions[i * c + j];
+            }
+            for (int a = 0; a < q; a++) {
+                double sum = -c * gain[a];
+                for (int j = 0; j < c; j++) sum += m[a * c + j] * solutions[i * c + j];
+                for (int b = 0; b < q; b++) sum += P[a * q + b] * left[b];
+                by_seen[i * q + a] = sum;
+            }
+        }
         // (I - h k') N (I - k h') + h h' / variance
         for (int a = 0; a < q; a++)
             for (int b = 0; b < q; b++) X[a * q + b] = information[a * q + b] - g[a] * h[b];
@@ -157,7 +171,7 @@ void backward(const Shape<Q> &shape, const Steps &steps, const double *errors, c
         if (pulls) std::copy_n(r.data(), q * c, pulls + i * q * c);
         if (informations) std::copy_n(X.data(), q * q, informations + i * q * q);
         if (by_transition) {
-            // the states before this row; those of the first row are a row earlier in the arrays
+            // the states before this row
             const double *m = means + i * q * c, *P = covariances + i * q * q;
             for (int a = 0; a < q; a++)
                 for (int b = 0; b < q; b++) {
@@ -273,7 +287,7 @@ void define_filter(py::module_ &module) {
                                      py::object variances, py::object gains, py::object pull, py::object information,
                                      py::object solutions, py::object precisions, py::object pulls,
                                      py::object informations, py::object means, py::object covariances,
-                                     py::object by_transition, py::object by_spread) {
+                                     py::object by_transition, py::object by_spread, py::object by_seen) {
         const Sizes size(sizes);
         const long n = transition.shape(0), q = size.q, c = py::reinterpret_borrow<Array>(pull).shape(1);
         py::object first = transition;
@@ -284,13 +298,15 @@ void define_filter(py::module_ &module) {
         double *r = data_of(pull, {q, c}, "pull"), *N = data_of(information, {q, q}, "information");
         double *u = data_of(solutions, {n, c}, "solutions"), *d = data_of(precisions, {n}, "precisions");
         double *rs = data_of(pulls, {n, q, c}, "pulls"), *Ns = data_of(informations, {n, q, q}, "informations");
-        const double *ms = data_of(means, {n, q, c}, "means"), *Ps = data_of(covariances, {n, q, q}, "covariances");
+        const double *ms = data_of(means, {n + 1, q, c}, "means");
+        const double *Ps = data_of(covariances, {n + 1, q, q}, "covariances");
         double *F = data_of(by_transition, {n, size.entries}, "by_transition");
         double *Q = data_of(by_spread, {n, size.entries}, "by_spread");
-        if (F && !(ms && Ps && Q)) refuse("a gradient needs means, covariances and by_spread");
+        double *H = data_of(by_seen, {n, q}, "by_seen");
+        if ((F || H) && !(ms && Ps && F && Q)) refuse("a gradient needs means, covariances, by_transition and by_spread");
         py::gil_scoped_release release;
         with_shape(sizes, size.q,
-                   [&](const auto &shape) { backward(shape, steps, e, s, k, r, N, u, d, rs, Ns, ms, Ps, F, Q); });
+                   [&](const auto &shape) { backward(shape, steps, e, s, k, r, N, u, d, rs, Ns, ms, Ps, F, Q, H); });
     });
     module.def("filter_accumulate", [](const std::vector<int> &sizes, Array transition, py::object values,
                                        py::object state, py::object out) {
