@@ -249,23 +249,33 @@ def test_an_amplified_posterior_is_that_of_the_amplified_model():
     assert wanted.amplified() is wanted
 
 
-def test_a_part_of_a_panel_is_drawn():
-    """Cells of a run of times of some entities: random cells of a long panel would have nothing in common."""
-    entities, times = 300, 80
+def grid_table(entities, times, share=0.6):
     e, t = torch.arange(entities).repeat_interleave(times), torch.arange(times).repeat(entities)
-    X = torch.stack([e, t.flip(0)], 1).double()[torch.rand(entities * times, generator=generator(1)) < 0.6]
-    table = TrainingTable(X, X[:, :1], resolve_mean("zero"), BUDGET, cells=((0,), (1,)))
-    rows = table.draw_rows(500, generator(2))
-    assert len(rows) == len(rows.unique()) == 500
-    assert torch.equal(rows, rows.sort().values)
-    own, run = X[rows, 0].unique(), X[rows, 1].unique()
-    assert len(own) < 40
-    assert float(run[-1] - run[0]) == len(run) - 1 < 60
-    assert len(replace(table, cells=None).draw_rows(500, generator(2)).unique()) == 500
-    assert len(X[replace(table, cells=None).draw_rows(500, generator(2)), 0].unique()) > 200
-    few = table.take_rows(rows[:100])
-    assert torch.equal(few.draw_rows(200, generator(0)), torch.arange(100))
-    # one row of each entity, and no two of one time: random rows stand for what a part lacks
-    lone = torch.arange(40.0, dtype=torch.float64)[:, None].repeat(1, 2)
+    X = torch.stack([e, t.flip(0)], 1).double()[torch.rand(entities * times, generator=generator(1)) < share]
+    return TrainingTable(X, X[:, :1], resolve_mean("zero"), BUDGET, cells=((0,), (1,)))
+
+
+def test_a_run_of_times_is_drawn_of_a_long_panel():
+    """Random cells would have nothing in common; few entities would not show what those with like inputs have."""
+    few = grid_table(6, 400)
+    rows = few.draw_rows(300, generator(2))
+    assert torch.equal(rows, rows.unique())
+    run = few.X[rows, 1].unique()
+    assert float(run[-1] - run[0]) < 120
+    assert len(few.X[rows, 0].unique()) == 6
+    assert float(few.X[replace(few, cells=None).draw_rows(300, generator(2)), 1].unique().diff().mean()) > 1.2
+    many = grid_table(300, 200)
+    rows = many.draw_rows(500, generator(2))
+    counts = torch.bincount(many.X[rows, 0].long()).sort(descending=True).values
+    assert 200 < int(counts[:10].sum()) < 340
+    assert int((counts > 0).sum()) > 100
+
+
+def test_random_rows_are_drawn_of_other_panels():
+    short = grid_table(300, 40)
+    for table, count in ((short, 500), (short.take_rows(torch.arange(100)), 200)):
+        rows = table.draw_rows(count, generator(2))
+        assert torch.equal(rows, replace(table, cells=None).draw_rows(count, generator(2)))
+    lone = torch.arange(400.0, dtype=torch.float64)[:, None].repeat(1, 2)  # one row of each entity, and of each time
     apart = TrainingTable(lone, lone[:, :1], resolve_mean("zero"), BUDGET, cells=((0,), (1,)))
-    assert len(apart.draw_rows(20, generator(0)).unique()) == 20
+    assert len(apart.draw_rows(50, generator(0)).unique()) == 50

@@ -17,8 +17,8 @@ from gigagp.products import cross_covariance, product_entries
 from gigagp.products.panel import distinct_rows
 from gigagp.tables.beside import Beside
 
-#: Times of a part of a panel, for each root of its rows.
-_RUN = 2.0
+#: Fewest times of a run with all entities, and otherwise its times for each root of the rows that are drawn.
+_SHORT_RUN, _RUN = 30, 3.0
 #: Largest entry of inputs, as a share of the number whose square overflows: lengthscales may be far below 1.
 _FARTHEST = 1e-3
 
@@ -172,24 +172,28 @@ class TrainingTable:
         return replace(self, X=self.X[rows], Y=self.Y[rows], beside=self.beside.take(rows))
 
     def draw_rows(self, count: int, generator: torch.Generator) -> torch.Tensor:
-        """Return the sorted indices of random rows, or of a random part of a panel.
+        """Return the sorted indices of random rows, or for a long panel of cells of a run of times.
 
-        Random cells of a panel lie too far apart to show what they have in common: of one time, or of one entity. The
-        part has a run of times of random entities, all of them where they are few. Cells that are missing in it are
-        replaced by random rows.
+        Random cells of a long panel lie too far apart to show what cells of one time, or of one entity, have in common.
+        With few entities a run has all of them. With many, half of the rows are a run of random ones, and the others
+        are random, because few entities do not show what those with like inputs have in common. Random rows also stand
+        for cells that are missing in a run.
         """
         order = torch.randperm(self.n_rows, generator=generator)
         if self.cells is None or count >= self.n_rows:
             return order[:count].sort().values
         (entities, entity), (times, time) = (distinct_rows(self.X[:, list(columns)]) for columns in self.cells)
-        n_entities, n_times = len(entities), len(times)
-        share = self.n_rows / (n_entities * n_times)
-        run = min(n_times, math.ceil(max(_RUN * count**0.5, count / (share * n_entities))))
-        some = min(n_entities, math.ceil(count / (share * run)))
+        cells = count * len(entities) * len(times) / self.n_rows  # with the gaps among them
+        run, some = math.ceil(cells / len(entities)), len(entities)
+        if run < _SHORT_RUN:
+            run = math.ceil(_RUN * count**0.5)
+            some = math.ceil(cells / run / 2)
+        if run >= len(times):
+            return order[:count].sort().values
         if times.shape[1] == 1:
-            time = times[:, 0].argsort().argsort()[time.to(times.device)]
-        first = int(torch.randint(n_times - run + 1, (), generator=generator))
-        chosen = torch.randperm(n_entities, generator=generator) < some
+            time = times[:, 0].argsort().argsort()[time]
+        first = int(torch.randint(len(times) - run + 1, (), generator=generator))
+        chosen = torch.randperm(len(entities), generator=generator) < some
         inside = chosen[entity.cpu()] & (time.cpu() >= first) & (time.cpu() < first + run)
         return order[inside[order].logical_not().to(torch.int8).argsort(stable=True)][:count].sort().values
 

@@ -83,7 +83,7 @@ def auto_sizes(n: int, budget: int | None = None, seconds: float = math.inf) -> 
 def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) -> PreconditionerRecipe:
     """Return the recipe for a matrix, whose build uses at most half of the memory budget.
 
-    A panel of one product with few gaps takes `CompletePanel`.
+    A panel with few gaps takes `CompletePanel`.
 
     Up to three inputs the recipe is `Vecchia` with 30 neighbours, and from 10,000 rows on with ``30 (n /
     10,000)^(1/3)`` where the budget has room for them. Beyond three inputs, solves with 2,000 of the rows decide

@@ -331,13 +331,13 @@ def _inverse_at(spectrum: Spectrum, gaps: Tensor, n_times: int) -> Tensor:
 
 
 def suits_panel(matrix: KernelMatrix, budget: int) -> bool:
-    """Whether rows are a panel of one product whose eigenvectors and gaps are quick to factorise within a budget.
+    """Whether rows are a panel whose eigenvectors and gaps are quick to factorise within a budget.
 
     With more gaps, neighbours take fewer iterations: 24 and 36 in place of 44 and 132 for noise of 0.1 and 0.01 of the
     variance (`benchmarks/panel_preconditioners.py`, a third of 250 by 40 cells missing at random).
     """
     panel = matrix.panel
-    if panel is None or len(panel.factors(matrix.kernel)) != 1:
+    if panel is None:
         return False
     n_entities, n_times = panel.known.shape
     observed = torch.unique(panel.known.entity * n_times + panel.known.time)
