@@ -8,7 +8,7 @@ import torch
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference.contract.objective import ExactObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.markov import objective as markov_objective
@@ -236,6 +236,10 @@ def test_what_has_no_time_is_refused():
             GPRegressor(kernel, inference.Markov()).fit(X, y)
     with pytest.raises(InvalidInputError, match="one column of times"):
         GPRegressor(kernels.Matern(), inference.Markov()).fit(X, y)
+    apart = Matern(0.5, columns=[0]) * Matern(0.5, columns=[1])
+    for budget, what in ((20_000, "covariance of 30 entities"), (200_000, "states of 30 times, of 30 numbers")):
+        with pytest.raises(MemoryBudgetError, match=what):
+            GPRegressor(apart, inference.Markov(), memory_budget=budget).fit(X, y)
 
 
 def test_the_axis_with_the_fewest_entities_is_taken():

@@ -15,7 +15,7 @@ from gigagp.inference.contract.forecast import Forecast, Subject
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.exact import EXACT_ROWS
 from gigagp.inference.markov.objective import MarkovObjective, row_seconds
-from gigagp.inference.markov.posterior import MarkovPosterior, posterior_bytes
+from gigagp.inference.markov.posterior import MarkovPosterior, posterior_bytes, require_states
 from gigagp.inference.markov.states import Axis, States, check_states
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
@@ -95,7 +95,9 @@ class Markov(Inference):
         self, model: Model, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> MarkovObjective:
         """Return that of rows of which the kernel of a model tells the column of the time."""
-        return MarkovObjective(replace(table, X=table.X.cpu(), Y=table.Y.cpu()), model)
+        objective = MarkovObjective(replace(table, X=table.X.cpu(), Y=table.Y.cpu()), model)
+        require_states(model, objective.table, objective.axis)
+        return objective
 
     def serves(self, model: Model, X: np.ndarray, budget: int) -> bool:
         """Return whether ``"auto"`` chooses this method for a model that was given and rows X.

@@ -50,12 +50,12 @@ class MarkovObjective(TableObjective):
     def __init__(self, table: TrainingTable, model: Model | None = None) -> None:
         super().__init__(table)
         self._model = model
-        self._axis = Axis.of_one_input() if model is None else Axis.of(model.kernel, table.X)
+        self.axis = Axis.of_one_input() if model is None else Axis.of(model.kernel, table.X)
         self._last: FilteredTable | None = None
 
     def _run(self, count: int) -> Tensor:
         """Return the rows around the middle one in the order of time."""
-        order = self.table.X[:, self._axis.time].argsort(stable=True)
+        order = self.table.X[:, self.axis.time].argsort(stable=True)
         first = max((len(order) - count) // 2, 0)
         return order[first : first + count]
 
@@ -74,7 +74,7 @@ class MarkovObjective(TableObjective):
 
     def _filtered(self, model: Model) -> FilteredTable:
         if self._last is None or not model.equals(self._last.model):
-            self._last = FilteredTable.of(model, self.table, self._axis)
+            self._last = FilteredTable.of(model, self.table, self.axis)
         return self._last
 
     def start(self, model: Model) -> Model:
@@ -109,7 +109,7 @@ class MarkovObjective(TableObjective):
         differences would take long, the rows of a run tell it, and the second half of them what all others add.
         """
         started = self.start(space.decode(vector))
-        axis, n, t = self._axis, self.n_rows, self.table.n_targets
+        axis, n, t = self.axis, self.n_rows, self.table.n_targets
         seconds = len(vector) * row_seconds(States(started.kernel, axis).blocks) / 2  # a pass is a quarter of one
         count = min(n, max(_FEWEST_ROWS, int(_INFORMATION / seconds)))
         rows = torch.arange(n) if count == n else self._run(count).sort().values
@@ -154,7 +154,7 @@ class MarkovObjective(TableObjective):
 
     def finest(self, model: Model) -> float:
         """Return the factor of the usual start's lengthscale at which neighbouring times are half of one apart."""
-        times = self.table.X[:, self._axis.time].double().sort().values
+        times = self.table.X[:, self.axis.time].double().sort().values
         gaps = times.diff()
         gaps = gaps[gaps > 0]
         spread = float(times.std()) if len(times) > 1 else 0.0
@@ -170,5 +170,5 @@ class MarkovObjective(TableObjective):
         return self.posterior(self.start(model), generator)
 
     def posterior(self, model: Model, generator: torch.Generator) -> MarkovPosterior:
-        require_states(model, self.table, self._axis)
+        require_states(model, self.table, self.axis)
         return MarkovPosterior(self._filtered(model))

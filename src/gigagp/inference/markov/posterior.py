@@ -40,13 +40,15 @@ def posterior_bytes(n_rows: int, n_times: int, size: int, n_columns: int = 3) ->
 
 def require_states(model: Model, table: TrainingTable, axis: Axis) -> None:
     """Raise `MemoryBudgetError` if what the posterior keeps of each time does not fit the memory budget."""
+    n_entities, remedy = len(axis.entities), "Use inference=gigagp.inference.Vecchia(), or raise memory_budget."
+    require(32 * n_entities**2, table.budget, f"The covariance of {n_entities:,} entities", remedy)
     n, q = table.n_rows, States(model.kernel, axis).size
     n_times = len(table.X[:, axis.time].unique())
     require(
         posterior_bytes(n, n_times, q, table.n_targets + table.basis[:1].shape[1]),
         table.budget,
         f"The states of {n_times:,} times, of {q} numbers each,",
-        "Use a kernel of fewer parts, inference=gigagp.inference.Vecchia(), or raise memory_budget.",
+        f"Give a kernel of fewer parts. {remedy}",
     )
 
 
