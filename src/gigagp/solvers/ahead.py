@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 
@@ -18,8 +20,8 @@ AHEAD, _LOOK_EACH_STEP = 12, 2**30
 _SHARE_OF_WAY = 0.75
 
 
-class Ahead:
-    """Steps whose numbers are looked at one by one.
+class Ahead(ABC):
+    """Base of loops whose numbers are looked at one step after the other.
 
     On the CPU, and where a step takes long, every step is looked at before the next one. A GPU would wait in each step
     for the decision to take another. It takes several in a row instead, whose numbers then arrive together. If the CPU
@@ -28,41 +30,44 @@ class Ahead:
 
     Parameters
     ----------
-    step : callable
-        Takes a step and returns its numbers, none of which it reads.
-    begin : callable
-        Called before the steps of a row with their number; returns what undoes them.
     most : int
         Largest number of steps in a row; see `steps_ahead`.
     """
 
-    def __init__(
-        self,
-        step: Callable[[], list[torch.Tensor]],
-        begin: Callable[[int], Callable[[], None]],
-        most: int,
-    ) -> None:
-        self._step, self._begin, self._most = step, begin, most
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._taken: deque[list[torch.Tensor]] = deque()
         self._seen = 0  # in the present row
-        self._undo: Callable[[], None] = lambda: None
+        self._before: Any = None  # the row
         self._falls = deque[float](maxlen=AHEAD + 1)
 
-    def look(self, wanted: Callable[[], float], excess: float) -> list[torch.Tensor]:
+    @abstractmethod
+    def _take_step(self) -> list[torch.Tensor]:
+        """Take a step and return its numbers, none of which is read."""
+
+    @abstractmethod
+    def _copy(self, steps: int) -> Any:
+        """Return what `_return_to` needs to undo this many steps, which follow."""
+
+    @abstractmethod
+    def _return_to(self, copy: Any) -> None:
+        """Return to the vectors of a copy, which may be taken over."""
+
+    def _next_numbers(self, wanted: Callable[[], float], excess: float) -> list[torch.Tensor]:
         """Return the numbers of the next step, on the CPU.
 
         Parameters
         ----------
         wanted : callable
-            Returns the number of steps after which the caller may have to decide something else.
+            Returns the number of steps after which something else than the residual may have to be looked at.
         excess : float
             The present residual over its tolerance. From how it falls follows when to look again.
         """
         self._falls.append(excess)
         if not self._taken:
             steps = 1 if self._most == 1 else max(int(min(self._most, _steps_to_look(self._falls), wanted())), 1)
-            self._undo, self._seen = self._begin(steps), 0
-            found = [self._step() for _ in range(steps)]
+            self._before, self._seen = self._copy(steps), 0
+            found = [self._take_step() for _ in range(steps)]
             numbers = iter(on_cpu(*chain(*found)))
             self._taken.extend([next(numbers) for _ in one] for one in found)
         self._seen += 1
@@ -71,12 +76,11 @@ class Ahead:
     def settle(self, *, undo: bool = False) -> None:
         """Make the vectors those of the step that has been seen last, or with ``undo`` of the one before it."""
         if self._taken or undo:
-            again = self._seen - undo
-            self._undo()
-            for _ in range(again):
-                self._step()
+            self._return_to(self._before)
+            for _ in range(self._seen - undo):
+                self._take_step()
             self._taken.clear()
-        self._undo = lambda: None  # the copy is not needed any more
+        self._before = None
 
 
 def steps_ahead(device: torch.device, entries: float) -> int:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -245,7 +244,7 @@ class _Blocks:
         return self._all_factors.index_select(0, block)[0] if self._on_gpu else self._factors[int(block)]
 
 
-class _ProjectionSolve:
+class _ProjectionSolve(Ahead):
     """The state of one solve by the loop of Alg. 2."""
 
     def __init__(
@@ -258,20 +257,19 @@ class _ProjectionSolve:
         coarse: _CoarseSpace | None,
         run: Run,
     ) -> None:
+        super().__init__(steps_ahead(matrix.device, matrix.n * partition.size))
         self.solver, self.matrix, self.problem, self.rule = solver, matrix, problem, rule
         self.coarse, self.run = coarse, run
         self.iterations = self.rows_used = 0
         self.blocks = _Blocks(matrix, partition)
         problem.setup_epochs += partition.entries / matrix.n**2
-        most = steps_ahead(matrix.device, matrix.n * partition.size)
-        self._ahead = Ahead(self._step, self._begin, most)
         self._largest = partition.size
         self._next = torch.empty(0)  # the number of the block that is solved next, shape (1,)
 
     def loop(self) -> Status:
         """Iterate until a stopping condition holds, and return the reason."""
         status = self._iterate()
-        self._settle(undo=status is Status.NOT_FINITE)
+        self.settle(undo=status is Status.NOT_FINITE)
         return status
 
     def _iterate(self) -> Status:
@@ -288,7 +286,7 @@ class _ProjectionSolve:
             claimed = margin * believed <= 1
             if claimed or (self.rows_used >= next_check and bool((problem.drift > 0.1 * norms).any())):
                 # Rounding may have separated the running residual from the true one.
-                self._settle()
+                self.settle()
                 residual = problem.true_residual()
                 coarse = problem.is_coarse(residual - problem.residual, residual)
                 norms = problem.refresh(residual)
@@ -308,7 +306,7 @@ class _ProjectionSolve:
                 return Status.BUDGET_SPENT
             if self.run.seconds_left() <= 0:
                 return Status.TIME_SPENT
-            after, block, value_norms, *changes = self._ahead.look(self._steps_left, believed)
+            after, block, value_norms, *changes = self._next_numbers(self._steps_left, believed)
             self.iterations += 1
             self.rows_used += self.blocks.sizes[int(block)]
             step_norms = reduce(torch.add, changes)
@@ -321,31 +319,28 @@ class _ProjectionSolve:
         """Return the steps that the budget of epochs allows, if they are all as long as the longest."""
         return (self.solver.max_epochs * self.matrix.n - self.rows_used) / self._largest
 
-    def _settle(self, *, undo: bool = False) -> None:
-        """Make value and residual those after the step that has been seen last, or before it."""
-        self._ahead.settle(undo=undo)
+    def settle(self, *, undo: bool = False) -> None:
+        super().settle(undo=undo)
         if self.coarse is not None:
             self.coarse.flush(self.problem.value)
 
-    def _begin(self, steps: int) -> Callable[[], None]:
-        """Keep what the next steps change; of a single one the residual is not needed any more if it is undone."""
-        problem, coarse, block = self.problem, self.coarse, self._next
+    def _copy(self, steps: int) -> Any:
+        problem, block = self.problem, self._next
         rows = self.blocks.rows(block) if steps == 1 else slice(None)
-        value, residual = problem.value[rows].clone(), problem.residual.clone() if steps > 1 else None
-        pending = None if coarse is None else coarse.pending
+        residual = problem.residual.clone() if steps > 1 else None  # where a single step is undone, it is not needed
+        pending = None if self.coarse is None else self.coarse.pending
+        return rows, problem.value[rows].clone(), residual, pending, block
 
-        def undo() -> None:
-            problem.value[rows] = value
-            if residual is not None:
-                problem.residual.copy_(residual)
-            if coarse is not None:
-                coarse.pending = pending
-            self._next = block
+    def _return_to(self, copy: Any) -> None:
+        rows, value, residual, pending, self._next = copy
+        self.problem.value[rows] = value
+        if residual is not None:
+            self.problem.residual.copy_(residual)
+        if self.coarse is not None:
+            self.coarse.pending = pending
 
-        return undo
-
-    def _step(self) -> list[torch.Tensor]:
-        """Solve on one block (Alg. 2, lines 10-12), then project off the coarse space; return the numbers of it."""
+    def _take_step(self) -> list[torch.Tensor]:
+        """Solve on one block (Alg. 2, lines 10-12), then project off the coarse space."""
         problem, block = self.problem, self._next
         rows = self.blocks.rows(block)
         residual = problem.residual[rows].to(torch.float64)

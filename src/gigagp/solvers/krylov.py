@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -143,7 +143,7 @@ class Seen(NamedTuple):
     value_norms: torch.Tensor
 
 
-class Lookahead:
+class Lookahead(Ahead):
     """A recurrence whose numbers are looked at step by step on the CPU, where a GPU may be some steps ahead (`Ahead`).
 
     Parameters
@@ -169,11 +169,11 @@ class Lookahead:
     def __init__(
         self, recurrence: Recurrence, norm: Callable[[torch.Tensor], torch.Tensor], most: int, delay: int = 0
     ) -> None:
+        super().__init__(most)
         self.recurrence, self._norm = recurrence, norm
         self.operator_size = 0.0
         self._lengths: deque[torch.Tensor] = deque(maxlen=delay)
         self._is_first = False  # of a row of steps
-        self._ahead = Ahead(self._step, self._begin, most)
         self.renew()
         self.failed = torch.zeros_like(self.seen.gamma, dtype=torch.bool)
 
@@ -190,8 +190,8 @@ class Lookahead:
         self.failed = torch.zeros_like(self.failed)
 
     def look(self, wanted: Callable[[], float], excess: float) -> Seen:
-        """See the next step; see `Ahead.look`."""
-        curvature, alpha, length, own, gamma, norms, value_norms, *size = self._ahead.look(wanted, excess)
+        """See the next step; ``wanted`` and ``excess`` are those of `Ahead`."""
+        curvature, alpha, length, own, gamma, norms, value_norms, *size = self._next_numbers(wanted, excess)
         if len(curvature) and not float(torch.minimum(self.seen.gamma, curvature).min()) > 0:
             self.failed = self.failed | have_failed(self.seen.gamma, curvature)
         if self._lengths.maxlen:
@@ -202,20 +202,19 @@ class Lookahead:
         self.seen = Seen(norms, gamma, are_finite(curvature, gamma), alpha, alpha * length, value_norms)
         return self.seen
 
-    def _begin(self, steps: int) -> Callable[[], None]:
+    def _copy(self, steps: int) -> Any:
         run, self._is_first = self.recurrence, True
         if steps == 1:
-            return lambda: None
-        value, residual, direction, gamma = run.value.clone(), run.residual.clone(), run.direction.clone(), run.gamma
+            return None
+        return run.value.clone(), run.residual.clone(), run.direction.clone(), run.gamma
 
-        def undo() -> None:
-            run.value.copy_(value)
-            run.residual.copy_(residual)
-            run.direction, run.gamma = direction, gamma
+    def _return_to(self, copy: Any) -> None:
+        run = self.recurrence
+        value, residual, run.direction, run.gamma = copy
+        run.value.copy_(value)
+        run.residual.copy_(residual)
 
-        return undo
-
-    def _step(self) -> list[torch.Tensor]:
+    def _take_step(self) -> list[torch.Tensor]:
         run = self.recurrence
         length = column_norms(run.direction)
         own = run.operator.inner(run.direction, run.direction) if self._lengths.maxlen else length
@@ -225,10 +224,6 @@ class Lookahead:
             found.append(column_norms(step.product))
         self._is_first = False
         return found
-
-    def settle(self) -> None:
-        """Make the vectors of the recurrence those of the step that has been seen."""
-        self._ahead.settle()
 
     @property
     def moved(self) -> torch.Tensor:
