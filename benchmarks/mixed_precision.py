@@ -7,7 +7,8 @@ Each fit is `GPRegressor(inference=Iterative())` with default settings, on the t
 prediction of all test rows; all run one after the other in one process. The noise variance is learned, or it is given
 in units of the target's variance. "float64 again" is float64 with other random numbers: the difference that no
 precision removes. ``--tiles`` keeps the kernel matrix out of memory, so that every product recomputes
-its entries. With ``--json``, each fit is in the file as soon as it ends.
+its entries. With ``--json``, each fit is in the file as soon as it ends, and
+``--resume`` goes on behind the fits that are there.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from checkout import commit
+from earlier_run import earlier_rows
 
 sys.path.insert(0, str(Path(__file__).parent))
 from splits import read_split
@@ -78,26 +81,32 @@ def main() -> None:
         "--tiles", action="store_true", help=f"use a memory budget of {_TILES_BUDGET}, too small to store H"
     )
     parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--resume", action="store_true", help="leave out the fits that the file of --json has")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(f"gigagp {__version__}, {arguments.threads} threads", flush=True)
     where = commit()
-    fits: list[dict[str, object]] = []
+    fits: list[dict[str, Any]] = earlier_rows(parser, arguments, "fits")
+    known = {(one["table"], one["rows"], one["noise"], one["dtype"]): one for one in fits}
     for table in arguments.tables:
         split = read_split(arguments.data, table, 0, arguments.rows)
         for noise in arguments.noises:
-            first: dict[str, object] | None = None
+            first: dict[str, Any] | None = None
             for dtype in arguments.dtypes:
-                row: dict[str, object] = {"table": table, "rows": len(split[1]), "noise": noise}
+                earlier = known.get((table, len(split[1]), noise, dtype))
+                if earlier is not None:
+                    first = first or earlier
+                    continue
+                row: dict[str, Any] = {"table": table, "rows": len(split[1]), "noise": noise, "commit": where}
                 again = dtype.endswith(_AGAIN)
                 row |= fit(dtype.removesuffix(_AGAIN), noise, split, tiles=arguments.tiles, seed=int(again))
                 row["dtype"] = dtype
                 first = first or row
-                ratio = float(first["cpu_seconds"]) / float(row["cpu_seconds"])  # type: ignore[arg-type]
+                ratio = first["cpu_seconds"] / row["cpu_seconds"]
                 print(
                     f"{table:12s} noise {noise:8s} {dtype:8s} RMSE {row['rmse']:.5f}, log-likelihood "
                     f"{row['log_likelihood']:.5f}, {row['cpu_seconds']:.1f} CPU s ({ratio:.2f} times faster), "
-                    f"{row['evaluations']} evaluations, {row['epochs']:.0f} epochs, {' '.join(row['warnings'])}",  # type: ignore[arg-type]
+                    f"{row['evaluations']} evaluations, {row['epochs']:.0f} epochs, {' '.join(row['warnings'])}",
                     flush=True,
                 )
                 fits.append(row)

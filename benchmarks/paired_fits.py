@@ -49,6 +49,8 @@ CASES = (
     "default, 4000 rows",
     "default, 8000 rows",
     "iterative, 3000 rows",
+    "blocks of 1000, 3000 rows",
+    "blocks of 100, 2000 rows",
     "grid, 20000 rows",
     "neighbours, 20000 rows",
     "sparse variational, 5000 rows",
@@ -61,12 +63,19 @@ CASES = (
 
 def make(case: str) -> tuple[Any, int, int]:
     """Return the estimator of a case, its number of rows and its number of inputs."""
-    from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
+    from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, solvers
 
     name, rows = case.split(",")
     estimators = {
         **dict.fromkeys(("default", "six inputs", *REAL), lambda: GPRegressor(kernels.Matern(nu=1.5))),
         "iterative": lambda: GPRegressor(inference=inference.Iterative(), optimizer=optimization.Adam(steps=10)),
+        **{
+            name: lambda size=size: GPRegressor(
+                inference=inference.Iterative(solver=solvers.AlternatingProjections(size)),
+                optimizer=optimization.Adam(steps=10),
+            )
+            for name, size in (("blocks of 1000", 1000), ("blocks of 100", 100))
+        },
         "grid": lambda: GPRegressor(inference=inference.Grid(size=100)),
         "neighbours": lambda: GPRegressor(kernels.Matern(nu=1.5), inference=inference.Vecchia()),
         "sparse variational": lambda: GPRegressor(inference=inference.SparseVariational(n_inducing=200)),

@@ -193,8 +193,9 @@ def pretended(*, automatic: bool = False) -> Iterator[Counter[str]]:
         if name not in VIEWS:
             counts["waits" if name in WAITS else "launches"] += 1
 
-    def resolve(device: str) -> torch.device:
-        return torch.device(NAME) if device == NAME or (automatic and device == "auto") else original(device)
+    def resolve(device: str, takes_gpu: bool = False) -> torch.device:
+        found = device == NAME or (automatic and takes_gpu and device == "auto")
+        return torch.device(NAME) if found else original(device)
 
     original = arguments.resolve_device
     with pytest.MonkeyPatch.context() as patch, _Card(count), _Creation():

@@ -15,12 +15,14 @@ from gigagp import GPRegressor, inference, optimization
 from gigagp.estimators import checkpoint
 from gigagp.inference.contract.forecast import Forecast, Subject
 from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.iterative import solve_cost
 from gigagp.inference.registry import registered
 from gigagp.inference.sparse_variational.inference import extrapolated, trials
 from gigagp.kernels import RBF, Linear, Matern
 from gigagp.model.means import resolve_mean
 from gigagp.model.model import Model
 from gigagp.products import NativeTiles
+from gigagp.runtime.machine import float64_slowness
 
 SMALL = 150
 #: Subsets that leave a table of 200 rows to be learned whole.
@@ -288,3 +290,19 @@ def test_a_killed_fit_that_ends_with_inducing_points_resumes(small, monkeypatch,
 
 def _table(X: np.ndarray, y: np.ndarray) -> TrainingTable:
     return TrainingTable(torch.from_numpy(X), torch.from_numpy(y)[:, None], resolve_mean("zero"), 2**30)
+
+
+def test_products_in_float32_pay_where_a_gpu_is_slow_in_float64_and_solves_are_long(monkeypatch):
+    table = TrainingTable(torch.zeros(4, 2).double(), torch.zeros(4, 1).double(), resolve_mean("zero"), 2**20)
+    assert solve_cost.share_in_float32(table, 30.0) == 1.0  # the CPU
+    cases = ((2.0, 30.0, 0.6), (32.0, 30.0, 0.13125), (2.0, 4.0, 1.25), (32.0, 3.0, 1.03125))
+    for slowness, products, expected in cases:
+        monkeypatch.setattr(solve_cost, "float64_slowness", lambda device, known=slowness: known)
+        assert solve_cost.share_in_float32(table, products) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("capability", "slowness"), [((9, 0), 2.0), ((8, 0), 2.0), ((8, 6), 32.0), ((12, 0), 32.0)])
+def test_only_gpus_for_computing_centres_are_quick_in_float64(capability, slowness, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert float64_slowness(torch.device("cuda")) == slowness
+    assert float64_slowness(torch.device("cpu")) == 1.0

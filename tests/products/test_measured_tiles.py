@@ -168,7 +168,7 @@ def clock_of(seconds):
 @pytest.mark.parametrize("job", ["product", "gradient"])
 def test_large_jobs_take_the_quickest_shape_of_tiles_and_remember_it(job, tmp_path, monkeypatch):
     monkeypatch.setattr(measured_tiles, "LARGE_JOB", 300 * 300)
-    kernel, file = ALL["matern32"], tmp_path / "folder" / "tiles.json"
+    kernel, file = ALL["matern32"], tmp_path / "folder" / "tiles-1.jsonl"
 
     def run(engine):
         if job == "product":
@@ -195,7 +195,7 @@ def test_large_jobs_take_the_quickest_shape_of_tiles_and_remember_it(job, tmp_pa
     wrong, (clock, timed) = with_shapes(shape1={"error": 1e-3}), clock_of((3.0, 1.0, 2.0))
     run(measured(kernel, wrong, memory=TileMemory(file), clock=clock))
     assert wrong.shapes[2].largest == 300
-    assert TileMemory(file).get(next(iter(json.loads(file.read_bytes())["tiles"]))) == SHAPES[2].shape
+    assert TileMemory(file).get(json.loads(file.read_bytes().splitlines()[-1])[0]) == SHAPES[2].shape
 
 
 def test_shapes_that_fail_are_left_out_without_a_warning(monkeypatch):
@@ -209,32 +209,35 @@ def test_shapes_that_fail_are_left_out_without_a_warning(monkeypatch):
     assert triton.largest == 300
 
 
-def test_a_file_of_shapes_that_is_not_one_counts_as_empty(tmp_path):
-    file = tmp_path / "tiles.json"
+def test_what_is_no_line_of_a_file_of_shapes_is_passed_over(tmp_path):
+    file = tmp_path / "tiles-1.jsonl"
     memory = TileMemory(file)
     assert memory.get("key") is None
-    for content in (
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b"[1, 2]",
-        b'{"format": "other", "tiles": {"key": [1, 2, 3]}}',
-        b"[" * 9999,
-    ):
-        file.write_bytes(content)
-        assert memory.get("key") is None
-    for entry in ('"64"', "[64, 32]", "[64, 32, 4.0]", "[64, 32, true]", "{}", "null"):
-        file.write_text(f'{{"format": "gigagp tiles 1", "tiles": {{"key": {entry}, "other": [64, 32, 4]}}}}')
-        assert memory.get("key") is None
-        assert memory.get("other") == (64, 32, 4)
-    memory.put("key", (32, 64, 4))
+    shapes = [b"[64, 32]", b"[64, 32, 4.0]", b"[64, 32, true]", b"null", b"{}", b'"64"', b"[1, 2, 3], 4"]
+    bad = [b"", b"{", b"\xff\xfe", b"[1, 2]", b"[" * 9999, *(b'["key", %b]' % shape for shape in shapes)]
+    file.write_bytes(b"\n".join([*bad, b'["other", [64, 32, 4]]', b'["key", [6']))
+    assert (memory.get("key"), memory.get("other")) == (None, (64, 32, 4))
+    memory.put("key", (32, 64, 4))  # behind the line of a process that was killed
     assert (memory.get("key"), memory.get("other")) == ((32, 64, 4), (64, 32, 4))
-    assert [one.name for one in tmp_path.iterdir()] == ["tiles.json"]
+    memory.put("key", (32, 32, 4))
+    assert memory.get("key") == (32, 32, 4)
+    assert [one.name for one in tmp_path.iterdir()] == [file.name]
+
+
+@pytest.mark.slow
+def test_processes_that_write_at_the_same_time_do_not_forget_each_other(tmp_path):
+    file = tmp_path / "tiles-1.jsonl"
+    code = "import sys; from pathlib import Path; from gigagp.products.tile_memory import TileMemory\n"
+    code += "[TileMemory(Path(sys.argv[1])).put(f'{sys.argv[2]} {k}', (64, 32, k)) for k in range(50)]"
+    running = [subprocess.Popen([sys.executable, "-c", code, str(file), str(k)]) for k in range(3)]
+    assert [one.wait() for one in running] == [0, 0, 0]
+    memory = TileMemory(file)
+    assert all(memory.get(f"{process} {k}") == (64, 32, k) for process in range(3) for k in range(50))
 
 
 def test_a_file_of_shapes_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file" / "tiles.json", tmp_path, None):
+    for path in (tmp_path / "file" / "tiles-1.jsonl", tmp_path, None):
         memory = TileMemory(path)
         memory.put("key", (32, 64, 4))
         assert memory.get("key") is None
@@ -243,10 +246,10 @@ def test_a_file_of_shapes_that_cannot_be_written_is_no_error(tmp_path):
 
 def test_the_file_of_shapes_is_in_the_folder_for_caches(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_path() == tmp_path / "gigagp" / "tiles.json"
+    assert default_path() == tmp_path / "gigagp" / "tiles-1.jsonl"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_path() == tmp_path / ".cache" / "gigagp" / "tiles.json"
+    assert default_path() == tmp_path / ".cache" / "gigagp" / "tiles-1.jsonl"
 
 
 def test_small_jobs_are_not_worth_a_compilation():

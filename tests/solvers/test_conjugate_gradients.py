@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -245,7 +246,7 @@ def test_steps_ahead_of_those_that_are_seen_change_nothing(preconditioned):
     for number, wanted in enumerate([1, 3, 3, 3, 9, 9, 9, 9, 9, 2, 2, 4, 4]):
         lengths = column_norms(plain.direction)
         step = plain.step()
-        seen = looks.step(wanted)
+        seen = looks.look(lambda wanted=wanted: wanted, math.inf)
         assert torch.equal(seen.gamma, plain.gamma)
         assert torch.equal(seen.norms, column_norms(plain.residual))
         assert torch.equal(seen.step_norms, step.alpha * lengths)
@@ -266,7 +267,7 @@ def test_a_step_without_positive_curvature_is_seen():
     for most in (1, 4):
         looks = Lookahead(Recurrence(matrix, torch.zeros_like(b), b.clone()), column_norms, most)
         for _ in range(40):
-            looks.step(4)
+            looks.look(lambda: 4, math.inf)
         assert bool(looks.failed.all())
         looks.settle()
         looks.restart()
@@ -277,9 +278,9 @@ def test_numbers_that_are_not_finite_are_seen():
     matrix, b = kernel_matrix(30), normal(30, 2)
     run = Recurrence(matrix, torch.zeros_like(b), b.clone())
     looks = Lookahead(run, column_norms, 1)
-    assert looks.step().finite
+    assert looks.look(lambda: 1, math.inf).finite
     run.direction[3, 1] = torch.nan
-    assert not looks.step().finite
+    assert not looks.look(lambda: 1, math.inf).finite
     assert not run.finite
 
 

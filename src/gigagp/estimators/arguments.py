@@ -52,6 +52,7 @@ class Arguments:
     optimizer: Any
     deadline: float  # value of ``time.monotonic()``; infinity without a time budget
     job: str = ""  # what the fit is of, for its progress; empty for all targets
+    sharing: int = 1  # fits whose models are kept together, each with this share of the memory budget
     keeps_checkpoint: bool = False  # whether it stays after the fit, as a part of a larger one
     predict_at: np.ndarray | None = None  # points that are to be predicted, if they are known, encoded
     cells: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # columns of entities and times of encoded rows
@@ -105,15 +106,15 @@ class Arguments:
         A scale that depends on the time has no states.
         """
         given = not isinstance(self.estimator.kernel, str) and self.estimator.noise in ("constant", "varying")
-        on_cpu = self.estimator.device == "auto" or self.device.type == "cpu"
-        return given and self.estimator.dtype == "float64" and on_cpu
+        return given and self.estimator.dtype == "float64" and self.device.type == "cpu"
 
     def placed(self, inference: Inference, n_rows: float) -> Arguments:
         """Return the arguments with the device that ``"auto"`` takes for a method and a number of rows."""
-        if self.estimator.device != "auto" or self.device.type == "cpu" or inference.takes_gpu(n_rows):
+        device = resolve_device(self.estimator.device, inference.takes_gpu(n_rows))
+        if device == self.device:
             return self
-        device = torch.device("cpu")
-        return replace(self, device=device, budget=resolve_budget(self.estimator.memory_budget, device))
+        budget = resolve_budget(self.estimator.memory_budget, device) // self.sharing
+        return replace(self, device=device, budget=budget)
 
     def check_for(self, inference: Inference, *, streams: bool = False) -> None:
         """Refuse arguments that this inference method or the likelihood does not use."""
@@ -492,10 +493,14 @@ def refuse_white(kernel: object, likelihood: Likelihood) -> None:
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "mixed": torch.float64}
 
 
-def resolve_device(device: str) -> torch.device:
-    """Return the device for a setting; ``"auto"`` is CUDA if available, and the CPU otherwise."""
+def resolve_device(device: str, takes_gpu: bool = False) -> torch.device:
+    """Return the device for a setting.
+
+    ``"auto"`` is CUDA where it is available and what is computed ``takes_gpu`` (`Inference.takes_gpu`). It is the CPU
+    otherwise, and before the method and the number of rows are known.
+    """
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if takes_gpu and torch.cuda.is_available() else "cpu")
     msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}'
     try:
         resolved = torch.device(device)

@@ -150,6 +150,7 @@ def _fit_outputs(
             arguments,
             estimator=one,
             budget=arguments.budget // count,
+            sharing=count,
             deadline=deadline,
             job=f", output {number + 1} of {count}",
             keeps_checkpoint=True,

@@ -7,26 +7,25 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from gigagp.storage.files import replacing
-
 #: Rows, columns and warps of a tile.
 Shape = tuple[int, int, int]
-#: Says what a file is, and what its entries mean; another number makes older files void.
-_FORMAT = "gigagp tiles 1"
 
 
 def default_path() -> Path:
-    """Return the file of this user, ``gigagp/tiles.json`` in the folder for caches."""
+    """Return the file of this user, ``gigagp/tiles-1.jsonl`` in the folder for caches.
+
+    Another number in the name makes older files void, once entries mean something else.
+    """
     folder = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(folder) / "gigagp" / "tiles.json"
+    return Path(folder) / "gigagp" / "tiles-1.jsonl"
 
 
 class TileMemory:
     """Shapes of tiles by what they were measured for.
 
-    The file only saves measurements. One that cannot be read, or has something else in it, counts as empty, and where
-    nothing can be written, the next process measures again. It is replaced as a whole, so that a killed process leaves
-    the old one; of two processes that write at the same time one is forgotten.
+    The file only saves measurements. Each line is one of them, and the last line of a key counts. Lines are appended,
+    so that processes which write at the same time do not forget each other's. What is no such line, as where a process
+    was killed, is passed over. Where nothing can be written, the next process measures again.
 
     Parameters
     ----------
@@ -39,28 +38,29 @@ class TileMemory:
 
     def get(self, key: str) -> Shape | None:
         """Return the shape of a key, or None; the caller knows which shapes there are."""
-        return self._read().get(key)
+        found: Shape | None = None
+        for line in self._lines():
+            with suppress(ValueError, RecursionError):
+                entry = json.loads(line)
+                if isinstance(entry, list) and len(entry) == 2 and entry[0] == key and _is_shape(entry[1]):
+                    found = (entry[1][0], entry[1][1], entry[1][2])
+        return found
 
     def put(self, key: str, shape: Shape) -> None:
         """Keep the shape of a key."""
         if self._path is None:
             return
-        known = {"format": _FORMAT, "tiles": {**self._read(), key: shape}}
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self._path) as file:
-                file.write(json.dumps(known, indent=1).encode())
+            with self._path.open("ab") as file:  # in one write, behind whatever a killed process has left
+                file.write(f"\n{json.dumps([key, shape])}".encode())
 
-    def _read(self) -> dict[str, Shape]:
+    def _lines(self) -> list[bytes]:
         if self._path is None:
-            return {}
-        try:
-            held = json.loads(self._path.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        if not (isinstance(held, dict) and held.get("format") == _FORMAT and isinstance(held.get("tiles"), dict)):
-            return {}
-        return {key: (one[0], one[1], one[2]) for key, one in held["tiles"].items() if _is_shape(one)}
+            return []
+        with suppress(OSError):
+            return self._path.read_bytes().splitlines()
+        return []
 
 
 def _is_shape(given: object) -> bool:

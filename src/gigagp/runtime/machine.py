@@ -20,6 +20,9 @@ MULTIPLICATION = _NOMINAL / _SIZE**3
 FACTOR_SECONDS = 6e-11
 #: Nominal seconds of a fast Fourier transform for each point and each halving.
 _TRANSFORM = 1.5e-9
+#: Compute capabilities of the GPUs for computing centres (P100, V100, A100, H100, B200), which have half
+#: of their speed in float64, and the least that other GPUs lose by it.
+_FOR_CENTRES, _OTHERS = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0)), 32.0
 #: Nominal seconds for each kernel entry of a product with some twenty columns, and their growth with the inputs.
 _ENTRY, _ENTRY_OF_INPUT = 1.1e-9, 2e-11
 
@@ -56,3 +59,13 @@ def fastest(work: Callable[[], object]) -> float:
 def _measured(threads: int) -> float:
     matrix = torch.ones(_SIZE, _SIZE, dtype=torch.float64)
     return fastest(lambda: matrix @ matrix) / _NOMINAL
+
+
+def float64_slowness(device: torch.device) -> float:
+    """Return how many times as long as in float32 products take in float64, at least; 1 where it is not known.
+
+    It follows from the kind of a GPU and is not measured, so that what depends on it does not differ between two runs.
+    """
+    if device.type != "cuda":
+        return 1.0
+    return 2.0 if torch.cuda.get_device_capability(device) in _FOR_CENTRES else _OTHERS

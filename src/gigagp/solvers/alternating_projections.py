@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Literal
 
 import torch
 
 from gigagp.operators.base import Index, SymmetricMatrix
+from gigagp.operators.indexing import add_rows
 from gigagp.runtime import memory
 from gigagp.runtime.progress import Approach
 from gigagp.runtime.run import Run
 from gigagp.settings.fields import Count, CountOrZero, Positive
+from gigagp.solvers.ahead import Ahead, steps_ahead
 from gigagp.solvers.base import (
     PreparingSolver,
     Problem,
@@ -34,6 +37,8 @@ from gigagp.solvers.solution import Initial, Solution, Start, Status
 #: Epochs between comparisons of the running residual with the true one, which rounding errors may have separated, and
 #: before the first one if products are less precise than the matrix (`LinearOperator.fast`).
 _CHECK_EPOCHS, _FIRST_CHECK = 50, 3
+#: Entry of a factor that divides a number twice, which leaves zero in float64.
+_NO_CHANGE = 1e200
 
 
 @dataclass(frozen=True)
@@ -121,12 +126,11 @@ class AlternatingProjections(PreparingSolver):
         partition, name = self._partition(matrix, generator, coarse)
         run = _ProjectionSolve(self, matrix, problem, rule, partition, coarse, state.run)
         status = run.loop()
-        run.flush()
         detail: dict[str, object] = {
             "blocks": len(partition),
             "partition": name,
             "coarse_rank": 0 if coarse is None else coarse.basis.shape[1],
-            "jitter": run.jitter,
+            "jitter": run.blocks.jitter,
         }
         return problem.finish(status, run.iterations, run.rows_used / matrix.n, rule, detail=detail)
 
@@ -185,11 +189,12 @@ class _CoarseSpace:
         energy = self.basis.to(torch.float64).T @ product.to(torch.float64)
         (self._factor,), _ = factor_with_jitter(((energy + energy.T) / 2).unsqueeze(0))
 
-    def project(self, residual: torch.Tensor, restricted: torch.Tensor) -> torch.Tensor:
-        """Project the space out of the residual, given ``W' residual``; return the norm of each column's change."""
+    def project(self, residual: torch.Tensor, restricted: torch.Tensor, sign: int = 1) -> torch.Tensor:
+        """Project the space out of the residual, given ``sign * W' residual``; return the norms of the change."""
         change = torch.cholesky_solve(restricted.to(torch.float64), self._factor).to(self.basis.dtype)
-        self.pending = change if self.pending is None else self.pending + change
-        residual.addmm_(self.product, change, alpha=-1)
+        before = torch.zeros_like(change) if self.pending is None else self.pending
+        self.pending = before.add(change, alpha=sign)
+        residual.addmm_(self.product, change, alpha=-sign)
         return column_norms(change)
 
     def flush(self, value: torch.Tensor) -> None:
@@ -199,53 +204,81 @@ class _CoarseSpace:
             self.pending = None
 
 
-class _BlockStep(NamedTuple):
-    """The rows of a step, the value before it, and the norms of the columns of its change."""
+class _Blocks:
+    """Rows and Cholesky factors of the blocks. On a GPU they are found by a number that has not left it."""
 
-    rows: Index
-    before: torch.Tensor
-    pending: torch.Tensor | None  # changes of the coarse space
-    norms: torch.Tensor
+    def __init__(self, matrix: SymmetricMatrix, partition: Partition) -> None:
+        self.jitter, count, size = 0.0, len(partition), partition.size
+        self.sizes = [len(rows) for rows in partition.blocks]
+        self._slots = partition.slots
+        self._scores = torch.zeros(count * size, dtype=matrix.dtype, device=matrix.device)
+        self._on_gpu = matrix.device.type != "cpu"
+        self._rows: list[Index] = []
+        self._factors: list[torch.Tensor] = []
+        if self._on_gpu:
+            self._all_rows = partition.rows.new_empty(count, size)
+            self._all_factors = torch.zeros(count, size, size, dtype=torch.float64, device=matrix.device)
+        for number, rows in enumerate(partition.blocks):
+            (factor,), jitter = factor_with_jitter(matrix.block(rows, rows).to(torch.float64).unsqueeze(0))
+            self.jitter = max(self.jitter, jitter)
+            if self._on_gpu:
+                m = len(rows)
+                self._all_rows[number] = torch.cat([rows, partition.blocks[(number + 1) % count][: size - m]])
+                self._all_factors[number, :m, :m] = factor
+                self._all_factors[number].diagonal()[m:] = _NO_CHANGE
+            else:
+                self._rows.append(_as_slice(rows))
+                self._factors.append(factor)
+
+    def largest(self, of_rows: torch.Tensor) -> torch.Tensor:
+        """Return the number of the block in which numbers of the rows have the largest norm, shape (1,)."""
+        self._scores[self._slots] = of_rows
+        return torch.linalg.vector_norm(self._scores.view(len(self.sizes), -1), dim=1).argmax().view(1)
+
+    def rows(self, block: torch.Tensor) -> Index:
+        """Return the rows of a block, on a GPU with some of another one in the place of those that it lacks."""
+        return self._all_rows.index_select(0, block)[0] if self._on_gpu else self._rows[int(block)]
+
+    def factor(self, block: torch.Tensor) -> torch.Tensor:
+        """Return the factor of the matrix of `rows`; solutions for rows of other blocks are zero."""
+        return self._all_factors.index_select(0, block)[0] if self._on_gpu else self._factors[int(block)]
 
 
-@dataclass
-class _ProjectionSolve:
+class _ProjectionSolve(Ahead):
     """The state of one solve by the loop of Alg. 2."""
 
-    solver: AlternatingProjections
-    matrix: SymmetricMatrix
-    problem: Problem
-    rule: StoppingRule
-    partition: Partition
-    coarse: _CoarseSpace | None
-    run: Run
-    iterations: int = 0
-    rows_used: int = 0
-    jitter: float = 0.0
-    _last: _BlockStep | None = None  # the step that has not been looked at
-    _norms: torch.Tensor = field(default_factory=lambda: torch.empty(0))  # of the residual before it
-
-    def __post_init__(self) -> None:
-        self.factors: list[torch.Tensor] = []
-        for rows in self.partition.blocks:
-            (factor,), jitter = factor_with_jitter(self.matrix.block(rows, rows).to(torch.float64).unsqueeze(0))
-            self.factors.append(factor)
-            self.jitter = max(self.jitter, jitter)
-        self.problem.setup_epochs += self.partition.entries / self.matrix.n**2
-        self.selectors = [_as_slice(rows) for rows in self.partition.blocks]
+    def __init__(
+        self,
+        solver: AlternatingProjections,
+        matrix: SymmetricMatrix,
+        problem: Problem,
+        rule: StoppingRule,
+        partition: Partition,
+        coarse: _CoarseSpace | None,
+        run: Run,
+    ) -> None:
+        super().__init__(steps_ahead(matrix.device, matrix.n * partition.size))
+        self.solver, self.matrix, self.problem, self.rule = solver, matrix, problem, rule
+        self.coarse, self.run = coarse, run
+        self.iterations = self.rows_used = 0
+        self.blocks = _Blocks(matrix, partition)
+        problem.setup_epochs += partition.entries / matrix.n**2
+        self._largest = partition.size
+        self._next = torch.empty(0)  # the number of the block that is solved next, shape (1,)
 
     def loop(self) -> Status:
         """Iterate until a stopping condition holds, and return the reason."""
+        status = self._iterate()
+        self.settle(undo=status is Status.NOT_FINITE)
+        return status
+
+    def _iterate(self) -> Status:
         problem = self.problem
         margin = 1 + slack(problem.value.dtype)
-        budget = self.solver.max_epochs * self.matrix.n
         next_check = (_FIRST_CHECK if problem.corrects else _CHECK_EPOCHS) * self.matrix.n
         best_true, way = math.inf, Approach()
-        self._project_all()
+        (norms,) = on_cpu(self._project_all())
         while True:
-            norms, block, finite = self._look()
-            if not finite:
-                return Status.NOT_FINITE
             if margin * self.rule.excess(norms + problem.drift) <= 1:
                 return Status.CONVERGED
             believed = self.rule.excess(norms)
@@ -253,7 +286,7 @@ class _ProjectionSolve:
             claimed = margin * believed <= 1
             if claimed or (self.rows_used >= next_check and bool((problem.drift > 0.1 * norms).any())):
                 # Rounding may have separated the running residual from the true one.
-                self.flush()
+                self.settle()
                 residual = problem.true_residual()
                 coarse = problem.is_coarse(residual - problem.residual, residual)
                 norms = problem.refresh(residual)
@@ -269,64 +302,74 @@ class _ProjectionSolve:
                 best_true = min(best_true, truth)
                 next_check = self.rows_used + _CHECK_EPOCHS * self.matrix.n
                 self._project_all()
-                _, block, _ = self._look()
-            if self.rows_used >= budget:
+            if self._steps_left() <= 0:
                 return Status.BUDGET_SPENT
             if self.run.seconds_left() <= 0:
                 return Status.TIME_SPENT
-            self._step(block)
-            self._norms = norms
+            after, block, value_norms, *changes = self._next_numbers(self._steps_left, believed)
+            self.iterations += 1
+            self.rows_used += self.blocks.sizes[int(block)]
+            step_norms = reduce(torch.add, changes)
+            if not are_finite(step_norms):
+                return Status.NOT_FINITE
+            problem.account(step_norms, value_norms, norms)
+            norms = after
 
-    def flush(self) -> None:
-        """Add the pending projections to the value."""
+    def _steps_left(self) -> float:
+        """Return the steps that the budget of epochs allows, if they are all as long as the longest."""
+        return (self.solver.max_epochs * self.matrix.n - self.rows_used) / self._largest
+
+    def settle(self, *, undo: bool = False) -> None:
+        super().settle(undo=undo)
         if self.coarse is not None:
             self.coarse.flush(self.problem.value)
 
-    def _look(self) -> tuple[torch.Tensor, int, bool]:
-        """Return the norms of the residual, the block to choose, and whether the step that led here was finite.
-
-        A GPU is waited for once. The block is that with the largest score (Alg. 2, line 9; the authors' code uses the
-        Frobenius norm). The rounding errors of the step are accounted for; a step that was not finite is undone.
-        """
-        problem, last = self.problem, self._last
-        squares = problem.residual.square()
-        rows = squares.sum(1) if self.solver.score == "frobenius" else problem.residual.sum(1).square()
-        block = self.partition.stack(rows).sum(1).argmax()
-        of_last = [] if last is None else [last.norms, column_norms(problem.value)]
-        norms, chosen, *of_step = on_cpu(squares.sum(0).sqrt(), block, *of_last)
-        finite = not of_step or are_finite(of_step[0])
-        if last is not None and finite:
-            problem.account(of_step[0], of_step[1], self._norms)
-        elif last is not None:
-            problem.value[last.rows] = last.before
-            if self.coarse is not None:
-                self.coarse.pending = last.pending
-        self._last = None
-        return norms, int(chosen), finite
-
-    def _step(self, block: int) -> None:
-        """Solve on one block (Alg. 2, lines 10-12), then project off the coarse space."""
-        problem, rows = self.problem, self.selectors[block]
-        residual = problem.residual[rows].to(torch.float64)
-        change = torch.cholesky_solve(residual, self.factors[block]).to(problem.value.dtype)
+    def _copy(self, steps: int) -> Any:
+        problem, block = self.problem, self._next
+        rows = self.blocks.rows(block) if steps == 1 else slice(None)
+        residual = problem.residual.clone() if steps > 1 else None  # where a single step is undone, it is not needed
         pending = None if self.coarse is None else self.coarse.pending
-        before = problem.value[rows]
-        before = before.clone() if isinstance(rows, slice) else before
-        problem.value[rows] = before + change
+        return rows, problem.value[rows].clone(), residual, pending, block
+
+    def _return_to(self, copy: Any) -> None:
+        rows, value, residual, pending, self._next = copy
+        self.problem.value[rows] = value
+        if residual is not None:
+            self.problem.residual.copy_(residual)
+        if self.coarse is not None:
+            self.coarse.pending = pending
+
+    def _take_step(self) -> list[torch.Tensor]:
+        """Solve on one block (Alg. 2, lines 10-12), then project off the coarse space."""
+        problem, block = self.problem, self._next
+        rows = self.blocks.rows(block)
+        residual = problem.residual[rows].to(torch.float64)
+        change = torch.cholesky_solve(residual, self.blocks.factor(block)).to(problem.value.dtype)
+        add_rows(problem.value, rows, change)
         working = self.matrix.fast if problem.corrects else self.matrix
         problem.residual -= working.columns_product(rows, change)
-        self.iterations += 1
-        self.rows_used += len(change)
-        step_norms = column_norms(change)
+        changes = [column_norms(change)]
         if self.coarse is not None:
             # W'r was zero, so now it is -W'H[:, rows] change.
-            step_norms += self.coarse.project(problem.residual, -(self.coarse.product[rows].T @ change))
-        self._last = _BlockStep(rows, before, pending, step_norms)
+            restricted = self.coarse.product[rows].T @ change
+            changes.append(self.coarse.project(problem.residual, restricted, sign=-1))
+        return [self._choose(), block, column_norms(problem.value), *changes]
 
-    def _project_all(self) -> None:
-        """Project the coarse space out of the current residual."""
+    def _project_all(self) -> torch.Tensor:
+        """Project the coarse space out of the current residual; return its norms."""
         if self.coarse is not None:
             self.coarse.project(self.problem.residual, self.coarse.basis.T @ self.problem.residual)
+        return self._choose()
+
+    def _choose(self) -> torch.Tensor:
+        """Choose the next block, that with the largest score, and return the norms of the residual.
+
+        See Alg. 2, line 9. The authors' code uses the Frobenius norm.
+        """
+        residual = self.problem.residual
+        frobenius = self.solver.score == "frobenius"
+        self._next = self.blocks.largest(torch.linalg.vector_norm(residual, dim=1) if frobenius else residual.sum(1))
+        return column_norms(residual)
 
 
 def _as_slice(rows: torch.Tensor) -> Index:

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -328,16 +329,20 @@ class Problem:
         nats: torch.Tensor | None = None,
         detail: dict[str, object] | None = None,
     ) -> Solution:
-        """Return the solution in the original units, with a residual that is true."""
-        finite = bool(torch.isfinite(self.value).all())
+        """Return the solution in the original units, with a residual that is true.
+
+        Where the steps have left numbers that are not finite, it is the initial guess.
+        """
+        if not bool(torch.isfinite(self.value).all()):
+            self.start_again()
         norms = self.residual_norms()
         known = bool((self.drift <= 0.01 * norms.clamp_min(0.1 * min(rule.tolerance, rule.probe_tolerance))).all())
-        if not known and finite:
+        if not known:
             norms = self.refresh()
-        if finite and status in _CUT_SHORT:
+        if status in _CUT_SHORT:
             self._drop_worse_than_zero()
             norms = self.residual_norms()
-        if nats is None and finite:
+        if nats is None:
             nats = self.nats_from_noise()
         return Solution(
             value=self.in_units(self.value),
@@ -387,9 +392,14 @@ def on_cpu(*numbers: torch.Tensor) -> list[torch.Tensor]:
     """Return vectors or numbers on the CPU, those of a GPU in the dtype of the first; a GPU is waited for once."""
     if numbers[0].device.type == "cpu":
         return list(numbers)
-    flat = torch.cat([one.reshape(-1).to(numbers[0].dtype) for one in numbers]).cpu()
-    parts = flat.split([one.numel() for one in numbers])
-    return [part.view(one.shape) for part, one in zip(parts, numbers, strict=True)]
+    alike: dict[torch.dtype, list[int]] = {}  # those of a dtype are converted together
+    for k, one in enumerate(numbers):
+        alike.setdefault(one.dtype, []).append(k)
+    parts = [torch.cat([numbers[k].reshape(-1) for k in which]).to(numbers[0].dtype) for which in alike.values()]
+    flat = (parts[0] if len(parts) == 1 else torch.cat(parts)).cpu()
+    order = list(chain(*alike.values()))
+    found = dict(zip(order, flat.split([numbers[k].numel() for k in order]), strict=True))
+    return [found[k].view(one.shape) for k, one in enumerate(numbers)]
 
 
 def are_finite(columns: torch.Tensor, others: torch.Tensor | None = None) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -15,6 +13,7 @@ from gigagp.operators.base import LinearOperator
 from gigagp.runtime.progress import Approach
 from gigagp.runtime.run import Run
 from gigagp.settings.fields import Count, Positive, Range, Words
+from gigagp.solvers.ahead import steps_ahead
 from gigagp.solvers.base import (
     PreparingSolver,
     Problem,
@@ -54,11 +53,6 @@ _BLOWN_UP = 1e8
 #: 20 to 30 products (8,000 rows), and a kept one only some more iterations. With a factor of two, these were 22 and 13
 #: on a function of six inputs, where they are 10 and 8 now, in the same time.
 _NEAR = 1.5
-#: Steps that a GPU takes in a row (`Lookahead`), and entries of the matrix from which a product takes so long, beyond
-#: one millisecond of an H100, that waiting for each step costs little.
-_AHEAD, _LOOK_EACH_STEP = 12, 2**30
-#: Share of the steps to the end, if residuals fall as they did, after which to look again.
-_SHARE_OF_WAY = 0.75
 #: Where the estimate of an error in nats is below this multiple of what may end a solve, every step is looked at.
 _NEAR_NATS = 10.0
 #: Bounds for targets and probes.
@@ -221,9 +215,8 @@ class _ConjugateGradientSolve:
         problem, self.preconditioner = self.problem, preconditioner
         precondition = None if preconditioner is None else preconditioner.apply
         recurrence = Recurrence(problem.working, problem.value, problem.residual, precondition)
-        on_gpu = problem.value.device.type != "cpu" and problem.operator.n**2 <= _LOOK_EACH_STEP
-        delay = 0 if self.solver.errors is None else _DELAY
-        self.ahead = Lookahead(recurrence, problem.norm, _AHEAD if on_gpu else 1, delay)
+        most = steps_ahead(problem.value.device, problem.operator.n**2)
+        self.ahead = Lookahead(recurrence, problem.norm, most, 0 if self.solver.errors is None else _DELAY)
         if self.solver.nats is not None:
             self._nats_rule = StoppingRule(*self.solver.nats, self.rule.n_targets)
         if self.solver.errors is not None:
@@ -238,7 +231,7 @@ class _ConjugateGradientSolve:
         problem, ahead = self.problem, self.ahead
         margin = 1 + slack(problem.value.dtype)
         budget, way = int(self.solver.max_epochs), Approach()
-        keep, falls = self._go_on(), deque[float](maxlen=_AHEAD + 1)
+        keep = self._go_on()
         while True:
             if not ahead.seen.finite:
                 return Status.NOT_FINITE
@@ -266,30 +259,22 @@ class _ConjugateGradientSolve:
                 return Status.BUDGET_SPENT
             if self.iterations and self.state.run.seconds_left() <= 0:
                 return Status.TIME_SPENT
-            falls.append(excess)
-            seen = ahead.step(self._steps_to_check(falls, budget - self.iterations) if ahead.most > 1 else 1)
+            seen = ahead.look(lambda: self._steps_to_check(budget - self.iterations), excess)
             self.iterations += 1
             if bool(seen.alpha.any()):
                 problem.account(seen.step_norms, seen.value_norms, norms, ahead.operator_size)
             keep()
 
-    def _steps_to_check(self, falls: Sequence[float], left: int) -> int:
-        """Return after how many steps something may have to be decided, from the last residuals over their tolerance.
-
-        At most ``left`` steps are allowed.
-        """
-        every, known, now = self.solver.refresh_every, len(falls) - 1, falls[-1]
-        steps = [left, max(known, 1)]
-        if 1 < now < falls[0] < math.inf:
-            steps.append(int(_SHARE_OF_WAY * math.log(now) / math.log(falls[0] / now) * known))
-        nats = self._nats_rule
+    def _steps_to_check(self, left: int) -> int:
+        """Return after how many steps, of at most ``left``, more than the residual may have to be looked at."""
+        every, nats, steps = self.solver.refresh_every, self._nats_rule, [left]
         if nats is not None and (self.preconditioner is None or nats.excess(self._energy()) < _NEAR_NATS):
             steps.append(1)
         if every is not None:
             steps.append(every - self.iterations % every)
         if self.problem.corrects:
             steps.append(_FIRST_CORRECTION - self.iterations)
-        return max(min(steps), 1)
+        return min(steps)
 
     def _go_on(self) -> Callable[[], None]:
         """Go on where a killed process stopped, in a fit with a checkpoint; return what keeps the state of the loop."""

@@ -10,12 +10,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from gigagp.operators.base import LinearOperator
 from gigagp.runtime import interruption
+from gigagp.solvers.ahead import Ahead
 from gigagp.solvers.base import are_finite, column_norms, on_cpu
 
 
@@ -142,28 +143,21 @@ class Seen(NamedTuple):
     value_norms: torch.Tensor
 
 
-class Lookahead:
-    """A recurrence whose numbers are looked at step by step on the CPU, where a GPU may be some steps ahead.
-
-    On the CPU, and with large matrices, every step is looked at before the next one. A GPU would wait in each step for
-    the decision to take another. It takes several in a row instead, whose numbers then arrive together. If the CPU
-    decides to end between them, or needs the vectors, `settle` returns to the step that it has seen, from a copy and by
-    the same steps again. So decisions, and what they lead to, do not depend on the device.
+class Lookahead(Ahead):
+    """A recurrence whose numbers are looked at step by step on the CPU, where a GPU may be some steps ahead (`Ahead`).
 
     Parameters
     ----------
     recurrence : Recurrence
     norm : callable
         Norms of the columns of a residual.
-    ahead : int
+    most : int
         Largest number of steps in a row.
     delay : int
         Number of past steps in `moved`; 0 if it is not needed.
 
     Attributes
     ----------
-    most : int
-        Largest number of steps in a row.
     seen : Seen
         Numbers of the present step.
     failed : Tensor of shape (s,)
@@ -173,14 +167,13 @@ class Lookahead:
     """
 
     def __init__(
-        self, recurrence: Recurrence, norm: Callable[[torch.Tensor], torch.Tensor], ahead: int, delay: int = 0
+        self, recurrence: Recurrence, norm: Callable[[torch.Tensor], torch.Tensor], most: int, delay: int = 0
     ) -> None:
-        self.recurrence, self.most, self._norm = recurrence, ahead, norm
+        super().__init__(most)
+        self.recurrence, self._norm = recurrence, norm
         self.operator_size = 0.0
         self._lengths: deque[torch.Tensor] = deque(maxlen=delay)
-        self._taken: deque[list[torch.Tensor]] = deque()
-        self._steps = 0  # in the present row
-        self._before: tuple[torch.Tensor, ...] = ()
+        self._is_first = False  # of a row of steps
         self.renew()
         self.failed = torch.zeros_like(self.seen.gamma, dtype=torch.bool)
 
@@ -196,50 +189,41 @@ class Lookahead:
         self.renew()
         self.failed = torch.zeros_like(self.failed)
 
-    def step(self, wanted: int = 1) -> Seen:
-        """See the next step; ``wanted`` is the number of steps after which the caller expects to decide something."""
-        if not self._taken:
-            self._run(min(wanted, self.most))
-        curvature, alpha, length, own, gamma, norms, value_norms = self._taken.popleft()
+    def look(self, wanted: Callable[[], float], excess: float) -> Seen:
+        """See the next step; ``wanted`` and ``excess`` are those of `Ahead`."""
+        curvature, alpha, length, own, gamma, norms, value_norms, *size = self._next_numbers(wanted, excess)
         if len(curvature) and not float(torch.minimum(self.seen.gamma, curvature).min()) > 0:
             self.failed = self.failed | have_failed(self.seen.gamma, curvature)
         if self._lengths.maxlen:
             self._lengths.append(alpha * own.clamp_min(0).sqrt())
+        if size and len(length):
+            largest = float((size[0] / torch.where(length > 0, length, 1.0)).max())
+            self.operator_size = max(self.operator_size, largest if math.isfinite(largest) else 0.0)
         self.seen = Seen(norms, gamma, are_finite(curvature, gamma), alpha, alpha * length, value_norms)
         return self.seen
 
-    def _run(self, steps: int) -> None:
-        run, found = self.recurrence, []
-        if steps > 1:
-            self._before = run.value.clone(), run.residual.clone(), run.direction.clone(), run.gamma
-        for number in range(steps):
-            length = column_norms(run.direction)
-            own = run.operator.inner(run.direction, run.direction) if self._lengths.maxlen else length
-            step = run.step()
-            found += [step.curvature, step.alpha, length, own, run.gamma]
-            found += [self._norm(run.residual), column_norms(run.value)]
-            if not number:
-                size = column_norms(step.product)
-        *numbers, size = on_cpu(*found, size)
-        each = len(numbers) // steps
-        self._taken.extend(numbers[each * k : each * (k + 1)] for k in range(steps))
-        self._steps = steps
-        length = numbers[2]
-        largest = float((size / torch.where(length > 0, length, 1.0)).max()) if len(size) else 0.0
-        if math.isfinite(largest):
-            self.operator_size = max(self.operator_size, largest)
+    def _copy(self, steps: int) -> Any:
+        run, self._is_first = self.recurrence, True
+        if steps == 1:
+            return None
+        return run.value.clone(), run.residual.clone(), run.direction.clone(), run.gamma
 
-    def settle(self) -> None:
-        """Make the vectors of the recurrence those of the step that has been seen."""
-        again = self._steps - len(self._taken)
-        if self._taken:
-            run, self._taken = self.recurrence, deque()
-            value, residual, run.direction, run.gamma = self._before
-            run.value.copy_(value)
-            run.residual.copy_(residual)
-            for _ in range(again):
-                run.step()
-        self._before = ()
+    def _return_to(self, copy: Any) -> None:
+        run = self.recurrence
+        value, residual, run.direction, run.gamma = copy
+        run.value.copy_(value)
+        run.residual.copy_(residual)
+
+    def _take_step(self) -> list[torch.Tensor]:
+        run = self.recurrence
+        length = column_norms(run.direction)
+        own = run.operator.inner(run.direction, run.direction) if self._lengths.maxlen else length
+        step = run.step()
+        found = [step.curvature, step.alpha, length, own, run.gamma, self._norm(run.residual), column_norms(run.value)]
+        if self._is_first:
+            found.append(column_norms(step.product))
+        self._is_first = False
+        return found
 
     @property
     def moved(self) -> torch.Tensor:

@@ -120,8 +120,7 @@ def prior_predictor(estimator: Any, X: Any) -> tuple[Predictor, np.ndarray]:
             'first. Before a fit, only "none" has predictions.'
         )
     inputs = intake.estimator_inputs(estimator, X, reset=True)
-    # "auto" takes a GPU for many rows, and here are none
-    dtype, device = DTYPES[estimator.dtype], resolve_device("cpu" if estimator.device == "auto" else estimator.device)
+    dtype, device = DTYPES[estimator.dtype], resolve_device(estimator.device)
     start, noise = copy.copy(estimator), estimator.noise_variance
     if np.ndim(noise):
         start.noise_variance = None  # an array belongs to rows, which are not known yet

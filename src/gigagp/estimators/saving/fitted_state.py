@@ -65,6 +65,7 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
         "interrupted": estimator.history_.interrupted,
         "gap": None if estimator.history_.gap is None else list(estimator.history_.gap),
         "posterior": {"kind": posterior.kind, **posterior_header},
+        "n_rows": posterior.n_rows,
         "one_target": estimator._one_target,
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
     }

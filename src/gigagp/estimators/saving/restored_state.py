@@ -16,7 +16,7 @@ from gigagp.estimators.arguments import has_white_term, resolve_device
 from gigagp.estimators.attributes import adopt
 from gigagp.estimators.choices.kernel_choice import KernelChoice
 from gigagp.estimators.correlated_fit import own_mean
-from gigagp.estimators.estimator import Estimator, FittedEstimator
+from gigagp.estimators.estimator import FittedEstimator
 from gigagp.estimators.saving.configuration import from_plain
 from gigagp.estimators.saving.custom_parts import are_close, known_values
 from gigagp.estimators.saving.fitted_state import SCALES
@@ -54,6 +54,7 @@ from gigagp.settings.schema import (
     record,
     table,
     text,
+    whole,
 )
 from gigagp.tables.encoding import Encode, TableEncoder
 
@@ -85,6 +86,7 @@ _HEADER = record(
         "feature_names": listing(text),
     },
     {
+        "n_rows": whole(1),
         "interrupted": one_of("", "learning", "last solve", "time budget"),
         "gap": optional(listing(number(), 2)),
         "likelihood": one_of(*NAMES),
@@ -121,9 +123,10 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     settings: dict[str, Any] = {"hyperparameter_units": "standardized"}
     settings |= {name: from_plain(value, custom, n_own) for name, value in header["settings"].items()}
     estimator = cls(**settings)
-    device = _device(estimator)
-    # "auto" takes a GPU by the number of rows, which the posterior knows
-    first = torch.device("cpu") if estimator.device == "auto" else device
+    estimator.inference_ = from_plain(header["inference"], custom, d)
+    if not isinstance(estimator.inference_, Inference):
+        raise ModelFileError("the header.inference must be one of gigagp.inference.")
+    device = _device(estimator, header)
     likelihood = resolve_likelihood(header.get("likelihood", estimator.likelihood))
     model = replace(_model(tensors, header, custom, scaling), of_likelihood=_of_likelihood(tensors, likelihood))
     estimator.mean = _mean_argument(model.mean if stacking is None else own_mean(model.mean, n_own))
@@ -132,7 +135,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     _set_records(estimator, header, custom, d)
     saved = Saved(
         model,
-        resolve_budget(estimator.memory_budget, first),
+        resolve_budget(estimator.memory_budget, device),
         from_plain(header["solver"], custom, d),
         likelihood,
         t,
@@ -142,10 +145,9 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     if estimator._one_target and t != 1:
         raise ModelFileError(f"the header.one_target must be false for {t} targets.")
     _set_columns(estimator, header, n_own)
-    posterior, estimator._uncertain = _posteriors(tensors, header, saved, custom, first)
-    if device != first and estimator.inference_.takes_gpu(posterior.n_rows):
-        saved = saved._replace(budget=resolve_budget(estimator.memory_budget, device))
-        posterior, estimator._uncertain = _posteriors(tensors, header, saved, custom, device)
+    posterior, estimator._uncertain = _posteriors(tensors, header, saved, custom, device)
+    if header.get("n_rows", posterior.n_rows) != posterior.n_rows:
+        raise ModelFileError(f"the header.n_rows must be the number of its rows, {posterior.n_rows}.")
     estimator._keep_arguments(saved.likelihood)
     estimator._stacking = stacking
     adopt(estimator, posterior, scaling)
@@ -237,7 +239,6 @@ def _of_likelihood(tensors: dict[str, Tensor], likelihood: Likelihood) -> dict[s
 
 def _set_records(estimator: FittedEstimator, header: dict[str, Any], custom: Custom, d: int) -> None:
     """Set what is known of the fit that has been saved."""
-    estimator.inference_ = from_plain(header["inference"], custom, d)
     estimator.optimizer_ = from_plain(header["optimizer"], custom, d)
     estimator.history_ = _history(header["history"])
     # these are absent in files of earlier versions
@@ -265,8 +266,11 @@ def _set_columns(estimator: FittedEstimator, header: dict[str, Any], d: int) -> 
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
 
 
-def _device(estimator: Estimator) -> torch.device:
-    """Return the device of a model, or the CPU if its device is not available."""
+def _device(estimator: FittedEstimator, header: dict[str, Any]) -> torch.device:
+    """Return the device of a model, or the CPU if its device is not available.
+
+    Files of earlier versions do not say how many rows a model has: with ``device="auto"`` it is on the CPU.
+    """
     if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:[0-9]{1,3})?", estimator.device):
         raise ModelFileError(f"the header.settings.device must name a device; got {estimator.device[:60]!r}.")
     if estimator.device.startswith("cuda") and not torch.cuda.is_available():
@@ -275,7 +279,7 @@ def _device(estimator: Estimator) -> torch.device:
             GigaGPWarning,
         )
         estimator.device = "cpu"
-    return resolve_device(estimator.device)
+    return resolve_device(estimator.device, estimator.inference_.takes_gpu(header.get("n_rows", 0)))
 
 
 def _mean_argument(mean: Mean) -> Any:

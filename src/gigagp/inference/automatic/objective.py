@@ -25,6 +25,7 @@ from gigagp.inference.iterative.solve_cost import (
     MANY_PRODUCTS,
     expected_products,
     products_slowness,
+    share_in_float32,
     solves_seconds,
 )
 from gigagp.inference.iterative.solve_records import require_solved, warn_of_unfinished
@@ -61,6 +62,11 @@ _GAP_SECONDS = 2e-5
 #: Nominal seconds that regressing all rows on their neighbours may take in the end without a time budget.
 _REGRESSION = 30.0
 
+#: Why products are in float32.
+_IN_FLOAT32 = (
+    "Its products are in float32, with which its solves are expected to take {:.2g} of the time on this GPU; residuals "
+    "in float64 decide when they end."
+)
 #: Why the neighbours' posterior takes the place of the chosen method's.
 _LATE = "Its stages took longer than foreseen."
 _FAILED = "Its solves left larger errors than neighbours do: the kernel matrix is too ill conditioned for them."
@@ -249,6 +255,10 @@ class AutomaticObjective(TableObjective):
         current().expect(max(self.plan.chosen.seconds - spent, 0.0))
         if isinstance(chosen, Iterative):
             self._last_seconds = _LAST * (self.plan.chosen.seconds - spent)
+            share = share_in_float32(self.table, products)
+            if share < 1 and not self._solving.table.mixed:
+                self._solving.multiply_in_float32()
+                self.plan = self.plan.remarked(_IN_FLOAT32.format(share))
         elif not isinstance(chosen, Vecchia):
             self._ending = chosen.objective_of(model, self.table, self._generator)
         # Solves that are late leave the time of the neighbours' end themselves.

@@ -27,6 +27,7 @@ from gigagp.inference.iterative.solve_cost import (
     expected_products,
     products_seconds,
     products_slowness,
+    share_in_float32,
     solves_seconds,
 )
 from gigagp.inference.iterative.solve_records import record_of, require_solved, warn_of_unfinished
@@ -145,6 +146,7 @@ class Iterative(Inference):
         """Return the time of two to three solves with some twenty columns, whose products a trial has counted."""
         n = subject.table.n_rows
         seconds = solves_seconds(subject.table, subject.products, subject.model.kernel)
+        seconds *= min(share_in_float32(subject.table, subject.products), 1.0)
         stored = min(float(n) ** 2 * subject.table.X.element_size(), subject.table.budget / 2)
         return subject.with_nll(seconds, stored + 8 * _SOLVE_NUMBERS * n, subject.exact_nll)
 
@@ -366,6 +368,10 @@ class IterativeObjective(TableObjective):
         thinned = IterativeObjective(self.settings, self.table.take_rows(rows), self._probe_generator)
         thinned.solves = self.solves
         return thinned
+
+    def multiply_in_float32(self) -> None:
+        """Let later solves have products in float32, as far as residuals in float64 allow."""
+        self.table = replace(self.table, mixed=True)
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return warm starts, pivots, the kernel of the neighbours, generators, past solves, and the last fit."""

@@ -10,7 +10,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.kernels import Kernel, Matern
 from gigagp.neighbours.neighbourhood import FEW_INPUTS
 from gigagp.products import select
-from gigagp.runtime.machine import entries_seconds, fastest
+from gigagp.runtime.machine import entries_seconds, fastest, float64_slowness
 
 #: Products of a solve where no trial has been made: with few inputs, and with many.
 _FEW_PRODUCTS, MANY_PRODUCTS = 10.0, 30.0
@@ -19,6 +19,9 @@ FEWEST_PRODUCTS = 3.0
 #: Solves of a guided fit in those of a trial: one to three gradients, the last solve from where they ended, and further
 #: samples. Measured on kin40k, protein and elevators (8,000 rows): 1.3, 1.7 and 3 times as many as 1.6.
 _SOLVES = 2.2
+#: Products in float64 that a solve with products in float32 takes beside them, with its further iterations. Fits of two
+#: to five solves had up to 8 more products, and 12 once (`benchmarks/results/mixed_precision_tables.json`).
+_CORRECTIONS = 3.0
 #: Rows, inputs and columns of the product that is timed, and bytes for it.
 _TIMED_ROWS, _TIMED_INPUTS, _TIMED_COLUMNS, _BUDGET = 3000, 8, 18, 2**26
 
@@ -56,3 +59,12 @@ def products_seconds(table: TrainingTable, products: float, kernel: Kernel | Non
 def solves_seconds(table: TrainingTable, products: float, kernel: Kernel) -> float:
     """Return the seconds of the solves of a guided fit, each of this many products with the kernel matrix."""
     return _SOLVES * products_seconds(table, products, kernel)
+
+
+def share_in_float32(table: TrainingTable, products: float) -> float:
+    """Return the time of a solve with products in float32 over that of one in float64, for the same answers.
+
+    ``products`` are those of a solve in float64. On the CPU it is 1: there the two take about as long.
+    """
+    slowness = float64_slowness(table.X.device)
+    return 1.0 if slowness == 1 else 1 / slowness + _CORRECTIONS / products
