@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from benchmarks import computation_aware_table
 from benchmarks.papers.experiment import Cell
+from benchmarks.splits import read_split
 
 from gigagp import GPRegressor, actions, inference, kernels, metrics
 from gigagp.diagnostics import inducing_distance, latent_share
@@ -30,8 +31,9 @@ def fit(cell: Cell) -> dict[str, Any]:
     row = computation_aware_table.settings(chosen["method"], cell.row.data, len(data[1]), arguments)
     if "rate" in chosen:
         row["optimizer"] = replace(row["optimizer"], learning_rate=chosen["rate"])
-    if chosen.get("recomputed"):
-        row["inference"] = inference.ComputationAware(chosen["actions"], Recomputed())
+    if "stop" in chosen:
+        policies = {"recomputed": Recomputed(), "absolute": actions.ConjugateGradients(absolute_tolerance=1e-4)}
+        row["inference"] = inference.ComputationAware(chosen["actions"], policies[chosen["stop"]])
     found = computation_aware_table.run(data, row, arguments, every_step=chosen["every_step"])
     curves = {name: thinned(values) for name, values in found.items() if name.endswith("_by_step")}
     return {"best_nll": found["nll"], "best_rmse": found["rmse"], **found, **curves}
@@ -45,14 +47,16 @@ def stopping(cell: Cell) -> dict[str, Any]:
 
 def table(cell: Cell) -> tuple[np.ndarray, ...]:
     """Return the row's table; where the setting ``inputs`` is 21, parkinsons with motor_UPDRS as its last input."""
-    X, y, X_test, y_test = cell.table()
     if cell.folder is None or cell.settings.get("inputs") != 21:
-        return X, y, X_test, y_test
-    folder = cell.folder / "uci"
+        return cell.table()
+    X, y, X_test, y_test = read_split(cell.folder, cell.row.data, cell.split)
+    rows, folder = cell.settings["rows"], cell.folder / "uci"
     motor = np.loadtxt(folder / "parkinsons-raw" / "parkinsons_updrs.csv.gz", delimiter=",", skiprows=1)[:, 4]
     test = np.loadtxt(folder / "parkinsons" / "test_mask.csv.gz", delimiter=",")[:, cell.split] == 1
     motor = (motor - motor[~test].mean()) / motor[~test].std()
-    return np.column_stack([X, motor[~test]]), y, np.column_stack([X_test, motor[test]]), y_test
+    chosen = slice(None) if rows is None else np.random.default_rng(0).permutation(len(y))[:rows]
+    X, X_test = np.column_stack([X, motor[~test]])[chosen], np.column_stack([X_test, motor[test]])
+    return X, y[chosen], X_test, y_test
 
 
 class Recomputed(actions.ConjugateGradients):
