@@ -230,6 +230,7 @@ def fit_of(way: str, data: tuple[np.ndarray, ...], options: argparse.Namespace) 
     if way.endswith(", paper"):
         kind, _ = way.split(", ")
         chosen: dict[str, Any] = {"n_basis": options.m, "n_support": options.support, "steps": options.steps, **batches}
+        chosen["learning_rate"] = 0.1 / options.scale  # the preset's unit is the prior deviation of a weight
         if kind == "inducing":
             settings = evans2020("inducing", **chosen | {"n_basis": len(y), "basis_batch": options.basis_batch})
         else:
@@ -417,6 +418,8 @@ def main() -> None:
     )
     parser.add_argument("--start-rows", type=int, help="number of rows whose posterior gives the initial weights")
     parser.add_argument("--no-anchor", action="store_true")
+    scale = "prior standard deviation of the weights of the paper's ways, whose AdaGrad has the rate 0.1"
+    parser.add_argument("--scale", type=float, default=1.0, help=scale)
     parser.add_argument("--svgp", type=int, default=3000, help="number of steps of SVGP")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--ranks", type=int, nargs="+", default=[10, 30, 100, 300, 1000])

@@ -184,6 +184,25 @@ def figure_5(plt: Any, results: Results) -> Any:
     return figure
 
 
+def figure_5_probes(plt: Any, results: Results) -> Any:
+    """Distance from exact gradients by the number of probes: likelihood where learning ends, and hyperparameters."""
+    names = datasets(results)
+    figure, axes = panels(plt, len(names), 2)
+    for i, data in enumerate(names):
+        for estimator in _COLOURS:
+            for start in _STYLES:
+                rows = select(results, data=data, estimator=estimator, start=start)
+                counts = [row.settings["probes"] for row, _ in rows]
+                for axis, key in zip(axes[i], ("nats_below", "largest_difference"), strict=True):
+                    values = [np.mean([abs(cell[key]) for cell in numbers]) for _, numbers in rows]
+                    for row, _ in rows[:1]:
+                        axis.plot(counts, values, "o", ms=3, label=f"{estimator}, {start}", **style(row))
+        for axis, label in zip(axes[i], ("nats from exact gradients", "largest log difference"), strict=True):
+            axis.set(title=data, xlabel="probe vectors", ylabel=label, xscale="log", yscale="log")
+            legend(axis, 6)
+    return figure
+
+
 def exact_paths(results: Results) -> list[tuple[Row, np.ndarray]]:
     """Return the log hyperparameters of each row's first split minus those of the exact row on the same rows."""
     found = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,9 +94,9 @@ def number(values: Sequence[float], digits: int) -> str:
     return f"{mean:,.{places}f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):,.{places}f}"
 
 
-def judgement(experiment: Experiment, row: Row, found: Found) -> str:
+def judgement(experiment: Experiment, row: Row, found: Found | None) -> str:
     """Return "yes", the titles of columns that do not agree, or "-" where nothing can be judged."""
-    if differences(experiment, row, found):
+    if found is None or not found.done or differences(experiment, row, found):
         return "-"
     judged = {
         column.title: row.paper[column.key].agrees(values_of(found, column))
@@ -109,8 +110,6 @@ def judgement(experiment: Experiment, row: Row, found: Found) -> str:
 
 def remark(experiment: Experiment, row: Row, found: Found | None, notes: list[str], level: str) -> str:
     """Return the last cell of a row; new differences of settings are added to ``notes``."""
-    if row.lacks:
-        return row.lacks
     if found is None:
         return "not run yet" if settings(experiment, row, level) else "not run at this size"
     said = []
@@ -147,11 +146,18 @@ def table(results: Path, paper: str, experiment: Experiment, rows: Sequence[Row]
             cells.append(number(values_of(here, column), column.digits))
         cells.append(str(len(here.done)) if here else "-")
         if judged:
-            cells.append(judgement(experiment, row, here) if here and here.done else "-")
+            cells.append(judgement(experiment, row, here))
         lines.append("| " + " | ".join([*cells, remark(experiment, row, here, notes, "full")]) + " |")
     for k, note in enumerate(notes):
         lines += ["", f"{chr(ord('a') + k)}: {note}."]
     return lines
+
+
+def left_out(rows: Sequence[Row]) -> str:
+    """Return a sentence on the rows that cannot be run, with the reasons."""
+    reasons = Counter(row.lacks for row in rows if row.lacks)
+    said = "; ".join(f"{reason} ({count} {'row' if count == 1 else 'rows'})" for reason, count in reasons.items())
+    return f"Left out: {said}."
 
 
 def results_of(results: Path, paper: Paper, experiment: Experiment) -> Results:
@@ -164,7 +170,11 @@ def results_of(results: Path, paper: Paper, experiment: Experiment) -> Results:
 
 def page(paper: Paper, results: Path) -> str:
     """Return the page of a paper."""
-    lines = [_HEAD, f"# {paper.title}", "", paper.reference, "", _KEY]
+    lines = [_HEAD, f"# {paper.title}", "", paper.reference]
+    stated = claims(paper, results, "")
+    if stated:
+        lines += ["", "## Claims", "", *stated]
+    lines += ["", "## Rows", "", f"{verdicts([paper], results)} {_KEY}"]
     for experiment in paper.experiments:
         lines += ["", f"## {_heading(experiment)}"]
         if experiment.note:
@@ -176,9 +186,12 @@ def page(paper: Paper, results: Path) -> str:
             lines += ["", f"From the results of {experiment.source.replace('-', ' ')}."]
         if known and experiment.draw is not None:
             lines += ["", f"![{experiment.title}]({paper.name}/{experiment.name}.png)"]
-        for data in dict.fromkeys(row.data for row in experiment.rows):
-            rows = [row for row in experiment.rows if row.data == data]
+        kept = [row for row in experiment.rows if not row.lacks]
+        for data in dict.fromkeys(row.data for row in kept):
+            rows = [row for row in kept if row.data == data]
             lines += [*(["", f"### {data}"] if data else []), "", *table(results, paper.name, experiment, rows)]
+        if len(kept) < len(experiment.rows):
+            lines += ["", left_out(experiment.rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -191,8 +204,8 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def claims(paper: Paper, results: Path) -> list[str]:
-    """Return the table of a paper's claims, with what was found and the verdict."""
+def claims(paper: Paper, results: Path, page: str) -> list[str]:
+    """Return the table of a paper's claims, with what was found, the verdict, and links to headings of ``page``."""
     lines = ["| claim | found here | verdict |", "|---|---|---|"]
     for claim in CLAIMS.get(paper.name, ()):
         experiment = next(one for one in paper.experiments if one.name == claim.experiment)
@@ -207,7 +220,7 @@ def claims(paper: Paper, results: Path) -> list[str]:
             for (row, _), one in zip(known, found, strict=True)
             if one is not None
         )
-        link = f"[{experiment.name.replace('-', ' ')}](papers/{paper.name}.md#{_anchor(_heading(experiment))})"
+        link = f"[{experiment.name.replace('-', ' ')}]({page}#{_anchor(_heading(experiment))})"
         lines.append(f"| {claim.text} | {shown[0] if shown else '-'} ({link}) | {verdict(shown, smaller=smaller)} |")
     return lines if len(lines) > 2 else []
 
@@ -226,14 +239,17 @@ def index(papers: Sequence[Paper], results: Path) -> str:
         "First the claims of each paper, in a sentence each. A rule reads each verdict from the records"
         " (`benchmarks/papers/claims.py`): reproduced; in part, where some cases hold and others do not; not"
         ' reproduced; lacks data. "On smaller runs": rows, steps or other settings are not the paper\'s.',
+        "",
+        verdicts(papers, results),
     ]
     for paper in papers:
-        stated = claims(paper, results)
+        stated = claims(paper, results, f"papers/{paper.name}.md")
         if stated:
             lines += ["", f"## Claims: [{paper.title}](papers/{paper.name}.md)", "", *stated]
     heads = ("experiment", "rows", "full", "quick", "lacking, with a reason", "failed", "not run yet")
     for paper in papers:
         lines += ["", f"## [{paper.title}](papers/{paper.name}.md)", "", paper.reference, ""]
+        lines += [verdicts([paper], results), ""]
         lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
         for experiment in paper.experiments:
             states = [state(results, paper.name, experiment, row) for row in experiment.rows]
@@ -243,6 +259,32 @@ def index(papers: Sequence[Paper], results: Path) -> str:
             shown = [f"{experiment.name.replace('-', ' ')}: {experiment.title}", str(len(states)), *counts]
             lines.append("| " + " | ".join(shown) + " |")
     return "\n".join(lines) + "\n"
+
+
+def verdicts(papers: Sequence[Paper], results: Path) -> str:
+    """Return a sentence with the numbers of rows that agree with a printed number, that do not, and of the others."""
+    counts: Counter[str] = Counter()
+    for paper in papers:
+        for experiment in paper.experiments:
+            judged = {column.key for column in experiment.columns if column.judged}
+            for row in experiment.rows:
+                if judged & set(row.paper):
+                    found = None if row.lacks else find(results, paper.name, experiment, row)
+                    counts[_verdict(experiment, row, found)] += 1
+    return (
+        f"Of {counts.total()} rows with a printed number, {counts['yes']} agree with it, {counts['no']} do not,"
+        f" {counts['settings']} ran with settings of their own, {counts['unknown']} have no known spread,"
+        f" and {counts['lacking']} were not run."
+    )
+
+
+def _verdict(experiment: Experiment, row: Row, found: Found | None) -> str:
+    """Return the kind of a row with a printed number: "yes", "no", "settings", "unknown" or "lacking"."""
+    if found is None or not found.done:
+        return "lacking"
+    if differences(experiment, row, found):
+        return "settings"
+    return {"yes": "yes", "-": "unknown"}.get(judgement(experiment, row, found), "no")
 
 
 def state(results: Path, paper: str, experiment: Experiment, row: Row) -> str:

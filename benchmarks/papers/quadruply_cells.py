@@ -30,6 +30,7 @@ def fit(cell: Cell) -> dict[str, Any]:
         hyper_rate=0.0,
         start_rows=None,
         no_anchor=False,
+        scale=chosen.get("scale", 1.0),
         device="auto",
     )
     found = quadruply_table.fit_of(chosen["method"], cell.table(), arguments)

@@ -26,6 +26,7 @@ def test_links_lead_to_headings(name):
     links = re.findall(rf"papers/{name}\.md#([^)]+)\)", index)
     assert len(links) == len(CLAIMS[name])
     assert set(links) <= headings
+    assert re.findall(r"\]\(#([^)]+)\)", page) == links
 
 
 def test_verdicts():

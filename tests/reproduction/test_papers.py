@@ -173,7 +173,8 @@ def test_a_page_has_a_number_or_a_reason_for_every_row(tmp_path):
     assert "a: training rows 12 (paper: all)." in text
     assert "quick size failed: ValueError: a made error" in lines["fails"]
     assert "quick size out of time: stopped after 1 s" in lines["too slow"]
-    assert "data set absent is not to be had" in lines["large"]
+    assert "Left out: data set absent is not to be had (1 row)." in text
+    assert "large" not in lines
     assert "not run at this size" in lines["nap 3"]
     assert "3 rows have numbers." in text
     assert all(cell.strip() or line.endswith("|") for line in lines.values() for cell in line.split("|")[1:-2])
@@ -202,6 +203,8 @@ def test_full_results_come_before_quick_ones_and_are_judged(tmp_path):
     )
     index = pages.index([made_paper.PAPER], tmp_path)
     assert "| table 1: made numbers | 7 | 2 | 0 | 1 | 0 | 4 |" in index
+    counts = "Of 5 rows with a printed number, 1 agree with it, 1 do not, 0 ran with settings of their own"
+    assert f"{counts}, 0 have no known spread, and 3 were not run." in index
 
 
 def test_a_row_has_settings_of_the_paper_of_its_own(tmp_path, monkeypatch):
