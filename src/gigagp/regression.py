@@ -787,7 +787,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         variance: Literal["auto", "samples", "solve"] = "auto",
         hyperparameters: Hyperparameters = "auto",
     ) -> Any:
-        """Predict the latent function f, whose posterior is normal or taken to be.
+        """Predict the latent function f, whose posterior is normal or approximated by a normal distribution.
 
         With noise added to f, as for ``likelihood="gaussian"``, ``"laplace"`` and ``"student-t"``, this is `predict`.
         For ``"poisson"`` it is the log rate, for ``"logistic"`` the log-odds, for ``"probit"`` the argument of the
@@ -1126,17 +1126,17 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         When to use: where rows arrive one after the other, as in Bayesian optimization, and for "what if" questions.
         Hyperparameters and scaling are those of the fit, so that predictions are those of a fit to all rows with the
         same kernel, noise variance and scaling, and ``optimizer=None``. Draws of the hyperparameters stay too, and get
-        the weights that Bayes' rule gives them for the new rows. Where new rows change what is known of the
-        hyperparameters, ``refit=True`` learns them again, from where they are.
+        the weights that Bayes' rule gives them for the new rows. If the new rows change what is known
+        about the hyperparameters, ``refit=True`` learns them again, starting from their present values.
 
         With n rows and k new ones, `inference.Exact` extends its Cholesky factor in O(n^2 k) time.
         `inference.Iterative` continues its solves from the old solutions, corrected by the prediction errors of the new
-        rows, which saves a part of the steps. `inference.Vecchia` conditions the new rows alone, and builds the tree of
-        all rows anew. `inference.Markov` passes over all rows. `inference.SparseVariational` without minibatches and
-        `inference.RandomFeatures` add to their sums, and so does `inference.Grid`. Other methods, and likelihoods other
-        than the Gaussian one, need a fit of all rows.
+        rows, which saves a part of the steps. `inference.Vecchia` conditions the new rows alone, and builds its search
+        tree again from all rows. `inference.Markov` passes over all rows. `inference.SparseVariational` without
+        minibatches and `inference.RandomFeatures` add to their sums, and so does `inference.Grid`. Other methods, and
+        likelihoods other than the Gaussian one, need a fit of all rows.
 
-        `inference.Vecchia` keeps the neighbours of earlier rows, among which the new ones are not, so that the
+        `inference.Vecchia` keeps the neighbours of earlier rows, and does not look for new rows among them, so that the
         likelihood and the mean's coefficients differ slightly from those of a fit to all rows.
 
         Parameters
