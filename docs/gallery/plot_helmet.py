@@ -31,22 +31,21 @@ fits = {
 }
 
 # %%
-# Each band holds 95 % of new measurements by its own model.
+# Below is the standard deviation of a new measurement. The learned one follows the truth up and down. A constant
+# one is too large before the impact and too small during it.
 
 grid = np.linspace(2, 58, 300)
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-for ax, (noise, gp) in zip(axes, fits.items(), strict=True):
+figure, (upper, lower) = plt.subplots(2, 1, figsize=(7, 5.5), sharex=True, height_ratios=[3, 2], layout="constrained")
+for (noise, gp), colour, line in zip(fits.items(), ("tab:orange", "tab:blue"), (":", "-"), strict=True):
     low, high = gp.predict_quantile(grid[:, None], [0.025, 0.975], include_noise=True).T
-    ax.fill_between(grid, low, high, color="tab:blue", alpha=0.25, linewidth=0, label="95 % of new measurements")
-    ax.plot(grid, gp.predict(grid[:, None]), color="tab:blue", label="mean")
-    ax.plot(grid, truth(grid), "--", color="black", linewidth=1, label="truth")
-    ax.plot(time, acceleration, ".", color="0.3", markersize=3)
-    ax.set(title=f'noise="{noise}"', xlabel="time in ms")
-axes[0].set_ylabel("acceleration in g")
-axes[0].legend(loc="lower right", fontsize="small")
-
-# %%
-# Before the impact, the standard deviation of a new measurement is:
-for noise, gp in fits.items():
-    std = gp.predict([[8.0]], return_std=True, include_noise=True)[1][0]
-    print(f"noise={noise!r}: {std:.1f} g, true {np.interp(8.0, time, deviation):.1f} g")
+    upper.plot(grid, low, line, color=colour, label=f'95 % of new measurements, noise="{noise}"')
+    upper.plot(grid, high, line, color=colour)
+    std = gp.predict(grid[:, None], return_std=True, include_noise=True)[1]
+    lower.plot(grid, std, line, color=colour, label=f'noise="{noise}"')
+upper.plot(time, acceleration, ".", color="0.3", markersize=4, label="measured")
+lower.plot(time, deviation, "--", color="black", linewidth=1, label="truth")
+upper.set_ylabel("acceleration in g")
+lower.set(xlabel="time in ms", ylabel="std in g", ylim=(0, None))
+for ax in (upper, lower):
+    ax.axvline(13, color="0.8", linewidth=1, zorder=0)  # the impact
+    ax.legend(fontsize="small")

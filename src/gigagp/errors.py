@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 
 class GigaGPError(Exception):
@@ -129,6 +128,8 @@ class FitInterruptedWarning(FitWarning):
 
 #: Returns what the work at hand is about, for messages; `gigagp.runtime.run` knows it, and sets this.
 subject: Callable[[], str] = str
+#: Takes the text of each warning; `gigagp.runtime.run` keeps those of a fit, and sets this.
+note: Callable[[str], object] = str
 
 
 def warn(message: str, category: type[GigaGPWarning]) -> None:
@@ -138,11 +139,4 @@ def warn(message: str, category: type[GigaGPWarning]) -> None:
         level, frame = level + 1, frame.f_back
     named = subject()
     warnings.warn(f"{named}: {message}" if named else message, category, stacklevel=level)
-
-
-@contextmanager
-def unshown() -> Iterator[None]:
-    """Issue no warning of this package within the block, which tries a candidate that may not be chosen."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GigaGPWarning)
-        yield
+    note(message)

@@ -78,25 +78,26 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     Parameters
     ----------
     kernel : Kernel, "auto", "average", "choose", `kernels.Chosen` or None, default None
-        Kernel of the prior, whose values are the start of learning. ``"average"`` mixes the posteriors of several
-        kernels, ``"choose"`` takes one by the evidence of some rows, and ``"auto"`` averages up to 2,000 rows, in about
-        three times the time of one kernel, and chooses beyond (`gigagp.estimators.choices.kernel_rules`). None is
-        ``"auto"`` where `optimization.Auto` maximises the likelihood of Gaussian noise, and a choice costs little
-        compared with the fit; elsewhere it is ``kernels.Matern(nu=1.5)`` with one lengthscale per input. For counts of
-        one input a period that their spectrum shows is compared with that kernel, and used where it is better.
+        Kernel of the prior; learning starts from its values. ``"average"`` averages the posteriors of several kernels.
+        ``"choose"`` selects one kernel, by the evidence of up to 2,000 rows. ``"auto"`` averages on up to 2,000 rows,
+        in about three times the time of one kernel, and chooses on more. None is ``"auto"`` where Gaussian noise is
+        learned by the default optimizer and a choice costs little compared with the fit. Otherwise it is
+        ``kernels.Matern(nu=1.5)`` with one lengthscale per input. For counts of one input, a period that their spectrum
+        shows is compared with that kernel, and used where it is better.
     inference : one of `gigagp.inference` or "auto", default "auto"
         Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows, and `inference.Markov`
-        for more than 1,000 rows of one input, unless the kernel has no states or is left to a rule. Otherwise nearest
-        neighbours learn, and `inference.Iterative` or `inference.Vecchia` ends the fit, as a forecast says (`plan`).
+        for more than 1,000 rows of one input where a kernel with a state-space form is given. With more rows, the
+        hyperparameters are learned from nearest neighbours first. A forecast of time and error (`plan`) then decides
+        which method makes the final fit, mostly `inference.Iterative` or `inference.Vecchia`.
     optimizer : one of `gigagp.optimization`, an `optimization.Optimizer` of your own, "auto" or None, default "auto"
         Optimizer of the hyperparameters. None keeps the values of the kernel and ``noise_variance``.
     mean : {"zero", "constant", "linear"} or callable, default "constant"
         Mean function. The coefficients of ``"constant"`` and ``"linear"`` are estimated by generalised least squares. A
         callable is a fixed function of ``X``, shape (n, d), in its own units, and returns values in the target's units,
-        shape (n,). With ``standardize=True`` a callable and ``"zero"`` are shifted by the average of the targets less
-        them; ``standardize=False`` takes them as they are. For signs, and ``likelihood="poisson"`` without an exposure,
-        the latent mean is zero; add `kernels.Constant` or `kernels.Linear` to the kernel instead. Others have the mean
-        of the latent function.
+        shape (n,). With ``standardize=True`` the average of the targets minus these values is added to a callable and
+        to ``"zero"``; ``standardize=False`` takes them as they are. With ``likelihood="logistic"`` and ``"probit"``,
+        and with ``"poisson"`` without an exposure, the mean of the latent function is zero: add `kernels.Constant` or
+        `kernels.Linear` to the kernel instead. With all other likelihoods, this is the mean of the latent function.
     noise_variance : float, array-like of shape (n,) or None, default None
         Noise variance in squared units of ``y``. A float is the start of learning; None starts at 0.09 of the target's
         variance. An array is the known variance of each row, which is not learned. With a `kernels.White` term in the
@@ -114,13 +115,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         and exact factors take float64 and warn. `inference.Grid` supports only float64.
     device : str, default "auto"
         Device of the computations. ``"auto"``: CUDA if there is such a device and 10,000 rows or more, otherwise the
-        CPU. What works with nearest neighbours, with states or with a grid runs on the CPU.
+        CPU. `inference.Vecchia`, `inference.Markov` and `inference.Grid` run on the CPU.
     memory_budget : int, str or None, default None
         Memory that fits and predictions may use, in bytes or as a string such as ``"4GiB"``. None: half of the free
         memory.
     verbose : {"auto", 0, 1, 2} or Meter, default "auto"
         ``"auto"``: one bar for a fit that takes more than ten seconds, on a terminal or in a notebook only. 0: silent.
-        1: the bar, or lines in a log. 2: a line for every step (`gigagp.runtime.progress.meter_for`).
+        1: the bar, or lines in a log. 2: a line for every step.
     random_state : int, RandomState, Generator or None, default 0
         Seed of probe vectors, features and subsets. The same seed gives the same bits on the same machine; on CUDA,
         where the engine is chosen by its speed, two runs may differ in rounding.
@@ -128,13 +129,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Distribution of a target given the latent function (`gigagp.likelihoods`). Student-t noise is robust to gross
         outliers; its degrees of freedom are learned, or given by ``likelihoods.StudentT(df=4.0)``. Laplace noise and
         Poisson counts, whose rate is ``exp(f)``, need ``inference.QuadruplyStochastic``, which ``inference="auto"``
-        then selects, or ``inference.Vecchia``. The latter has all others, with parameters that are learned:
-        ``"quantile"``, ``"censored"``, ``"negative-binomial"``, ``"zero-inflated-poisson"``,
-        ``"zero-inflated-negative-binomial"``, ``"hurdle-poisson"``, ``"gamma"``, ``"weibull"``, ``"binomial"``,
-        ``"beta"`` and ``"ordinal"``. ``"auto"`` compares up to 200 rows by evidence and left-out rows: counts as
-        Gaussian, Poisson, negative binomial and, with zeros, zero-inflated; shares as Gaussian, beta and gamma;
-        positive targets as Gaussian and gamma. Where Gaussian noise stays, it is compared with Student-t noise on up to
-        500. `likelihood_` is what was taken, and `describe` says why. The documentation has a page on which to take.
+        then selects, or ``inference.Vecchia``. The latter has all others, whose parameters are learned: ``"quantile"``,
+        ``"censored"``, ``"negative-binomial"``, ``"zero-inflated-poisson"``, ``"zero-inflated-negative-binomial"``,
+        ``"hurdle-poisson"``, ``"gamma"``, ``"weibull"``, ``"binomial"``, ``"beta"`` and ``"ordinal"``. ``"auto"``
+        compares up to 200 rows by evidence and left-out rows: counts as Gaussian, Poisson, negative binomial and, with
+        zeros, zero-inflated; shares as Gaussian, beta and gamma; positive targets as Gaussian and gamma. Where Gaussian
+        noise stays, it is compared with Student-t noise on up to 500. `likelihood_` is what was chosen, and `describe`
+        says why. The documentation has a page on which to use.
     hyperparameter_units : {"own", "standardized"}, default "own"
         Units of the kernel's hyperparameters and of the noise variance, given and read. ``"own"``: lengthscales,
         periods and bounds are in the units of the inputs, and variances in squared units of the target. Targets that
@@ -144,9 +145,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     time_budget : float, str or None, default None
         Time that `fit` may take, in seconds or as a string such as ``"90s"``, ``"10min"`` or ``"1.5h"``. Learning ends
         in time for the last solve, and ``inference="auto"`` chooses what fits. `describe` says what was left undone.
-        ``inference.Exact``, ``inference.Iterative`` and ``inference.SparseVariational`` refuse a budget that is far too
-        short for them before the work.
-        A fit with a budget depends on the speed of the machine. None: no limit.
+        ``inference.Exact``, ``inference.Iterative`` and ``inference.SparseVariational`` raise an error at once if the
+        budget is far too short for them. A fit with a budget depends on the speed of the machine. None: no limit.
     target_transform : {"none", "log", "yeo-johnson", "spline", "auto"}, default "none"
         Increasing transform g of a target that is skewed or has heavy tails: ``g(y)`` is the Gaussian process. Its
         parameters are learned by the likelihood of up to 1,000 rows; ``"auto"`` also chooses among the transforms and
@@ -172,22 +172,23 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Whether Gaussian noise has one variance, or one that depends on the inputs (`kernels.LocalVariance`, and from
         5,000 rows on `kernels.ScaleMap`) and is learned in a second fit. ``"varying"``: of the noise alone.
         ``"scaled"``: the function and its noise have the same scale, which differs from place to place, as heights in
-        mountains and in plains. ``"auto"`` learns both where squared errors of left-out rows differ between places, of
-        many rows only those that may gain as much as the other, and keeps the better one where it predicts left-out
-        rows better than constant noise. Of kernels that are averaged, it uses the one with the largest weight.
+        mountains and in plains. ``"auto"`` learns both where squared errors of left-out rows differ between places. On
+        many rows, it skips one of them that cannot gain as much as the other. It keeps the better one if it predicts
+        left-out rows better than constant noise does. Where kernels are averaged, it uses the one with the largest
+        weight.
     panel : (entity, time) or None, default None
         Columns of a long table, by name or number, that say of which entity and time each row is: sensors by hours,
-        learning curves by epochs. Without a ``kernel``, each entity has an offset and a curve of its own, entities
-        share another curve, and those whose other columns are alike have similar ones. All columns are read as with
-        ``encode="auto"``. Columns of ``kernel`` are those of the table, where the entity is a number among all
+        learning curves by epochs. Without a ``kernel``, each entity has an offset and a curve of its own, all entities
+        share a further curve, and entities whose other columns are alike have similar curves. All columns are read as
+        with ``encode="auto"``. Columns of ``kernel`` are those of the table, where the entity is a number among all
         entities in their order. The documentation has a page on it.
     hyperparameters : {"auto", "learned", "laplace"}, default "auto"
-        Hyperparameters of all answers. ``"learned"``: those that were learned, as if the rows determined them.
-        ``"laplace"``: answers are averaged over draws from an approximate posterior of them, for Gaussian noise and
-        `inference.Exact`, `inference.Iterative` or `inference.Vecchia`. ``"auto"``: draws for up to 500 rows where a
-        rule averages kernels by exact inference, as by default, in at most twice the time of the fit; and otherwise
-        ``"learned"`` (`gigagp.estimators.choices.open_hyperparameters`). ``kernel_`` and ``posterior_`` are at the
-        learned values in any case, and so are the graphs of `gigagp.onnx` and the models of `gigagp.botorch`.
+        Hyperparameters of all answers. ``"learned"``: those that were learned, as if they were known exactly.
+        ``"laplace"``: answers are averaged over draws from an approximate posterior of the hyperparameters, for
+        Gaussian noise and `inference.Exact`, `inference.Iterative` or `inference.Vecchia`. ``"auto"``: draws for up to
+        500 rows where kernels are averaged, as by default, if they take at most twice the time of the fit; otherwise
+        ``"learned"``. ``kernel_`` and ``posterior_`` are at the learned values in any case, and so are the graphs of
+        `gigagp.onnx` and the models of `gigagp.botorch`.
     groups : sequence of int, str, sequence or Group, default ()
         Columns of levels, by number or name, such as ``["shop", "item"]``: each adds a `kernels.Group`, an effect of
         each level, to the kernel. ``("shop", "department")`` stands for the combinations of two columns. The other
@@ -198,13 +199,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     outputs_ : {"independent", "shared", "correlated"}
         Whether several targets share hyperparameters, or correlate.
     estimators_ : tuple of GPRegressor
-        A fitted estimator for each target that has hyperparameters of its own. Of several such targets, the attributes
-        below, up to ``target_transform_``, are tuples with one item for each.
+        A fitted estimator for each target that has hyperparameters of its own. If there are several such targets, the
+        attributes below, up to ``warnings_``, are tuples with one item for each.
     kernel_ : Kernel
         Kernel with the learned hyperparameters.
     kernel_choice_ : KernelChoice or None
-        Kernels that a rule for ``kernel`` has tried, with gains and weights; ``kernel_`` is the one with the largest
-        weight.
+        Kernels that were tried, with gains and weights, if the data chose the kernel; ``kernel_`` is the one with the
+        largest weight.
     noise_variance_ : float or ndarray of shape (n,)
         Noise variance, learned or as given. Of correlated targets: one for each, or the given ones of the cells.
     likelihood_ : Likelihood
@@ -229,6 +230,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Transformation between the data's own units and those of the standardized problem.
     target_transform_ : TargetTransform
         Transform of the target, with its learned parameters.
+    warnings_ : tuple of str
+        Warnings of the fit.
     encoder_ : TableEncoder
         What happens to each column, if ``encode="auto"``.
     n_features_in_ : int
@@ -259,6 +262,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     kernel_choice_: KernelChoice | None
     noise_variance_: Any
     likelihood_note_: str
+    warnings_: tuple[str, ...]
     inference_: Inference
     optimizer_: Any
     plan_: Plan | None
@@ -354,9 +358,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             that a step has available. With `inference.Grid`, and with a truncation or a different predictor of
             `inference.RandomFeatures`, each score costs as much as the posterior at the end of a fit.
         checkpoint : str, path or None, default None
-            File for the state of the fit while it runs (`gigagp.estimators.checkpoint`). After a kill, the same call
-            continues from it and returns the same bits. A long solve by conjugate gradients keeps its last iteration
-            beside it, in a file with ``.solve`` added to the name. The files are removed at the end. Targets that are
+            File for the state of the fit while it runs. After a kill, the same call continues from it and returns the
+            same bits. A long solve by conjugate gradients keeps its last iteration in a second file, with ``.solve``
+            added to the name. The files are removed at the end. Targets that are
             fitted one by one have a file each, with ``.0``, ``.1`` and so on added to the name.
         exposure : array-like of shape (n,), float or None, default None
             What each target was counted over, such as hours, areas or people, for likelihoods of counts and amounts:
@@ -366,18 +370,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             Known part of the latent function at each row, as the logarithm of an exposure is one; for likelihoods
             whose function is not in the units of the target.
         predict_at : array-like of shape (q, d), optional
-            Points that are to be predicted, if they are known. A rule for the kernel and the forecast then leave
-            patches of rows out as wide as the gaps that these points lie in. Without them, gaps are looked for in
-            tables of up to three inputs (`gigagp.neighbours.folds`).
+            Points that are to be predicted, if they are known. To choose the kernel and to forecast errors, the fit
+            then leaves out patches of rows that are as wide as the gaps around these points. Without them, it looks for
+            gaps in tables of up to three inputs.
         blocks : array-like of shape (p,), optional
             For targets that are averages over areas: the label of the area of each point, a number or a text. ``X`` are
             then the points of all areas, shape (p, d), and ``y`` has one target for each area, in the ascending order
             of their labels; a pandas column is taken by its index, which must be the labels. The target of an area is
-            the average of the function over its points plus noise, whose variance is that of an average. Predictions
-            at points and `predict_average` then say what lies below. An area of one point is an ordinary row, and a
-            point of two areas is there twice. It needs exact or iterative inference and Gaussian noise; ``"auto"`` is
-            exact up to 3,000 areas. ``kernel=None`` is ``kernels.Matern(nu=1.5)``, with draws of the hyperparameters up
-            to 500 areas of together 2,000 points. The documentation has a page on it.
+            the average of the function over its points plus noise, whose variance is that of an average. Predictions at
+            points, and `predict_average`, then show the function within the areas. An area of one point is an ordinary
+            row, and a point that belongs to two areas is listed twice. It needs exact or iterative inference and
+            Gaussian noise; ``"auto"`` is exact up to 3,000 areas. ``kernel=None`` is ``kernels.Matern(nu=1.5)``, with
+            draws of the hyperparameters up to 500 areas of together 2,000 points. The documentation has a page on it.
         weights : array-like of shape (p,), optional
             Weight of each point within its area, at least 0, such as its size or its population. They are divided by
             their sum over the area. None: all points count alike.
@@ -397,13 +401,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Warns
         -----
         FitInterruptedWarning
-            After Ctrl-C. The first one ends learning at the best hyperparameters so far, and the checkpoint is kept. If
-            nothing has been learned yet of a target, or at the second one, the fit ends and the estimator remains as it
-            was.
-            `gigagp.runtime.interruption` has the details.
+            After Ctrl-C. The first one ends learning at the best hyperparameters so far, and the checkpoint is kept. A
+            second one, or a first one before anything was learned of a target, ends the fit and leaves the estimator
+            as it was.
         FitWarning
             If learning stopped before its end; and, where Gaussian noise is learned, if few targets lie far from all
-            others, or left-out rows too far from their predictions (`gigagp.estimators.fit_checks.noise_support`).
+            others, or left-out rows too far from their predictions.
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             if blocks is None and weights is None:
@@ -419,8 +422,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     def plan(self, X: Any, y: Any, *, predict_at: Any = None) -> Plan | tuple[Plan, ...]:
         """Return what `fit` with ``inference="auto"`` would do, and its expected error and cost.
 
-        When to use: before a long fit. The hyperparameters are learned from neighbours, which takes seconds for any
-        number of rows, and rows are predicted from the rows around them. Nothing of the estimator changes.
+        When to use: before a long fit. The hyperparameters are learned from nearest neighbours, which takes seconds for
+        any number of rows, and rows are predicted from the rows around them. The estimator stays unchanged.
 
         Parameters
         ----------
@@ -475,7 +478,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             ``(X, y)``; an iterable of pairs ``(X, y)`` with some rows each; or a callable that returns such an
             iterable and is called several times.
         target : str or sequence of str
-            Column or columns to predict, for files and data frames. Several share kernel, noise and solves.
+            Column or columns to predict, for files and data frames. Several share the kernel and the noise.
         inputs : sequence of str, optional
             Columns to predict from, for files and data frames. None: all other columns.
         bounds : (lower, upper), optional
@@ -520,8 +523,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     def plot(self, X: Any = None, y: Any = None, **options: Any) -> Any:
         """Draw the picture that suits the fitted model, by the number of its inputs.
 
-        A curve with bands of 50 and 95 % and the forecast apart; maps of mean and uncertainty; or relevance and partial
-        dependence. It needs matplotlib (``pip install "gigagp[plot]"``).
+        For one input it is a curve with bands of 50 and 95 %, and the part beyond the data in another colour; for two
+        and three, maps of mean and uncertainty; for more, the relevance of the inputs and partial dependence. It needs
+        matplotlib (``pip install "gigagp[plot]"``).
 
         Parameters
         ----------
@@ -594,7 +598,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     @each_output
     def hyperparameters_(self) -> Literal["learned", "laplace"]:
-        """Whether answers are those at the learned hyperparameters, or mixed over draws of them."""
+        """Whether answers are those at the learned hyperparameters, or averaged over draws of them."""
         check_is_fitted(self, "posterior_")
         return "learned" if self._uncertain is None else "laplace"
 
@@ -602,8 +606,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     def group_effects_(self) -> dict[str, GroupEffects]:
         """Effects of the levels of each group with their standard deviations, by the columns of levels.
 
-        They are in the target's units, or in those of the latent function, and shrunk towards zero as the rows of each
-        level ask for. With slopes, an effect is that at the centre of their inputs.
+        They are in the target's units, or in those of the latent function. Effects of levels with few rows are shrunk
+        towards zero. With slopes, an effect is that at the centre of their inputs.
 
         Raises
         ------
@@ -631,10 +635,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         exposure: Any = None,
         groups: bool = True,
     ) -> Any:
-        """Predict the target: its mean, and how far this mean, or a measurement, may be off.
+        """Predict the mean of the target and, if asked for, its standard deviation or covariance.
 
-        The function that is predicted is ``E[y | f]``, the mean of measurements where the latent function f is known.
-        With noise added to f, it is f itself. After a `target_transform`, and for counts and classes, it is in the
+        The function that is predicted is ``E[y | f]``, the mean of measurements given the latent function f. With
+        Gaussian noise, it is f itself. After a `target_transform`, and for counts and classes, it is in the
         target's units too: for ``likelihood="poisson"`` the rate ``exp(f)``, for ``"logistic"`` and ``"probit"``, whose
         targets are -1 and 1, the probability of 1 less that of -1. `predict_latent` has f.
 
@@ -654,7 +658,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             white terms, or with the spread of counts around their rate.
         variance : {"auto", "samples", "solve"}, default "auto"
             Source of the variances in iterative inference: the stored posterior samples together with nearest
-            neighbours, where the kernel has a compiled program (``"auto"``); the samples alone; or a solve for each
+            neighbours, for kernels that are compiled (``"auto"``); the samples alone; or a solve for each
             point, which is exact to the solver's tolerance and never below the exact variance.
         return_parts : bool, default False
             Whether to return the two parts of the latent standard deviation as well,
@@ -662,16 +666,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             limited computation. Their squares add up to the latent variance. It takes O(n^3) time, so the table must be
             small enough for exact inference.
         hyperparameters : {"auto", "learned", "laplace"}, default "auto"
-            Whether answers are those at the learned hyperparameters, or averaged over 8 to 32 draws from their
-            approximate posterior, Laplace's (`gigagp.inference.uncertain_hyperparameters`). ``"auto"`` is
-            what the argument of the estimator has come to (``hyperparameters_``). Draws that the fit has not made are
-            made once, in some one to three times its time. Error bars of a few hundred rows become wider.
+            Whether answers are those at the learned hyperparameters, or averaged over 8 to 32 draws from Laplace's
+            approximation of their posterior. ``"auto"`` is what the fit has chosen (``hyperparameters_``). Draws that
+            the fit has not made are made once, in about one to three times its time. Averaging widens the error bars of
+            fits to a few hundred rows.
         exposure : array-like of shape (m,), float or None, default None
-            What the target is counted over at each point (see `fit`): the mean and the deviation are those of the rate
-            times the exposure, or of the successes in so many trials. None: 1.
+            What the target is counted over at each point (see `fit`): the mean and the standard deviation are those of
+            the rate times the exposure, or of the number of successes in this many trials. None: 1.
         groups : bool, default True
             Whether the effects of groups (`kernels.Group`) are part of the function. False: the prediction is of the
-            other parts alone. A level that no row of the fit has is predicted by its prior where they are a part.
+            other parts alone. The effect of a level that no row of the fit has is that of the prior.
 
         Returns
         -------
@@ -720,9 +724,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     ) -> Any:
         """Predict averages of the target over blocks of points, such as districts, cells of a raster or days.
 
-        When to use: where the average over an area or a period is asked for. Its standard deviation is smaller than
-        that at a point, because errors at points partly cancel, and larger than if they were independent: it is that of
-        the joint distribution of the points, ``W C W'``. `geo.Kriging.block_means` makes the points of polygons.
+        When to use: to predict the average over an area or a period. Its standard deviation is smaller than that at a
+        point, because errors at points partly cancel, and larger than if these were independent: it follows from the
+        joint distribution of the points, ``W C W'``. `geo.Kriging.block_means` makes the points of polygons.
 
         Parameters
         ----------
@@ -784,7 +788,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         variance: Literal["auto", "samples", "solve"] = "auto",
         hyperparameters: Hyperparameters = "auto",
     ) -> Any:
-        """Predict the latent function f, whose posterior is normal or taken to be.
+        """Predict the latent function f, whose posterior is normal or approximated by a normal distribution.
 
         With noise added to f, as for ``likelihood="gaussian"``, ``"laplace"`` and ``"student-t"``, this is `predict`.
         For ``"poisson"`` it is the log rate, for ``"logistic"`` the log-odds, for ``"probit"`` the argument of the
@@ -1123,17 +1127,17 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         When to use: where rows arrive one after the other, as in Bayesian optimization, and for "what if" questions.
         Hyperparameters and scaling are those of the fit, so that predictions are those of a fit to all rows with the
         same kernel, noise variance and scaling, and ``optimizer=None``. Draws of the hyperparameters stay too, and get
-        the weights that Bayes' rule gives them for the new rows. Where new rows change what is known of the
-        hyperparameters, ``refit=True`` learns them again, from where they are.
+        the weights that Bayes' rule gives them for the new rows. If the new rows change what is known
+        about the hyperparameters, ``refit=True`` learns them again, starting from their present values.
 
         With n rows and k new ones, `inference.Exact` extends its Cholesky factor in O(n^2 k) time.
         `inference.Iterative` continues its solves from the old solutions, corrected by the prediction errors of the new
-        rows, which saves a part of the steps. `inference.Vecchia` conditions the new rows alone, and builds the tree of
-        all rows anew. `inference.Markov` passes over all rows. `inference.SparseVariational` without minibatches and
-        `inference.RandomFeatures` add to their sums, and so does `inference.Grid`. Other methods, and likelihoods other
-        than the Gaussian one, need a fit of all rows.
+        rows, which saves a part of the steps. `inference.Vecchia` conditions the new rows alone, and builds its search
+        tree again from all rows. `inference.Markov` passes over all rows. `inference.SparseVariational` without
+        minibatches and `inference.RandomFeatures` add to their sums, and so does `inference.Grid`. Other methods, and
+        likelihoods other than the Gaussian one, need a fit of all rows.
 
-        `inference.Vecchia` keeps the neighbours of earlier rows, among which the new ones are not, so that the
+        `inference.Vecchia` keeps the neighbours of earlier rows, and does not look for new rows among them, so that the
         likelihood and the mean's coefficients differ slightly from those of a fit to all rows.
 
         Parameters

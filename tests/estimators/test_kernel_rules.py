@@ -462,7 +462,7 @@ def test_auto_without_time_to_spare_is_the_default_to_the_bit(monkeypatch):
     monkeypatch.setattr(allowance, "_LEAST_BESIDE", 0.0)
     gp, plain = (GPRegressor(one, hyperparameters="learned").fit(X, Y) for one in ("auto", kernels.Matern(nu=1.5)))
     assert not gp.posterior_.is_mixture
-    assert {why for _, why in gp.kernel_choice_.dropped} == {"takes too long beside the default"}
+    assert {why for _, why in gp.kernel_choice_.dropped} == {"takes too long compared with the default"}
     for found, expected in zip(gp.predict(NEW, return_std=True), plain.predict(NEW, return_std=True), strict=True):
         np.testing.assert_array_equal(found, expected)
 

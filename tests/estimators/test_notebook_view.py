@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import html
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+from scipy.stats import norm
 
+import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, solvers
+from gigagp.errors import FitWarning, warn
+from gigagp.runtime.run import current_run, running, unshown
 from gigagp.settings.brief import brief, rounded
 
 RNG = np.random.default_rng(0)
@@ -44,6 +51,49 @@ def test_a_classifier_too():
 def test_validation_scores_are_shown():
     gp = GPRegressor(kernels.Matern(nu=1.5), inference=inference.Exact()).fit(X, X[:, 0], validation=(X[:5], X[:5, 0]))
     assert f"RMSE {gp.history_[-1].validation_rmse:.4g}" in gp._repr_html_()
+
+
+def test_the_view_has_a_score_of_left_out_rows_and_the_warnings_of_the_fit(tmp_path):
+    y = X[:, 0] + 0.1 * RNG.normal(size=60)
+    y[7] = 40.0
+    gp = GPRegressor(kernels.Matern(), inference.Exact())
+    with pytest.warns(FitWarning) as caught:
+        gp.fit(X, y)
+    assert gp.warnings_ == tuple(str(one.message) for one in caught)
+    for one in (gp, _saved(gp, tmp_path)):
+        text = html.unescape(one._repr_html_().split("<details>")[0])
+        assert all(message in text for message in gp.warnings_)
+        assert all(message in one.describe() for message in gp.warnings_)
+        assert f"mean NLL {-gp.leave_one_out().log_density.mean():.4g} of rows" in text
+        without = norm.logpdf(y, y.mean(), y.std()).mean()
+        assert f"{-without:.4g} without inputs" in text
+    gp.fit(X, X[:, 0])
+    assert gp.warnings_ == ()
+
+
+def test_each_output_has_its_own_warnings(tmp_path):
+    y = np.c_[X[:, 0], X[:, 1]]
+    y[7, 1] = 40.0
+    gp = GPRegressor(kernels.Matern(), inference.Exact())
+    with pytest.warns(FitWarning, match=r"^y\[:, 1\]: "):
+        gp.fit(X, y)
+    assert gp.warnings_[0] == ()
+    assert len(gp.warnings_[1]) == 1
+    assert _saved(gp, tmp_path).warnings_ == gp.warnings_
+
+
+def test_candidates_that_are_tried_leave_no_warning():
+    with running(told=[]):
+        with unshown():
+            warn("a candidate", FitWarning)
+        with pytest.warns(FitWarning, match="the fit"):
+            warn("the fit", FitWarning)
+        assert current_run().told == ["the fit"]
+
+
+def _saved(gp: GPRegressor, folder: Path) -> GPRegressor:
+    gp.save(folder / "model.gp")
+    return gigagp.load(folder / "model.gp")
 
 
 def test_settings_are_short():

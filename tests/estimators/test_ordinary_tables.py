@@ -11,7 +11,8 @@ import pytest
 
 from engines import needs_extension
 from gigagp import GPRegressor, kernels
-from gigagp.errors import GigaGPWarning, unshown, warn
+from gigagp.errors import GigaGPWarning, warn
+from gigagp.runtime.run import unshown
 
 Table = tuple[pd.DataFrame, np.ndarray]
 

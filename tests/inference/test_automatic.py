@@ -249,7 +249,7 @@ def test_neighbours_end_a_fit_whose_solves_take_longer_than_foreseen(monkeypatch
     monkeypatch.setattr("gigagp.inference.iterative.iterative.IterativeObjective.posterior", never)
     gp = GPRegressor(Matern(nu=1.5), time_budget=1000.0).fit(X, y)
     assert isinstance(gp.inference_, Vecchia)
-    assert "took longer than foreseen" in gp.describe()
+    assert "took longer than forecast" in gp.describe()
     monkeypatch.undo()
     assert isinstance(GPRegressor(Matern(nu=1.5), time_budget=1000.0).fit(X, y).inference_, Iterative)  # the control
 
@@ -267,7 +267,7 @@ def test_neighbours_end_a_fit_whose_last_solve_is_cut(monkeypatch):
     monkeypatch.setattr("gigagp.inference.iterative.iterative.IterativeObjective.solved_posterior", cut)
     gp = GPRegressor(Matern(nu=1.5), time_budget=1000.0).fit(X, y)
     assert isinstance(gp.inference_, Vecchia)
-    assert "took longer than foreseen" in gp.describe()
+    assert "took longer than forecast" in gp.describe()
     assert interruption.seconds_left() == np.inf
     with pytest.warns(SolverWarning, match="time budget"):
         GPRegressor(Matern(nu=1.5), inference=Iterative(), time_budget=1000.0).fit(

@@ -216,7 +216,7 @@ def test_learning_of_a_bound_that_does_not_begin_ends_with_neighbours(small, mon
     monkeypatch.setattr("gigagp.optimization.auto.Auto._maximise_bound", late)
     gp = GPRegressor(Matern(nu=1.5), time_budget=1e6, optimizer=QUICK).fit(X, y)
     assert isinstance(gp.inference_, inference.Vecchia)
-    assert "took longer than foreseen" in gp.describe()
+    assert "took longer than forecast" in gp.describe()
     np.testing.assert_allclose(gp.predict(X), real.predict(X), atol=0.2)
 
 
@@ -238,7 +238,7 @@ def test_learning_of_a_bound_that_does_not_end_ends_with_neighbours(small, monke
     assert len(seen) == 4
     assert gp.history_.interrupted == "time budget"
     assert isinstance(gp.inference_, inference.Vecchia)
-    assert "took longer than foreseen" in gp.describe()
+    assert "took longer than forecast" in gp.describe()
     whole = GPRegressor(Matern(nu=1.5), time_budget=1e6, optimizer=QUICK).fit(X, y)  # the control
     assert isinstance(whole.inference_, inference.SparseVariational)
     assert whole.history_.interrupted == ""

@@ -118,7 +118,7 @@ def compare(
     comment: options.Comment = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Compare models in equal times, beside the mean, linear regression, neighbours and boosted trees."""
+    """Compare models in equal times, together with the mean, linear regression, neighbours and boosted trees."""
     if out is not None:
         check_folder(out)
     if plot is not None:

@@ -71,9 +71,9 @@ def fit(
     kernel: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear; or average to mix "
-            "several by their evidence, choose to take one by the evidence of 500 rows, or auto to average up to 2,000 "
-            "rows and to choose beyond.",
+            help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear; or average to "
+            "average several by their evidence, choose to select one by the evidence of up to 2,000 rows, or auto to "
+            "average on up to 2,000 rows and choose on more.",
             show_default="auto; rbf or rq for classes",
         ),
     ] = None,
@@ -106,7 +106,7 @@ def fit(
         str,
         typer.Option(
             help="constant; varying: noise whose variance depends on the inputs; scaled: the function and its noise "
-            "have a scale that does; auto: what predicts left-out rows best."
+            "have a common scale that depends on them; auto: what predicts left-out rows best."
         ),
     ] = "constant",
     functions: Annotated[
@@ -140,7 +140,8 @@ def fit(
         typer.Option(
             metavar="MEAN[,SD]",
             help="Learn without the bias of early stopping: end every solve after a random number of iterations with "
-            "this mean and standard deviation, and reweight. With random features, it is the number of frequencies.",
+            "this mean and standard deviation, and reweight its terms. With random features, it is the number of "
+            "frequencies.",
             show_default=False,
         ),
     ] = None,

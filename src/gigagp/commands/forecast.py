@@ -52,7 +52,7 @@ def forecast(
         Path, typer.Option("--out", "-o", help="File of the forecast: .csv, .parquet, .arrow, .npy or .npz.")
     ] = Path("forecast.csv"),
     picture: Annotated[
-        bool, typer.Option("--picture/--no-picture", help="Draw it beside the file, as a PNG of the same name.")
+        bool, typer.Option("--picture/--no-picture", help="Also draw it, as a PNG of the same name.")
     ] = True,
     origins: Annotated[
         int | None,

@@ -76,7 +76,7 @@ def krige(
         bool, typer.Option("--include-noise", help="Give the std of a new measurement instead of the function.")
     ] = False,
     picture: Annotated[
-        bool, typer.Option("--picture/--no-picture", help="Draw the map beside it, as a PNG of the same name.")
+        bool, typer.Option("--picture/--no-picture", help="Also draw the map, as a PNG of the same name.")
     ] = True,
     folds: Annotated[
         int | None,

@@ -39,7 +39,7 @@ def predict(
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Columns of the table to write beside the predictions, by name, separated by commas.",
+            help="Columns of the table to write next to the predictions, by name, separated by commas.",
             show_default=False,
         ),
     ] = None,

@@ -11,6 +11,7 @@ from gigagp.inference.contract.posterior import Posterior
 from gigagp.model.scaling import Scaling
 from gigagp.model.target_transform import NoTransform
 from gigagp.optimization import History
+from gigagp.runtime.run import current_run
 
 #: Attributes that describe one model, and are tuples where each output has its own.
 _OF_EACH = (
@@ -20,6 +21,7 @@ _OF_EACH = (
     "target_transform_",
     "kernel_choice_",
     "likelihood_note_",
+    "warnings_",
     "history_",
     "posterior_",
     "scaling_",
@@ -40,6 +42,7 @@ def take(estimator: Any, fitted: Fitted, *, one_target: bool, stacking: Stacking
     estimator.inference_, estimator.optimizer_, estimator.plan_ = fitted.inference, fitted.optimizer, plan
     estimator.target_transform_, estimator.kernel_choice_ = fitted.transform, fitted.choice
     estimator.likelihood_note_, estimator._uncertain = fitted.note, fitted.uncertain
+    estimator.warnings_ = tuple(current_run().told or ())
     adopt(estimator, fitted.posterior, fitted.scaling, fitted.history)
 
 

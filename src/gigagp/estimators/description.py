@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from gigagp.errors import GigaGPError
 from gigagp.estimators.estimator import FittedEstimator
 from gigagp.estimators.panel_fit import panel_in_words
 from gigagp.model.model import NOISE, Model
@@ -21,6 +22,8 @@ from gigagp.tables.encoding import fitted_encoder
 _SHOWN = 12
 #: Rows at which standard deviations are compared.
 _ROWS_WIDENED = 200
+#: Most rows that the view in a notebook scores.
+_ROWS_SCORED = 1000
 
 
 class Hyperparameter(NamedTuple):
@@ -101,6 +104,7 @@ def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
             )
         )
     found += posterior.notes().items()
+    found += [("warning", text) for text in estimator.warnings_]
     structure = re.sub(r"\[[^\]]{40,}\]", "[...]", rounded(repr(estimator.kernel_)))  # a table has long lists
     return [*found, ("kernel", structure)]
 
@@ -251,6 +255,7 @@ _FIRST = {
     "interrupted",
     "time budget",
     "last solve",
+    "warning",
 }
 _CSS = """<style>
 .gigagp-view { font: 13px/1.45 system-ui, sans-serif; max-width: 46rem; border: 1px solid #8884; border-radius: 6px;
@@ -287,12 +292,28 @@ def view(estimator: FittedEstimator, name: str, inputs: Any = None) -> str:
     scored = [step for step in estimator.history_ if step.validation_rmse is not None]
     if scored:
         first.append(("validation", f"RMSE {scored[-1].validation_rmse:.4g} at the last step that was scored"))
+    first += _score(estimator)
     rest = [fact for fact in found if fact[0] not in _FIRST]
     return (
         f'{_CSS}<div class="gigagp-view"><b>{html.escape(name)}</b>, fitted'
         f"{_table((), first)}{_table(('hyperparameter', 'standardized', 'own units'), rows)}{more}"
         f"<details><summary>all that ran</summary>{_table((), rest)}</details></div>"
     )
+
+
+def _score(estimator: Any) -> list[tuple[str, str]]:
+    """Return the score of the rows, each predicted from all others, where it is had at once."""
+    if estimator.posterior_.n_rows > _ROWS_SCORED:
+        return []
+    try:
+        nll = -float(estimator.leave_one_out().log_density.mean())
+    except GigaGPError:
+        return []
+    words = f"mean NLL {nll:.4g} of rows that are predicted from all others"
+    if estimator.target_transform_.is_identity:
+        without = 0.5 * math.log(2 * math.pi * math.e) + float(np.log(estimator.scaling_.y_scale).mean())
+        words += f"; {without:.4g} without inputs"
+    return [("score", words)]
 
 
 def _table(head: tuple[str, ...], rows: list[Any]) -> str:

@@ -56,6 +56,7 @@ class FittedEstimator(Estimator, Protocol):
     kernel_: Kernel
     kernel_choice_: KernelChoice | None
     likelihood_note_: str
+    warnings_: tuple[str, ...]
     inference_: Any
     optimizer_: Any
     solver_: Any

@@ -14,6 +14,7 @@ from gigagp.errors import FitInterruptedWarning, GigaGPError, InvalidInputError,
 from gigagp.optimization.history import History
 from gigagp.runtime import termination
 from gigagp.runtime.memory import memory_is_budget
+from gigagp.runtime.run import current_run, running
 
 _LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # torch's stub lacks it
 _REMEDY = (
@@ -73,11 +74,11 @@ def finite_means(means: torch.Tensor) -> None:
 def whole_or_unchanged(estimator: object, checkpoint: str | PathLike[str] | None = None) -> Iterator[None]:
     """Restore the estimator if a fit in the block fails; errors are converted as by `guarded`.
 
-    SIGTERM writes the checkpoint first, if there is one.
+    Warnings are kept for the estimator, and SIGTERM writes the checkpoint first, if there is one.
     """
     before = estimator.__dict__.copy()
     try:
-        with guarded(), termination.written_first(checkpoint is not None):
+        with guarded(), termination.written_first(checkpoint is not None), running(told=current_run().told or []):
             yield
     except BaseException:
         # Validating X has set n_features_in_ and the feature names. A single assignment restores everything, so that a

@@ -26,7 +26,7 @@ from gigagp.estimators.planning import resolve_outputs
 from gigagp.inference.automatic.plan import Plan
 from gigagp.model.target_transform import Log
 from gigagp.runtime import processes, threads
-from gigagp.runtime.run import naming
+from gigagp.runtime.run import naming, running
 from gigagp.settings.brief import output_name
 from gigagp.tables.beside import Beside, known_targets
 from gigagp.tables.encoding import model_inputs, points_to_predict
@@ -155,11 +155,11 @@ def _fit_outputs(
             job=f", output {number + 1} of {count}",
             keeps_checkpoint=True,
         )
-        with naming(output_name(number)):
+        with naming(output_name(number)), running(told=[]):
             fitted = fit_rows(own, X, np.ascontiguousarray(y[:, number]), pair, file, beside)
-        if fitted.history.interrupted in ("learning", "last solve") and number + 1 < count:
-            raise KeyboardInterrupt(f"Ctrl-C came in the fit of output {number + 1} of {count}.")
-        take(one, fitted, one_target=True)
+            if fitted.history.interrupted in ("learning", "last solve") and number + 1 < count:
+                raise KeyboardInterrupt(f"Ctrl-C came in the fit of output {number + 1} of {count}.")
+            take(one, fitted, one_target=True)
         models.append(one)
     if processes.is_first() and not any(one.history_.interrupted in ("learning", "time budget") for one in models):
         for file in files:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError, unshown
+from gigagp.errors import InvalidInputError
 from gigagp.estimators.arguments import Arguments, Problem
 from gigagp.estimators.attributes import take
 from gigagp.estimators.choices.trials import FAILURES, learned
@@ -42,6 +42,7 @@ from gigagp.model.target_transform import TargetTransform
 from gigagp.optimization import History
 from gigagp.regression import GPRegressor
 from gigagp.runtime.progress import current
+from gigagp.runtime.run import unshown
 
 #: Rows that candidates are learned from: the latest half, and as many of the others, drawn at random.
 CHOICE_ROWS = 400

@@ -43,34 +43,36 @@ class Kriging(RegressorMixin, BaseEstimator):
 
     This is a `GPRegressor` of two inputs, longitude and latitude or easting and northing, with tables and maps around
     it. Range, sill and nugget are learned by the likelihood: they are lengthscale, variance and noise variance of
-    ``gp``. The data choose the shape of the variogram too: how rough it is at short distances, whether there are a
-    long and a short range, and whether the range differs between directions. ``gp.describe()`` says what was tried; of
-    few places several kernels are averaged. It is an estimator of scikit-learn.
+    ``gp``. The data choose the shape of the variogram too: how rough it is at short distances, whether there are a long
+    and a short range, and whether the range differs between directions. ``gp.describe()`` says what was tried; with few
+    places, several kernels are averaged. It is an estimator of scikit-learn.
 
     Parameters
     ----------
     regressor : GPRegressor, optional
-        Its arguments are those of the model, and it is left alone. None, and a GPRegressor whose kernel is None: the
-        data choose the kernel (`kernels.Chosen`). All kernels that are tried have one lengthscale for both coordinates,
-        in km where these are degrees; for others the best one is also tried with a direction.
+        Its arguments are those of the model; it is not changed itself. None, and a GPRegressor whose kernel is None:
+        the data choose the kernel (`kernels.Chosen`). All kernels that are tried have one lengthscale for both
+        coordinates, in km where these are degrees. Elsewhere the best one is also tried with ranges that depend on the
+        direction (geometric anisotropy).
         ``GPRegressor(kernels.Matern(ard=False))``, or ``metric="haversine"`` for degrees, is the plain kernel alone.
         The default mean is a constant (ordinary kriging), and ``GPRegressor(mean="linear")`` is universal kriging.
     x, y : str, optional
-        Columns of coordinates, where tables are no GeoDataFrames and they have no name such as ``lon`` and ``lat``.
+        Columns of the coordinates, for tables that are no GeoDataFrames and use other names than ``lon``, ``lat`` and
+        the like.
     crs : optional
         Coordinate reference system of these columns, or of the coordinates in an array, as pyproj reads it:
         ``"EPSG:25832"``. An array of longitudes and latitudes needs ``"EPSG:4326"``.
     covariates : sequence of str, optional
-        What else is known everywhere, such as the elevation: columns of tables, and the columns of an array after its
-        two coordinates. The mean has a slope for each (regression kriging, kriging with external drift), unless
-        ``regressor`` has another mean than ``"constant"``; ``"linear"`` has slopes of the coordinates too. Kernels
-        without ``columns`` see the places alone.
+        Quantities that are known everywhere, such as the elevation: columns of tables, and the columns of an array
+        after its two coordinates. The mean has a slope for each (regression kriging, kriging with external drift),
+        unless ``regressor`` has another mean than ``"constant"``; ``"linear"`` has slopes of the coordinates too.
+        Kernels without ``columns`` use the coordinates alone.
 
     Attributes
     ----------
     gp : GPRegressor
         The fitted model. Its inputs are the two coordinates and the covariates. Where the rows are on both sides of the
-        date line, it was fitted to longitudes that go on beyond 180 degrees.
+        date line, it was fitted to longitudes that continue beyond 180 degrees.
     places : Places
         Coordinates ``X`` of the rows and their ``crs``.
     values : ndarray of shape (n,) or (n, k)
@@ -195,10 +197,11 @@ class Kriging(RegressorMixin, BaseEstimator):
         ----------
         points : GeoDataFrame or GeoSeries of points, DataFrame, mapping of str to array, or array, optional
             Where to predict, with the covariates of the fit. A table in another reference system is moved to that of
-            the rows; what says nothing of its own is in that of the rows. None: a map.
+            the rows; points without a reference system are taken to be in that of the rows. None: a map.
         return_std : bool, optional
-            Whether to return two arrays, mean and standard deviation, or the mean alone. None: a table gets a table
-            back, except after ``fit(table, values)``, as tools of scikit-learn fit: they are given the mean.
+            Whether to return two arrays, mean and standard deviation, or the mean alone. None: a table for a table, and
+            the mean alone otherwise. After ``fit(table, values)``, the call of scikit-learn's tools, it is always the
+            mean alone.
         resolution : float or (float, float), optional
             Size of the cells along x and y, in degrees or the unit of the reference system. Cells cover ``bounds``
             from the south-west corner.
@@ -321,8 +324,8 @@ class Kriging(RegressorMixin, BaseEstimator):
         """Return means of the latent function over cells or polygons, with their standard deviations.
 
         When to use: where the mean over an area is asked for, as the ore of a block or the rain of a basin. Its
-        standard deviation is smaller than that at a point, because errors within the area partly cancel. Block kriging
-        is another name of it. `Kriging.predict` gives values at the centres of cells.
+        standard deviation is smaller than that at a point, because errors within the area partly cancel. This is block
+        kriging. `Kriging.predict` gives values at the centres of cells.
 
         Parameters
         ----------
@@ -461,7 +464,7 @@ class Kriging(RegressorMixin, BaseEstimator):
         -------
         GeoDataFrame or dict of str to ndarray
             ``observed``, ``mean`` and ``std`` of the measurement given the others, ``residual`` (observed - mean) and
-            ``standardized``, the residual over the standard deviation, beside the places. Without geopandas a
+            ``standardized``, the residual over the standard deviation, and the places. Without geopandas a
             dictionary of these columns, with ``x`` and ``y``.
 
         Raises

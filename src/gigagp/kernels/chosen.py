@@ -12,9 +12,9 @@ from gigagp.settings.fields import CountOrZero, Settings
 
 @dataclass(frozen=True)
 class Chosen(Settings):
-    """In place of a kernel: the data choose it, among kernels of these inputs with this metric.
+    """Stands for a kernel that the data choose, among kernels of these inputs with this metric.
 
-    When to use: where ``kernel=None`` would choose among the wrong ones. ``GPRegressor(kernels.Chosen(ard=False))`` is
+    When to use: if ``kernel=None`` would choose among the wrong kernels. ``GPRegressor(kernels.Chosen(ard=False))`` is
     for inputs in one unit, such as eastings and northings, and ``kernels.Chosen(metric="haversine")`` for longitudes
     and latitudes. Where nothing is chosen, as for very few rows, the kernel is the ``default`` of this form.
     With two inputs and ``ard=False``, kernels with a direction (``metric="rotated"``) are tried too.
@@ -28,7 +28,7 @@ class Chosen(Settings):
     metric : {"euclidean", "haversine", "rotated"}
         As for `Matern`.
     default : {"matern32", "rbf"}, default "matern32"
-        The kernel that is kept unless another is surely better: ``kernels.Matern(nu=1.5)``, or ``kernels.RBF()``,
+        The kernel that is kept unless another is clearly better: ``kernels.Matern(nu=1.5)``, or ``kernels.RBF()``,
         which `GPClassifier` has.
     """
 

@@ -41,9 +41,9 @@ class Group(Leaf):
     When to use: where rows come in groups, such as shops, patients or items, each of which has an effect of its own
     (a random effect): ``Matern() + Group("shop") + Group("item")``. Effects are independent normal numbers, and their
     variance is learned: levels with few rows are shrunk towards zero, and a level without rows has the prior. With
-    ``slopes`` each level also has a slope of its own along some inputs. Kernels beside it that name no ``columns``
-    depend on all inputs but the columns of levels. A product such as ``Matern(columns=[0]) * Group("shop")`` is a
-    function of each level's own.
+    ``slopes`` each level also has a slope of its own along some inputs. Other terms of the kernel that name no
+    ``columns`` depend on all inputs but the columns of levels. A product such as
+    ``Matern(columns=[0]) * Group("shop")`` is a separate function for each level.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ class Group(Leaf):
     variance : float or array-like, optional
         Variance of the effects, then of each slope. Default 1.
     centre : float or array-like, optional
-        Where the lines of a level have its effect, for each slope. Default: the mean of the training inputs where the
-        estimator standardizes them, otherwise zero.
+        The input at which a level's line has the value of its effect, for each slope. Default: the mean of the training
+        inputs where the estimator standardizes them, otherwise zero.
     fixed, bounds
         As for `RBF`.
     """

@@ -30,8 +30,9 @@ _LARGEST_EXPONENT = 1e12
 class RBF(StationaryKernel):
     """Radial basis function (squared exponential): ``k = variance * exp(-q / 2)``.
 
-    Infinitely smooth functions. Real data are seldom that smooth: `Matern` is the better first choice, and its
-    matrices are better conditioned.
+    Here q is the sum of the squared distances along the inputs, each divided by its squared lengthscale. Functions are
+    infinitely smooth. Real data are seldom that smooth: `Matern` is the better first choice, and its matrices are
+    better conditioned.
 
     Parameters
     ----------
@@ -44,12 +45,12 @@ class RBF(StationaryKernel):
     columns : sequence of int, optional
         The inputs that the kernel depends on; None for all.
     fixed : sequence of str or bool
-        Names that are not learned; True for all.
+        Names of hyperparameters that are not learned; True for all.
     bounds : mapping of str to (lower, upper), optional
         The range that learning keeps to, such as ``{"lengthscale": (0.1, 10.0)}``: in the units of the value, one
         number or one for each active input, None where there is no bound. Every optimizer respects them.
     metric : {"euclidean", "haversine", "rotated"}
-        What the distance of two points is.
+        How distances between points are measured.
 
         - ``"euclidean"``: that of the inputs, each in units of its lengthscale.
         - ``"haversine"``: that of points on the Earth. The first two active inputs are longitude and latitude in
@@ -104,7 +105,8 @@ class RBF(StationaryKernel):
 class Matern(StationaryKernel):
     """Matern kernel of smoothness 1/2, 3/2 or 5/2.
 
-    With ``t = sqrt(2 nu q)``: ``exp(-t)``, ``(1 + t) exp(-t)``, ``(1 + t + t^2 / 3) exp(-t)``, times the variance.
+    With ``t = sqrt(2 nu q)`` and the q of `RBF`: ``exp(-t)``, ``(1 + t) exp(-t)``, ``(1 + t + t^2 / 3) exp(-t)``, times
+    the variance.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ import math
 import os
 import signal
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,7 +23,7 @@ from typing import Any, Protocol, Self
 from torch import Tensor
 
 from gigagp import errors
-from gigagp.errors import GigaGPError
+from gigagp.errors import GigaGPError, GigaGPWarning
 from gigagp.runtime.group import Processes
 
 
@@ -189,6 +190,7 @@ class Run:
     processes: Processes | None = None  # that share the work
     solves: SolveStates | None = None  # where long solves keep their state
     subject: str = ""  # what the work is about, for messages; empty if that goes without saying
+    told: list[str] | None = None  # warnings of the fit at hand
 
     @property
     def meter(self) -> Meter:
@@ -232,4 +234,18 @@ def naming(subject: str) -> Iterator[None]:
         raise
 
 
-errors.subject = lambda: _run.get().subject
+@contextmanager
+def unshown() -> Iterator[None]:
+    """Issue no warning of this package within the block, which tries a candidate that may not be chosen."""
+    with warnings.catch_warnings(), running(told=None):
+        warnings.simplefilter("ignore", GigaGPWarning)
+        yield
+
+
+def _note(message: str) -> None:
+    told = _run.get().told
+    if told is not None and message not in told:
+        told.append(message)
+
+
+errors.subject, errors.note = lambda: _run.get().subject, _note

@@ -64,7 +64,7 @@ class Best(NamedTuple):
 class Search:
     """Bayesian optimization of a function of numbers and categories, one `ask` and one `tell` after the other.
 
-    When to use: for functions so expensive that half a second to choose the next point is nothing: experiments,
+    When to use: for functions so expensive that half a second to choose the next point does not matter: experiments,
     simulations, trainings of models. It needs no further package; for several objectives, constraints that are
     measured, or other acquisition functions, `gigagp.botorch` makes a fit a model of BoTorch, and
     `gigagp.search.optuna` has a sampler for Optuna.
@@ -82,8 +82,9 @@ class Search:
         What the next point maximizes: the log of the expected improvement (Ament et al. 2023, arXiv:2310.20708), or a
         sample of the posterior function, which suits large batches.
     regressor : GPRegressor, optional
-        Its arguments are those of the model. None: ``GPRegressor(kernels.Matern(2.5))``. Inputs are told to it in
-        widths of the box. Its kernel is that of the numbers; a `Categorical` kernel for each category multiplies it.
+        Its arguments are those of the model. None: ``GPRegressor(kernels.Matern(2.5))``. The model sees each input
+        scaled to its bounds, from 0 to 1. The kernel is for the numeric inputs; it is multiplied by a `Categorical`
+        kernel for each categorical input.
     n_initial : int, optional
         Number of points of a scrambled Sobol sequence that are asked for first. None: ``2 (d + 1)``.
     feasible : callable, optional
@@ -110,19 +111,20 @@ class Search:
 
     Notes
     -----
-    Rows are added to the model at fixed hyperparameters (`GPRegressor.condition_on`). These are learned again after a
-    tenth more rows, or after a value that the model gave no chance; learning starts from where they are, and afresh
-    each time the number of rows has doubled. Points that are pending count as rows with their predicted values
-    (Ginsbourger et al. 2010, doi:10.1007/978-3-642-10701-6_6). So do failed ones, but their values move from the
-    predicted one towards the worst so far by the share of failures among the four points nearest to them: a failure by
-    chance hides no optimum, and a region where all trials fail is left.
+    Rows are added to the model at fixed hyperparameters (`GPRegressor.condition_on`). These are learned
+    again after a tenth more rows, or after a value that the model considered very unlikely. Learning starts from the
+    current values, and from scratch each time the number of rows has doubled. Points that are pending count as rows
+    with their predicted values (Ginsbourger et al. 2010, doi:10.1007/978-3-642-10701-6_6). So do failed ones, with a
+    value between the predicted one and the worst so far: the more of the four nearest points have failed, the nearer it
+    is to the worst. A failure by chance therefore hides no optimum, and the search leaves a region where all trials
+    fail.
 
     The model sees integers and categories as they are evaluated, so that the acquisition function is that of the
     points that exist (Garrido-Merchán and Hernández-Lobato 2020, arXiv:1805.03463). Up to a thousand points are all
     tried; otherwise gradient steps in the real inputs and steps to neighbouring integers and categories alternate.
 
-    No point is asked for a second time before values at equal points have differed, which shows that there is noise, or
-    all feasible points are known.
+    No point is asked for twice, unless different values at equal points have shown that there is noise, or all feasible
+    points are known.
 
     Examples
     --------
@@ -222,7 +224,7 @@ class Search:
         Raises
         ------
         InvalidInputError
-            If a value is not finite, a point is not within the bounds, or their numbers differ; nothing is taken then.
+            If a value is not finite, a point is not within the bounds, or their numbers differ; then nothing is stored.
         """
         rows = self._space.rows(x, "x of Search.tell")
         values = intake.numbers(y, "y of Search.tell", finite=False).reshape(-1)
@@ -241,7 +243,7 @@ class Search:
             self._save()
 
     def tell_failed(self, x: Any) -> None:
-        """Report that evaluations failed; later points keep away from there.
+        """Report that evaluations failed; later suggestions avoid regions where many fail.
 
         Parameters
         ----------
@@ -261,7 +263,7 @@ class Search:
 
     @checks_arguments
     def is_done(self, tolerance: Positive | None = None) -> bool:
-        """Return whether further evaluations promise little, which is a rule to stop a loop by.
+        """Return whether further evaluations promise little, as a rule for stopping.
 
         It is true if the last three suggestions of the model were all expected to improve the best value by less than
         ``tolerance``, or if every feasible point of a space without real inputs is known and no noise was seen. The
@@ -307,7 +309,7 @@ class Search:
 
     @property
     def best(self) -> Best:
-        """The best value that was told, and where; with noisy values, it is a lucky one.
+        """The best value that was told, and where; with noisy values, it is better than the function there.
 
         Raises
         ------

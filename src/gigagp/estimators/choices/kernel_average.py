@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gigagp.errors import unshown
 from gigagp.estimators.choices.allowance import Allowance, ending_seconds, step_seconds
 from gigagp.estimators.choices.candidates import PERIODIC, RIVALS, Dropped, start_from, supported, turned
 from gigagp.estimators.choices.kernel_choice import KernelChoice
@@ -37,6 +36,7 @@ from gigagp.optimization.objective import Objective
 from gigagp.optimization.trace import Trace
 from gigagp.runtime.interruption import interruptible
 from gigagp.runtime.progress import current
+from gigagp.runtime.run import unshown
 
 #: Rows that candidates are learned on before all.
 _SUBSET_ROWS = 500
@@ -90,7 +90,7 @@ def average_on_all_rows(
             if found and isinstance(optimizer, Auto):
                 steps = allowance.steps(n, start, _STEPS, ends=True)
                 if steps < _FEWEST_STEPS:
-                    dropped = (*dropped, (name, "takes too long beside the default"))
+                    dropped = (*dropped, (name, "takes too long compared with the default"))
                     continue
                 going_on = _Quiet(_from_near(optimizer, n, steps))
             with suppress(*(FAILURES if found else [])):
@@ -207,7 +207,7 @@ def _near(
             continue
         advance(name, most)
         if name not in values:
-            behind.append((name, "takes too long beside the default"))
+            behind.append((name, "takes too long compared with the default"))
             del found[name]
     allowance.left += kept
     best = max((name for name in values if name in RIVALS), key=lambda name: values[name], default=None)

@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 import torch
 
-from gigagp.errors import InvalidInputError, MemoryBudgetError, unshown
+from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.estimators.choices.candidates import MOST_CANDIDATES, TURNED, Dropped, n_learned, start_from, supported
 from gigagp.estimators.choices.kernel_average import Averaged, Learn, average_on_all_rows
 from gigagp.estimators.choices.kernel_choice import KernelChoice
@@ -61,6 +61,7 @@ from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.optimization import Auto
+from gigagp.runtime.run import unshown
 from gigagp.settings.random import spawn
 
 #: Largest number of rows that ``"auto"`` averages on; beyond it, the fits take minutes.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError, unshown
+from gigagp.errors import InvalidInputError
 from gigagp.estimators.arguments import Arguments, Problem, with_likelihood
 from gigagp.estimators.choices import noise_choice
 from gigagp.estimators.choices.candidates import n_learned
@@ -37,6 +37,7 @@ from gigagp.model.likelihoods import (
     ZeroInflatedPoisson,
 )
 from gigagp.model.model import Model
+from gigagp.runtime.run import unshown
 from gigagp.tables.beside import Beside
 
 #: Rows of the comparison, up to which Laplace's approximation is dense algebra, and the fewest that can tell.

@@ -17,7 +17,7 @@ from typing import Literal
 
 import torch
 
-from gigagp.errors import InvalidInputError, MemoryBudgetError, unshown
+from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.estimators.choices.allowance import uncertainty_seconds
 from gigagp.estimators.choices.trials import FAILURES
 from gigagp.inference import Inference
@@ -28,6 +28,7 @@ from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
 from gigagp.inference.uncertain_hyperparameters import drawn, laplace_mixture
 from gigagp.model.likelihoods import Gaussian, Likelihood
+from gigagp.runtime.run import unshown
 from gigagp.settings.random import spawn
 
 #: Argument of the estimator and of its answers, where ``"auto"`` stands for what the estimator says.

@@ -18,7 +18,6 @@ from dataclasses import replace
 
 import torch
 
-from gigagp.errors import unshown
 from gigagp.estimators.choices.candidates import CYCLE, Dropped, n_learned, start_from, supported
 from gigagp.estimators.choices.kernel_trials import KernelTrial, Turns
 from gigagp.estimators.choices.trials import FAILURES, learned
@@ -32,6 +31,7 @@ from gigagp.optimization import Auto, History
 from gigagp.optimization.subsets import SubsetFirst
 from gigagp.optimization.trace import Trace
 from gigagp.runtime.progress import NoProgress
+from gigagp.runtime.run import unshown
 
 #: Objectives of likelihoods that are compared here.
 OtherObjective = WeightObjective | LaplaceObjective

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp.errors import NonFiniteError, NotPositiveDefiniteError, unshown
+from gigagp.errors import NonFiniteError, NotPositiveDefiniteError
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.model import Model
@@ -23,6 +23,7 @@ from gigagp.neighbours.folds import Fold
 from gigagp.optimization import Auto, History
 from gigagp.optimization.trace import Trace
 from gigagp.runtime.progress import NoProgress
+from gigagp.runtime.run import unshown
 
 #: Largest number of rows that a candidate is learned from, and bytes for each pair of them: matrices of a fit, and
 #: those of two fits that are compared.

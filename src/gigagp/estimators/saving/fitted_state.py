@@ -76,6 +76,8 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
         header["likelihood"] = estimator._likelihood.name
     if (student := posterior.model.student) is not None:
         header["student"] = {"df": student.df, "squared_scale": student.squared_scale}
+    if estimator.warnings_:
+        header["warnings"] = list(estimator.warnings_)
     if estimator.likelihood_note_:
         header["likelihood_note"] = estimator.likelihood_note_
     if settings["target_transform"] != "none":

@@ -247,6 +247,7 @@ def _set_records(estimator: FittedEstimator, header: dict[str, Any], custom: Cus
     plan = header.get("plan")
     estimator.plan_ = None if plan is None else Plan.from_plain(plan, lambda data: from_plain(data, custom, d))
     estimator.likelihood_note_ = header.get("likelihood_note", "")
+    estimator.warnings_ = tuple(map(str, header.get("warnings", [])))
     estimator.history_.interrupted = header.get("interrupted", "")
     gap = header.get("gap")
     estimator.history_.gap = None if gap is None else Estimate(*gap)

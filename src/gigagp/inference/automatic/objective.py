@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gigagp.errors import InvalidInputError, MemoryBudgetError, unshown
+from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference.automatic.plan import FREE, InGaps, Option, Plan
 from gigagp.inference.contract.base import Inference
 from gigagp.inference.contract.forecast import Subject, ratio_of_gains
@@ -46,6 +46,7 @@ from gigagp.runtime import interruption
 from gigagp.runtime.machine import slowness
 from gigagp.runtime.memory import size_in_words
 from gigagp.runtime.progress import current
+from gigagp.runtime.run import unshown
 from gigagp.settings.random import spawn
 from gigagp.solvers import Status
 
@@ -68,7 +69,7 @@ _IN_FLOAT32 = (
     "in float64 decide when they end."
 )
 #: Why the neighbours' posterior takes the place of the chosen method's.
-_LATE = "Its stages took longer than foreseen."
+_LATE = "Its stages took longer than forecast."
 _FAILED = "Its solves left larger errors than neighbours do: the kernel matrix is too ill conditioned for them."
 _NOISE = "Its solves need more noise than neighbours have learned: the kernel matrix is too ill conditioned without."
 
