@@ -237,7 +237,7 @@ def relevance(
                     words, (values[k], place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
                 )
             ax.set_xlim(0, 1.22 * top)
-            ax.set_xlabel("standard deviations per lengthscale\n(beside: lengthscale in own units)")
+            ax.set_xlabel("standard deviations per lengthscale\n(at the bars: lengthscale in own units)")
         hidden = len(values) - len(order)
         if hidden:
             ax.set_title(f"the {len(order)} of {len(values)} inputs that matter most", fontsize=9, color=GUIDE)

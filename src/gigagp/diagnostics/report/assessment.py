@@ -59,7 +59,7 @@ def of_regression(view: View, found: Predicted) -> Assessment:
         expected = f"by chance {_percent(low)} to {_percent(high)} in 99 of 100 cases"
         meaning = f"test rows inside their {100 * level:.0f} % interval; {expected}"
         result.scores.append((f"inside {100 * level:.0f} %", _percent(inside), meaning))
-    verdict = f"these intervals are {sides[level]}" if sides[level] else "no more and no fewer than that"
+    verdict = f"these intervals are {sides[level]}" if sides[level] else "this agrees with 95 %"
     result.summary.append(f"{_percent(inside)} of the rows lie inside their 95 % interval ({expected}): {verdict}.")
     result.cautions += _about_intervals(view, found, sides)
     result.cautions += _about_errors(view, found, error, explained)

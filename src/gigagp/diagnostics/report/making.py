@@ -149,7 +149,7 @@ def _what_was_fitted(view: View, called: str) -> list[str]:
     inference = type(regressor.inference_).__name__
     return [
         f"A Gaussian-process {kind} predicts {called} from {_counted(len(names), 'input')}: {listed}.",
-        f"It was fitted to {regressor.posterior_.n_rows:,} rows by {inference} inference.",
+        f"It was fitted to {regressor.posterior_.n_rows:,} rows with inference.{inference}.",
         steps,
     ]
 
