@@ -110,8 +110,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         inside iterative solvers, which are corrected with float64 residuals: the results are the same, for half of the
         time and memory. Methods without such solves refuse it; ``"auto"`` accepts it, and uses float64 on small tables.
         On a GPU ``inference="auto"`` takes such products by itself where a forecast says that they are quicker, and
-        `describe` says so. ``"float32"`` is the same for `inference.Iterative`. With too little noise for float32, solves
-        and exact factors take float64 and warn. `inference.Grid` supports only float64.
+        `describe` says so. ``"float32"`` is the same for `inference.Iterative`. With too little noise for float32,
+        solves and exact factors take float64 and warn. `inference.Grid` supports only float64.
     device : str, default "auto"
         Device of the computations. ``"auto"``: CUDA if there is such a device and 10,000 rows or more, otherwise the
         CPU. What works with nearest neighbours, with states or with a grid runs on the CPU.
