@@ -143,6 +143,57 @@ def test_the_short_scale_of_many_rows_is_seen(monkeypatch):
     assert chosen(GPRegressor("choose", inference.Vecchia(20)).fit(X, y)) == "matern32"
 
 
+def waves_and_a_bend(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of six inputs with short smooth waves along all of them beside a long rough part along two."""
+    points = np.random.default_rng(0).normal(size=(n, 6))
+    f = np.sin(2 * points[:, 0]) + points[:, 1] ** 2 / 2 * (points[:, 0] > 0) + 0.3 * np.cos(1.2247 * points.sum(1))
+    return points, f + 0.1 * np.random.default_rng(1).normal(size=n)
+
+
+@pytest.mark.slow
+def test_where_neighbours_miss_much_kernels_are_compared_by_dense_algebra(monkeypatch):
+    points, y = waves_and_a_bend(2500)
+    monkeypatch.setattr(kernel_rules, "EXACT_ROWS", 1000)
+    given: list[tuple[ExactObjective, torch.Tensor]] = []
+    on_subset = kernel_rules._on_subset
+
+    def noted(name, start, default, subset, rows, optimizer, **options):
+        given.append((subset, rows))
+        return on_subset(name, start, default, subset, rows, optimizer, **options)
+
+    monkeypatch.setattr(kernel_rules, "_on_subset", noted)
+    picked = []
+
+    class Chosen(Exception):
+        """Ends a fit once its kernel is chosen."""
+
+    def end(rule, trials, *_):
+        picked.append(trials)
+        raise Chosen
+
+    monkeypatch.setattr(kernel_rules, "choice_of", end)
+    for suffices in (False, True):  # the second is the control: what neighbours say is left as it is
+        if suffices:
+            monkeypatch.setattr(kernel_rules.VecchiaObjective, "suffices", lambda *_: True)
+        with pytest.raises(Chosen):
+            GPRegressor("choose", inference.Vecchia(60)).fit(points, y)
+    exact, by_neighbours = picked
+    assert len(exact) == 3
+    assert len(by_neighbours) > 5
+    table, rows = given[0][0].table, given[0][1]
+    assert len(rows) == 1000
+    ones = torch.ones(1000, 1, dtype=torch.float64)
+    for one in exact:
+        H = one.model.kernel.block(table.X, table.X) + one.model.noise_variance * torch.eye(1000)
+        inverse = torch.linalg.inv(H)
+        P = inverse - inverse @ ones @ ones.T @ inverse / (ones.T @ inverse @ ones)
+        error, variance = (P @ table.Y)[:, 0] / P.diagonal(), 1 / P.diagonal()
+        densities = -0.5 * (error.square() / variance + variance.log() + np.log(2 * np.pi))
+        torch.testing.assert_close(one.densities, densities, rtol=1e-6, atol=1e-6)
+        neighbours = next(other for other in by_neighbours if other.name == one.name)
+        assert abs(float(neighbours.densities.mean() - densities.mean())) > 1e-3
+
+
 def count_as_time(monkeypatch):
     """Let a hundredth of a second pass with each look at a clock."""
 
@@ -394,7 +445,7 @@ def test_ctrl_c_leaves_kernels_out(monkeypatch):
 
 def test_ctrl_c_between_kernels_loses_none(monkeypatch):
     """Not even before the next one has a result."""
-    monkeypatch.setattr(kernel_average, "_near", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(kernel_average._Approach, "run", lambda *_: signal.raise_signal(signal.SIGINT))
     with pytest.warns(FitInterruptedWarning, match="learning"):
         gp = GPRegressor("average").fit(X, Y)
     assert [one.name for one in gp.kernel_choice_.tried] == [FOUR[0]]

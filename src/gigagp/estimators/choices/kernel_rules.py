@@ -55,11 +55,13 @@ from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.rows_posterior import RowsPosterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.mixture_posterior import require_factors
+from gigagp.inference.vecchia.learning_rows import spread_and_clustered
 from gigagp.inference.vecchia.left_out import LeftOutRows
 from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled
+from gigagp.neighbours.metric import Metric
 from gigagp.optimization import Auto
 from gigagp.runtime.run import unshown
 from gigagp.settings.random import spawn
@@ -72,6 +74,8 @@ CHOICE_ROWS, NEIGHBOUR_ROWS = 500, 2000
 #: Rows for each hyperparameter that a candidate needs at least, alone and given neighbours: there sums of 20 inputs and
 #: more took most of the time, and won nowhere.
 _ROWS_EACH, _NEIGHBOUR_ROWS_EACH = 4, 48
+#: Rows that kernels are compared on by dense algebra where neighbours misjudge them, and how many kernels are.
+EXACT_ROWS, _MOST_EXACT = 1500, 2
 #: Share of the time before a deadline that a choice may take.
 _CHOICE_SHARE = 0.3
 #: Largest number of gradients on the subset after its first stage.
@@ -174,7 +178,11 @@ def _tried(
             if sees_all:
                 trials.append(_given_neighbours(name, start, default, table, optimizer))
             else:
-                trials.append(_on_subset(name, start, default, subset, rows, optimizer))
+                given = start, default, subset, rows, optimizer
+                trials.append(_on_subset(name, *given, is_near=default is not None))
+    if sees_all:
+        trials, behind = _compared_exactly(trials, objective, optimizer, deadline)
+        dropped = (*dropped, *behind)
     if sees_all and isinstance(optimizer, Auto):  # random rows alone would lead away from what all rows show
         optimizer = replace(
             optimizer,
@@ -186,6 +194,37 @@ def _tried(
     return trials, dropped, optimizer
 
 
+def _compared_exactly(
+    trials: list[KernelTrial], objective: TableObjective, optimizer: object, deadline: float
+) -> tuple[list[KernelTrial], Dropped]:
+    """Return the default and the best kernels as learned from some rows by dense algebra, and what is left out.
+
+    Where neighbours miss much they misjudge a smooth part of many inputs. Half of the rows lie in clusters, which show
+    the short scales. Where neighbours suffice, or the time does not, the trials are returned as they are.
+    """
+    default, *others = trials
+    worth = {one.name: one.gain(default).least for one in others if not one.refusal(default)}
+    best = sorted((one for one in others if worth.get(one.name, 0.0) > 0), key=lambda one: -worth[one.name])
+    best, table = best[:_MOST_EXACT], objective.table
+    try:
+        if not best or VecchiaObjective.for_learning(table).suffices(best[0].model):
+            return trials, ()
+        rows = spread_and_clustered(Metric(default.model.kernel, table.X)(table.X), min(EXACT_ROWS, table.n_rows))
+        subset = objective.subset(rows)
+    except MemoryBudgetError:
+        return trials, ()
+    starts = {one.name: one.model for one in (default, *best)}
+    turns, found = Turns("comparing kernels exactly", starts, deadline, _CHOICE_SHARE), list[KernelTrial]()
+    for name, start in turns:
+        known = found[0] if found else None
+        with unshown(), suppress(*FAILURES):
+            found.append(_on_subset(name, start, known, subset, rows, optimizer, is_near=True))
+    if turns.is_late or not found or found[0].name != default.name:
+        return trials, ()
+    words = f"is behind {best[-1].name} by neighbours"
+    return found, tuple((one.name, words) for one in others if one.name not in starts)
+
+
 def _on_subset(
     name: str,
     candidate: Model,
@@ -193,12 +232,17 @@ def _on_subset(
     subset: ExactObjective,
     rows: torch.Tensor,
     optimizer: object,
+    *,
+    is_near: bool,
 ) -> KernelTrial:
-    """Learn a candidate exactly on some rows, without regard to the others; ``default`` has been learned, if any."""
+    """Learn a candidate exactly on some rows, without regard to the others; ``default`` has been learned, if any.
+
+    ``is_near`` says whether the candidate is near the optimum.
+    """
     # Learning must end at the optimum: after the first stage alone, the evidence of the default was 90 nats too low on
     # a table without noise.
     own = torch.Generator().manual_seed(0)
-    steps = None if default is None else _SUBSET_STEPS
+    steps = _SUBSET_STEPS if is_near else None
     found = learned(subset, candidate.take_rows(rows), optimizer, own, _POLISH_STEPS, steps=steps)
     model = replace(candidate, kernel=found.kernel)
     if not candidate.noise_is_known:
