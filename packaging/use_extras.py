@@ -119,8 +119,11 @@ def bench(folder: Path) -> None:
 
 
 def docs(folder: Path) -> None:
-    """Build the site."""
+    """Build the site, and look at it in a browser if there is one; its pictures stay in build/screenshots."""
     run("-m", "sphinx", "-q", "-W", "--keep-going", "-j", "auto", CHECKOUT / "docs", folder / "site")
+    run(CHECKOUT / "packaging/render_pages.py", folder / "pages")
+    look = [CHECKOUT / "packaging/look_at_site.py", folder / "site", folder / "pages"]
+    subprocess.run([sys.executable, *look, "--screenshots", CHECKOUT / "build/screenshots"], check=True)
 
 
 def test(_folder: Path) -> None:

@@ -9,8 +9,8 @@ import documented_numbers
 
 ROOT = Path(__file__).parents[1]
 #: The pages that `benchmarks.papers` writes from records are left out.
-#: Pages without comments: one is written from records, and one is what building the site copies from `CHANGELOG.md`.
-WITHOUT = ("papers.md", "changelog.md")
+#: Pages without comments: two are written from records, and one is what building the site copies from `CHANGELOG.md`.
+WITHOUT = ("papers.md", "beside-peers.md", "changelog.md")
 PAGES = [
     "README.md",
     *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in WITHOUT),
