@@ -43,8 +43,8 @@ error bars. What does not end within the limits is missing in the picture.
 """
 _ASIDE = """
 On tables of a few hundred rows, packages that fit one kernel take a fraction of the time. A default fit of gigagp
-tries several kernels there, and its first fit in a process also loads modules. Boosted trees are the quickest on
-large tables. If only their best guess counts, see [Coming from boosted trees](coming-from/boosted-trees.md).
+tries several kernels there, and its first fit in a process also loads modules. Boosted trees are quicker still on
+larger tables. If only their best guess counts, see [Coming from boosted trees](coming-from/boosted-trees.md).
 """
 
 
