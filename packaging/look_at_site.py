@@ -1,7 +1,7 @@
 """Open pages in a headless Chromium, at the widths of a phone, a tablet and a desktop, and photograph some of them.
 
     sphinx-build -W docs build/site
-    python packaging/pages_to_look_at.py build/pages
+    python packaging/render_pages.py build/pages
     python packaging/look_at_site.py build/site build/pages --screenshots build/screenshots
 
 All pages below the folders are opened. A page fails if it is wider than the window, shows a broken image, asks another

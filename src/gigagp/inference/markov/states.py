@@ -138,11 +138,6 @@ class _Part(NamedTuple):
     root: Tensor  # L, (N, r)
     components: tuple[Component, ...]
 
-    @property
-    def size(self) -> int:
-        """Numbers of the state."""
-        return self.root.shape[1] * sum(one.size for one in self.components)
-
     def weights(self, X: Tensor, number: Tensor, terms: Sequence[int] | None) -> Tensor:
         """Return the weights of the functions at entities X (m, columns), or of some ``terms`` of the kernel there.
 
@@ -324,7 +319,9 @@ class _Root(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, covariance: Tensor) -> Tensor:
         least = _LEAST_PIVOT * len(covariance) * covariance.diagonal().max()
-        root = cholesky(covariance + least * torch.eye(len(covariance), dtype=covariance.dtype), "entities")
+        root = cholesky(
+            covariance + least * torch.eye(len(covariance), dtype=covariance.dtype), "the entities' covariance"
+        )
         ctx.save_for_backward(root)
         return root
 
