@@ -66,7 +66,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
         if package and importlib.util.find_spec(package[1]) is None:
             continue
         if mark and not package:
-            reason = re.fullmatch(r"skip: .*(table|shell|weights).*", mark)
+            reason = re.fullmatch(r"skip: .*(table|shell|weights|GPU).*", mark)
             assert reason, f"{page.name}:{line}: {mark!r} is no reason to skip"
             continue
         with warnings.catch_warnings():  # a page may change the filters; the next test does not see it
