@@ -445,7 +445,7 @@ def test_ctrl_c_leaves_kernels_out(monkeypatch):
 
 def test_ctrl_c_between_kernels_loses_none(monkeypatch):
     """Not even before the next one has a result."""
-    monkeypatch.setattr(kernel_average._Approach, "run", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(kernel_average, "_near", lambda *_: signal.raise_signal(signal.SIGINT))
     with pytest.warns(FitInterruptedWarning, match="learning"):
         gp = GPRegressor("average").fit(X, Y)
     assert [one.name for one in gp.kernel_choice_.tried] == [FOUR[0]]

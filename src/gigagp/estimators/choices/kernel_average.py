@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -45,8 +45,8 @@ _ROWS_EACH = 4
 #: Largest number of evaluations from a start that is near the optimum: on all rows, on some of them, and those of all
 #: sums together after which the best one of them is known.
 _STEPS, _SUBSET_STEPS, _RIVAL_STEPS = 30, 15, 15
-#: Fewest evaluations that are worth beginning with, and those on all rows that time is kept for.
-_FEWEST_STEPS, _KEPT_STEPS = 3, 5
+#: Fewest evaluations that are worth beginning with.
+_FEWEST_STEPS = 3
 #: From a model and an optimizer to the posterior on all rows, and the history of learning it.
 Learn = Callable[[Model, object], tuple[Posterior, History]]
 
@@ -105,9 +105,8 @@ def average_on_all_rows(
                 known = found[0].posterior.model
                 if is_limited:
                     allowance = Allowance.beside(found[0].history, known, n)
-                near = _Approach(known, turns.waiting, objective, optimizer, allowance)
-                near.run()
-                turns.waiting, dropped = near.starts, (*dropped, *near.dropped)
+                turns.waiting, behind = _near(known, turns.waiting, objective, optimizer, allowance)
+                dropped = (*dropped, *behind)
     except KeyboardInterrupt:
         if not found:
             raise
@@ -153,109 +152,76 @@ def _from_near(optimizer: Auto, n_rows: int, steps: int) -> Auto:
     return replace(settings, subset_sizes=(_SUBSET_ROWS,), subset_steps=1, polish_steps=steps)
 
 
-class _Approach:
-    """Candidates on their way from the learned default kernel to where learning on all rows begins with each.
+def _near(
+    known: Model,
+    candidates: dict[str, Model],
+    objective: TableObjective,
+    optimizer: object,
+    allowance: Allowance,
+) -> tuple[dict[str, Model], Dropped]:
+    """Return where learning on all rows begins with each candidate, the best first, and those that are not worth it.
 
-    Some rows lead nearer to the optimum, if these are many fewer than all, and show which kernels are not worth it. Of
-    the sums only that one is learned on all rows which explains some better after a few steps: together they are half
-    of the cost, and where one is better than a single kernel, the other one nearly is. Nor is a kernel that explains
-    these rows worse than the default does; the best sum has more steps to show that it does not. With 2,000 rows of a
-    product of two waves the error of the function was .108 without these steps and .089 with them.
-
-    Time on all rows is kept for what is most likely to be better: the kernel of a period, because rows that show one
-    hardly leave a doubt about it, and one sum.
+    Some rows lead nearer to the optimum from the learned default kernel, if these are many fewer than all. Of the
+    sums only that one is learned which explains some rows better after a few steps: together they are half of the cost,
+    and where one is better than a single kernel, the other one nearly is. Nor is a kernel that explains these rows
+    worse than the default does; the best sum has more steps to show that it does not. With 2,000 rows of a product of
+    two waves the error of the function was .108 without these steps and .089 with them.
     """
+    n = objective.n_rows
+    rows = objective.draw_rows(min(_SUBSET_ROWS, n), torch.Generator().manual_seed(0))
+    subset = objective.subset(rows)
+    found: dict[str, Model] = {}
+    values: dict[str, float] = {}
+    least, behind = subset.value(known.take_rows(rows)), []
+    # Rows that show a period hardly leave a doubt about it, so that kernel comes first, and its time is kept for it.
+    kept = 0.0
+    if PERIODIC in candidates and n <= _SUBSET_ROWS:
+        of_period = start_from(known, candidates[PERIODIC], objective.target_variance)
+        kept = ending_seconds(n, of_period) + _SUBSET_STEPS * step_seconds(n, of_period)
+    allowance.left -= kept
+    most = _RIVAL_STEPS // max(2, sum(name in RIVALS for name in candidates))
 
-    def __init__(
-        self,
-        known: Model,
-        candidates: dict[str, Model],
-        objective: TableObjective,
-        optimizer: object,
-        allowance: Allowance,
-    ) -> None:
-        self.starts = {name: start_from(known, one, objective.target_variance) for name, one in candidates.items()}
-        self.dropped: Dropped = ()
-        self._n, self._optimizer, self._allowance = objective.n_rows, optimizer, allowance
-        self._rows = objective.draw_rows(min(_SUBSET_ROWS, self._n), torch.Generator().manual_seed(0))
-        self._subset = objective.subset(self._rows)
-        self._least = self._subset.value(known.take_rows(self._rows))
-        self._values: dict[str, float] = {}
+    def advance(name: str, most: int) -> None:
+        """Learn a kernel on the subset from where it is, by a few steps."""
+        start = found[name]
+        steps = allowance.steps(len(rows), start, most)
+        if steps < _FEWEST_STEPS:
+            return
+        history = History()
+        try:
+            moved = learned(
+                subset, start.take_rows(rows), optimizer, torch.Generator().manual_seed(0), steps=steps, history=history
+            )
+            values[name] = subset.value(moved)
+        except FAILURES:
+            values[name] = -math.inf
+        else:
+            learns_noise = start.noise_is_learned and not start.noise_is_known
+            noise = moved.noise_variance if learns_noise else start.noise_variance
+            found[name] = replace(start, kernel=moved.kernel, noise_variance=noise)
+        allowance.spend(len(rows), start, len(history))
 
-    def run(self) -> None:
-        """Advance all candidates on some rows, and leave the promising ones in ``starts``, the best first."""
-        sums = [name for name in self.starts if name in RIVALS]
-        singles = [name for name in self.starts if name not in (*RIVALS, PERIODIC)]
-        few = self._n <= _SUBSET_ROWS  # single kernels are learned on all rows from where they are
-        if not few:
-            self._advance([PERIODIC], _SUBSET_STEPS)
-        with self._kept_for([PERIODIC] if few else [], _SUBSET_STEPS):
-            with self._kept_for(sums, _KEPT_STEPS):
-                best = self._best_of(sums)
-            if not few:
-                with self._kept_for(best, _KEPT_STEPS):
-                    self._advance(singles, _SUBSET_STEPS)
-        for name in (PERIODIC, *singles):
-            if self._values.get(name, math.inf) <= self._least:
-                self._drop(name, "is behind the default after a few steps")
-        first = {PERIODIC: math.inf}
-        order = sorted(self.starts, key=lambda name: -self._values.get(name, first.get(name, -math.inf)))
-        self.starts = {name: self.starts[name] for name in order}
-
-    def _best_of(self, sums: list[str]) -> list[str]:
-        """Return the only sum that is learned on all rows, if one is better than the default, and drop the others."""
-        most = _RIVAL_STEPS // max(2, len(sums))
-        self._advance(sums, most)
-        while len(sums := sorted((one for one in sums if one in self._values), key=self._values.__getitem__)) > 1:
-            self._drop(sums[0], f"is behind {sums[-1]} after a few steps")
-            del self._values[sums[0]]
-            if len(sums) > 2:
-                self._advance(sums[1:], most)
-        if not sums:
-            return []
-        best = sums[0]
-        if self._values[best] <= self._least:  # a smooth part begins far from the rough one that was learned
-            self._advance([best], _SUBSET_STEPS)
-        if self._values[best] > self._least:
-            return [best]
-        self._drop(best, "is behind the default after a few steps")
-        return []
-
-    def _advance(self, names: list[str], most: int) -> None:
-        """Learn kernels on some rows from where they are, by a few steps, and drop those that there is no time for."""
-        for name in names:
-            if name not in self.starts:
-                continue
-            start, history = self.starts[name], History()
-            steps = self._allowance.steps(len(self._rows), start, most)
-            if steps < _FEWEST_STEPS:
-                if name not in self._values:
-                    self._drop(name, "takes too long compared with the default")
-                continue
-            given = start.take_rows(self._rows), self._optimizer, torch.Generator().manual_seed(0)
-            try:
-                moved = learned(self._subset, *given, steps=steps, history=history)
-                self._values[name] = self._subset.value(moved)
-            except FAILURES:
-                self._values[name] = -math.inf
-            else:
-                learns_noise = start.noise_is_learned and not start.noise_is_known
-                noise = moved.noise_variance if learns_noise else start.noise_variance
-                self.starts[name] = replace(start, kernel=moved.kernel, noise_variance=noise)
-            self._allowance.spend(len(self._rows), start, len(history))
-
-    def _drop(self, name: str, why: str) -> None:
-        del self.starts[name]
-        self.dropped = (*self.dropped, (name, why))
-
-    @contextmanager
-    def _kept_for(self, names: list[str], steps: int) -> Iterator[None]:
-        """Keep the time that one of some kernels takes on all rows."""
-        n, models = self._n, [self.starts[name] for name in names if name in self.starts]
-        kept = max((ending_seconds(n, one) + steps * step_seconds(n, one) for one in models), default=0.0)
-        self._allowance.left -= kept
-        yield
-        self._allowance.left += kept
+    for name in sorted(candidates, key=lambda name: name != PERIODIC):
+        found[name] = start_from(known, candidates[name], objective.target_variance)
+        if n <= _SUBSET_ROWS and name not in RIVALS:
+            continue
+        advance(name, most)
+        if name not in values:
+            behind.append((name, "takes too long compared with the default"))
+            del found[name]
+    allowance.left += kept
+    best = max((name for name in values if name in RIVALS), key=lambda name: values[name], default=None)
+    if best is not None and values[best] <= least:  # a smooth part begins far from the rough one that was learned
+        advance(best, _SUBSET_STEPS)
+    for name, value in values.items():
+        if name in RIVALS and name != best:
+            behind.append((name, f"is behind {best} after a few steps"))
+            del found[name]
+        elif value <= least:
+            behind.append((name, "is behind the default after a few steps"))
+            del found[name]
+    order = sorted(found, key=lambda name: -values.get(name, math.inf if name == PERIODIC else -math.inf))
+    return {name: found[name] for name in order}, tuple(behind)
 
 
 @dataclass(frozen=True)
