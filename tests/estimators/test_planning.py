@@ -28,7 +28,7 @@ def test_one_input_is_passed_along_where_the_kernel_has_states():
     def chosen(kernel, n_inputs=1, n_rows=1001, budget=PLENTY, likelihood=None):
         model = Model(kernel.bind(n_inputs), ZeroMean(), torch.tensor(0.1, dtype=torch.float64))
         rows = np.linspace(0, 1, n_rows * n_inputs).reshape(n_rows, n_inputs)
-        return resolve_inference("auto", n_rows, 8, budget, likelihood, model=model, rows=rows)
+        return resolve_inference("auto", n_rows, 8, budget, likelihood, model=model, rows=lambda: rows)
 
     assert chosen(kernels.Matern()) == Markov()
     assert chosen(kernels.Matern() + kernels.White(), n_rows=10**6) == Markov()

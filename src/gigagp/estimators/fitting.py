@@ -132,7 +132,7 @@ def fit_rows(
         arguments.deadline,
         all_rows=problem.model.noise_is_known or likelihood.is_scale_mixture,
         model=problem.model if arguments.suits_states else None,
-        rows=problem.scaling.inputs(problem.X),
+        rows=lambda: problem.scaling.inputs(problem.X),
         has_offset=problem.beside.offset is not None,
         has_groups=bool(own_groups(problem.model.kernel)),
     )

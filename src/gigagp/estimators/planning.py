@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Annotated, Literal, cast
 
 import numpy as np
@@ -42,7 +43,7 @@ def resolve_inference(
     *,
     all_rows: bool = False,
     model: Model | None = None,
-    rows: np.ndarray | None = None,
+    rows: Callable[[], np.ndarray] | None = None,
     has_offset: bool = False,
     has_groups: bool = False,
 ) -> Inference:
@@ -65,9 +66,10 @@ def resolve_inference(
         Value of ``time.monotonic()`` at which the fit is to end.
     all_rows : bool, default False
         Whether no row may be left out for lack of time, because its noise is known.
-    model, rows : Model and array of shape (n_rows, d), or None, default None
-        The model and the rows, if its kernel was given and rows are float64 on the CPU: with one input, or a panel of
-        few entities, and a kernel with states, ``"auto"`` is then `gigagp.inference.Markov` beyond 1,000 rows.
+    model, rows : Model and callable, or None, default None
+        The model, and what returns the rows in its units, (n_rows, d), if its kernel was given and rows are float64 on
+        the CPU: with one input, or a panel of few entities, and a kernel with states, ``"auto"`` is then
+        `gigagp.inference.Markov` beyond 1,000 rows.
     has_offset : bool, default False
         Whether latent values have an offset, which Laplace approximations alone take.
     has_groups : bool, default False
@@ -87,7 +89,7 @@ def resolve_inference(
     if not isinstance(likelihood, Gaussian | None) and not likelihood.is_scale_mixture:
         return Vecchia() if has_offset else _of_other(likelihood)
     is_gaussian = isinstance(likelihood, Gaussian | None)
-    if is_gaussian and model is not None and rows is not None and Markov().serves(model, rows, budget):
+    if is_gaussian and model is not None and rows is not None and Markov().serves(model, n_rows, rows, budget):
         return Markov()
     if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget:
         return Exact()

@@ -182,7 +182,7 @@ class TrainingTable:
         order = torch.randperm(self.n_rows, generator=generator)
         if self.cells is None or count >= self.n_rows:
             return order[:count].sort().values
-        (entities, entity), (times, time) = (distinct_rows(self.X[:, list(columns)]) for columns in self.cells)
+        (entities, entity), (times, time) = (_distinct(self.X[:, list(columns)]) for columns in self.cells)
         cells = count * len(entities) * len(times) / self.n_rows  # with the gaps among them
         run, some = math.ceil(cells / len(entities)), len(entities)
         if run < _SHORT_RUN:
@@ -190,8 +190,6 @@ class TrainingTable:
             some = math.ceil(cells / run / 2)
         if run >= len(times):
             return order[:count].sort().values
-        if times.shape[1] == 1:
-            time = times[:, 0].argsort().argsort()[time]
         first = int(torch.randint(len(times) - run + 1, (), generator=generator))
         chosen = torch.randperm(len(entities), generator=generator) < some
         inside = chosen[entity.cpu()] & (time.cpu() >= first) & (time.cpu() < first + run)
@@ -201,3 +199,10 @@ class TrainingTable:
         """Return the sorted indices of the rows nearest to a row, itself included."""
         distances = torch.linalg.vector_norm(self.X - self.X[row], dim=1)
         return torch.topk(distances, count, largest=False).indices.sort().values
+
+
+def _distinct(points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the distinct points, in order where they have one column, and the number of each point among them."""
+    if points.shape[1] > 1:
+        return distinct_rows(points)
+    return torch.unique(points[:, 0], return_inverse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -99,23 +100,23 @@ class Markov(Inference):
         require_states(model, objective.table, objective.axis)
         return objective
 
-    def serves(self, model: Model, X: np.ndarray, budget: int) -> bool:
-        """Return whether ``"auto"`` chooses this method for a model that was given and rows X.
+    def serves(self, model: Model, n_rows: int, rows: Callable[[], np.ndarray], budget: int) -> bool:
+        """Return whether ``"auto"`` chooses this method for a model that was given and rows, which are made if needed.
 
         Those are many rows of one input, or of a panel of few entities that is too large for `Exact`.
         """
-        if len(X) <= _FEWEST_ROWS:
+        if n_rows <= _FEWEST_ROWS:
             return False
         try:
             self.check_model(model)
         except InvalidInputError:
             return False
-        found = self._cost(model, torch.from_numpy(X), 3)
+        found = self._cost(model, torch.from_numpy(rows()), 3)
         if found is None or found.memory > budget:
             return False
         if not found.axis.columns:
             return found.size <= _MOST_STATES
-        return len(X) > EXACT_ROWS and found.row_seconds * len(X) <= _MOST_SECONDS
+        return n_rows > EXACT_ROWS and found.row_seconds * n_rows <= _MOST_SECONDS
 
     def forecast(self, subject: Subject) -> Forecast | None:
         """Return the time of a few gradients and of the posterior, and the error of exact inference."""

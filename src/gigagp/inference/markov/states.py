@@ -159,14 +159,15 @@ class _Part(NamedTuple):
             found = found + torch.where(known[:, None], (self.root[number] - found).detach(), 0.0)
         return found
 
-    def left(self, X: Tensor, number: Tensor, weights: Tensor, terms: Sequence[int] | None, *, joint: bool) -> Tensor:
-        """Return the variances of entities, (m,), that weights leave, or ``joint`` their covariance, (m, m)."""
+    def left(self, X: Tensor, number: Tensor, terms: Sequence[int] | None, *, joint: bool) -> Tensor:
+        """Return the variances of entities, (m,), that their weights leave, or ``joint`` their covariance, (m, m)."""
         chosen = self._chosen(terms)
-        if not chosen or (len(chosen) == len(self.entities) and len(self.points) == 1):
-            return weights.new_zeros(len(X), len(X)) if joint else weights.new_zeros(len(X))
+        known = (number >= 0) & (len(chosen) == len(self.entities))
+        if not chosen or bool(known.all()) or (len(chosen) == len(self.entities) and len(self.points) == 1):
+            return self.root.new_zeros(len(X), len(X)) if joint else self.root.new_zeros(len(X))
+        weights, kernel = self.weights(X, number, terms), Sum(*chosen)
         if len(self.points) == 1:
             X = self.points.expand(len(X), -1)
-        kernel, known = Sum(*chosen), (number >= 0) & (len(chosen) == len(self.entities))
         if joint:
             return torch.where(known[:, None] | known, 0.0, kernel.block(X, X) - weights @ weights.mT)
         return torch.where(known, 0.0, kernel.diagonal(X) - weights.square().sum(1)).clamp_min(0)
@@ -212,9 +213,7 @@ class States:
         t, entities, number = self._places(X)
         total, terms = t.new_zeros(len(X), len(X)) if joint else t.new_zeros(len(X)), self._terms_of(summand)
         for part in self.parts if self.axis.columns else []:
-            weights = part.weights(entities, number, terms)
-            left = part.left(entities, number, weights, terms, joint=joint)
-            at = t[:, None]
+            left, at = part.left(entities, number, terms, joint=joint), t[:, None]
             total = total + left * (part.times.block(at, at) if joint else part.times.diagonal(at))
         return total
 
