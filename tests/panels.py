@@ -19,6 +19,12 @@ KERNELS = {
         + White(0.2)
         + Constant(0.3)
     ),
+    "alone": Matern(1.5, columns=PLACE) + Matern(0.5, columns=TIME),
+    "two products": (
+        Matern(1.5, columns=PLACE) * Matern(0.5, columns=TIME)
+        + RBF(2.0, columns=PLACE) * RBF(columns=TIME)
+        + Matern(2.5, columns=PLACE)
+    ),
     "sums of factors": (Matern(1.5, columns=PLACE) + RBF(columns=[1]))
     * (Periodic(columns=TIME) + Linear(columns=TIME)),
     "three sets": Matern(1.5, columns=[0]) * RBF(columns=[1]) * Matern(0.5, columns=TIME),

@@ -20,6 +20,9 @@ from gigagp.kernels import Group, Matern
 from gigagp.model.means import ConstantMean
 from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
+from gigagp.products import NativeTiles, native_tiles
+from gigagp.products.engine import weights_of
+from helpers import close, generator
 
 
 def rows(n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -65,6 +68,20 @@ def test_levels_are_apart_in_any_units() -> None:
         for codes in (np.array([0.0, 0, 1, 1]), np.array([70.0, 70, 3, 3]))
     )
     np.testing.assert_allclose(plain.predict([[0.0], [1.0]]), shifted.predict([[70.0], [3.0]]), atol=1e-12)
+
+
+def test_compiled_gradients_with_many_levels_are_those_of_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Levels are far apart, and no gradient reads their distances: it needs no slow sums of differences."""
+    X = torch.randn(80, 2, generator=generator(0), dtype=torch.float64)
+    X[:, 1] = torch.randint(0, 5, (80,), generator=generator(1)).double() * 50_000
+    kernel = (Matern(columns=[0]) * Group(1) + Group(1, [0], [0.5, 0.2])).bind(2)
+    weights = torch.randn(80, 80, generator=generator(2), dtype=torch.float64)
+    moved = {name: value.clone().requires_grad_() for name, value in kernel.parameters().items()}
+    (kernel.replace(moved).block(X, X) * weights).sum().backward()
+    monkeypatch.setattr(native_tiles, "gradient_apart", None)
+    found = NativeTiles().gradient(kernel, X, X, weights_of(weights), symmetric=False, budget=2**30)
+    for name, value in moved.items():
+        close(found[name], value.grad, condition=1e3)
 
 
 @pytest.mark.parametrize("few", [True, False])

@@ -192,6 +192,11 @@ class Group(Leaf):
         kernel = self.bind(X.shape[1])
         return kernel.same(X, Z) * (kernel.scale(X) @ kernel.scale(Z).T)
 
+    def derivatives(self, X: Tensor, Z: Tensor) -> dict[str, Tensor]:
+        kernel = self.bind(X.shape[1])
+        lines = zip(kernel.lines(X).T, kernel.lines(Z).T, strict=True)
+        return {"variance": kernel.same(X, Z) * torch.stack([left[:, None] * right for left, right in lines])}
+
     def diagonal(self, X: Tensor) -> Tensor:
         return self.bind(X.shape[1]).scale(X).square().sum(1)
 

@@ -60,7 +60,8 @@ class Term:
 
     ``left``, shape (n, c), and ``right``, shape (m, c), are float64. They are the same object where left and right
     points and their coordinates are the same. The points' common offset is subtracted, except for inner products. The
-    first ``inputs`` of the c coordinates belong to the points; only derivatives use the others.
+    first ``inputs`` of the c coordinates belong to the points; only derivatives use the others. Without ``has_scales``
+    no hyperparameter moves the points, and no derivative reads the distances.
     """
 
     profile: Profile
@@ -68,6 +69,7 @@ class Term:
     right: Tensor
     inputs: int
     alpha: float = 1.0
+    has_scales: bool = True
 
     @cached_property
     def largest(self) -> float:
@@ -89,7 +91,7 @@ class Term:
     @property
     def is_apart(self) -> bool:
         """Whether a gradient, which is a difference of float64 sums of squared norms, would be lost to rounding."""
-        return self.largest * torch.finfo(torch.float64).eps > GRADIENT_ERROR
+        return self.has_scales and self.largest * torch.finfo(torch.float64).eps > GRADIENT_ERROR
 
     def is_far(self, dtype: torch.dtype) -> bool:
         """Whether even differences of coordinates would show it: near points carry their own rounding errors."""
@@ -277,7 +279,7 @@ def _emit(kernel: Kernel, left: Tensor, right: Tensor, program: Program) -> tupl
 def _emit_group(kernel: Group, left: Tensor, right: Tensor, program: Program) -> tuple[int, float]:
     """Append what is one for rows of the same level and else zero, times the inner products of the lines of a level."""
     e, f = _centred(*_both(kernel.embed, left, right))
-    program.terms.append(Term(Profile.RBF, e, f, e.shape[1]))
+    program.terms.append(Term(Profile.RBF, e, f, e.shape[1], has_scales=False))
     program.steps.append(ProgramStep(Operation.TERM, len(program.terms) - 1))
     if not kernel.slope_columns:
         return len(program.steps) - 1, float(kernel.value("variance"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,7 @@ from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.products import PanelTiles, cross_covariance
 from gigagp.products.blocks import ranges
-from gigagp.products.panel import Factors
+from gigagp.products.panel import Cells, Factors
 from gigagp.settings.random import standard_normal
 
 #: Addition to a factor's diagonal as a share of its mean, which has no visible effect on samples.
@@ -29,7 +30,8 @@ class PanelSamples(PriorSamples):
     and the cells is again a product of two factors. Random features alone have an error of some percent of the prior's
     variance everywhere, which is far above the posterior's where the noise is low.
 
-    The weights are those of the features, followed by the numbers Z of each product, (N T, s).
+    The weights are those of the features, followed by the numbers Z of each product, (N T, s). N or T is 1 where a
+    product does not depend on the entity or on the time.
 
     Attributes
     ----------
@@ -45,16 +47,14 @@ class PanelSamples(PriorSamples):
     ) -> PanelSamples:
         """Draw the features and all numbers."""
         drawn = PriorSamples.new(model.kernel, model.n_inputs, n_samples, n_features, generator, law)
-        n_entities, n_times = panel.known.shape
-        count = len(panel.factors(model.kernel)) * n_entities * n_times
-        normal = standard_normal(count, n_samples, generator=generator)
+        normal = standard_normal(sum(count_numbers(panel, model.kernel)), n_samples, generator=generator)
         return cls(drawn.draw, torch.cat([drawn.weights, normal]), panel)
 
     def evaluate(self, kernel: Kernel, X: Tensor, budget: int) -> Tensor:
         """Return the functions at the rows of ``X``, shape (n, s)."""
         kernel = kernel.bind(X.shape[1])
         columns = count_columns(kernel, self.draw)
-        cells, weights = self.panel.known, self.weights[:columns].to(X)
+        cells, weights, weights_of_cells = self.panel.known, self.weights[:columns].to(X), self.weights[columns:]
         at, factors = self.panel.cells(X), self.panel.factors(kernel)
         pairs = (at.entities, cells.entities), (at.times, cells.times)
         # values of points with a gradient are those of the same functions in a form that has one
@@ -62,44 +62,54 @@ class PanelSamples(PriorSamples):
         inside = (entities[at.entity] >= 0) & (times[at.time] >= 0)
         outside = torch.nonzero(~inside)[:, 0]
         out = X.new_zeros(len(X), weights.shape[1])
-        grid_rows = _all_cells(self.panel) if len(outside) else X[:0]
+        in_cells, at_outside = (
+            self._features(kernel, rows, weights, factors, budget)
+            for rows in (_all_cells(self.panel) if len(outside) else X[:0], X[outside])
+        )
+        numbers = weights_of_cells.split(count_numbers(self.panel, kernel))
         for group, one in enumerate(factors):
-            roots = self._roots(one, budget)
-            grid = self._grid(columns, group, roots).to(X)
-            found = grid[entities[at.entity[inside]], times[at.time[inside]]]
-            out[inside] += found
+            here, there = one.merged(cells), one.merged(at)
+            roots = self._roots(one, here, budget)
+            grid = _grid(numbers[group], roots).to(X)
+            # the numbers of the rows' entities and times; one that all share is known
+            of_entities = entities if len(here.entities) == len(cells.entities) else entities.new_zeros(1)
+            of_times = times if len(here.times) == len(cells.times) else times.new_zeros(1)
+            out[inside] += grid[of_entities[there.entity[inside]], of_times[there.time[inside]]]
             if not len(outside):
                 continue
-            own = self._features(kernel, grid_rows, weights, one.terms, budget).view_as(grid)
-            by_entities = _regression(one.entities, at.entities, cells.entities, roots[0], entities, budget)
-            by_times = _regression(one.times, at.times, cells.times, roots[1], times, budget)
-            half = (by_entities @ (grid - own).flatten(1)).view(len(at.entities), *grid.shape[1:])
-            out[outside] += self._features(kernel, X[outside], weights, one.terms, budget)
-            out[outside] += torch.einsum("qt,qts->qs", by_times[at.time[outside]], half[at.entity[outside]])
+            own = in_cells[group].view(*cells.shape, -1)[: grid.shape[0], : grid.shape[1]]
+            by_entities = _regression(one.entities, there.entities, here.entities, roots[0], of_entities, budget)
+            by_times = _regression(one.times, there.times, here.times, roots[1], of_times, budget)
+            half = (by_entities @ (grid - own).flatten(1)).view(len(there.entities), *grid.shape[1:])
+            out[outside] += at_outside[group]
+            out[outside] += torch.einsum("qt,qts->qs", by_times[there.time[outside]], half[there.entity[outside]])
         return out
 
-    def _grid(self, columns: int, group: int, roots: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the values of one product in all cells, (N, T, s)."""
-        n_entities, n_times = self.panel.known.shape
-        count = n_entities * n_times
-        normal = self.weights[columns + group * count :][:count].to(roots[0]).view(n_entities, n_times, -1)
-        half = (roots[0] @ normal.flatten(1)).view_as(normal)
-        return torch.matmul(roots[1], half)
-
-    def _roots(self, factors: Factors, budget: int) -> tuple[Tensor, Tensor]:
+    def _roots(self, factors: Factors, cells: Cells, budget: int) -> tuple[Tensor, Tensor]:
         """Return lower factors of the matrices of entities and of times, float64."""
-        cells, engine = self.panel.known, self.panel.engine
-        pairs = (factors.entities, cells.entities), (factors.times, cells.times)
+        pairs, engine = ((factors.entities, cells.entities), (factors.times, cells.times)), self.panel.engine
         return tuple(_root(engine.dense(part, points.double(), budget=budget)) for part, points in pairs)  # type: ignore[return-value]
 
-    def _features(self, kernel: Kernel, X: Tensor, weights: Tensor, terms: tuple[int, ...], budget: int) -> Tensor:
-        """Return the part of some terms of the kernel in functions from random features, (n, s)."""
+    def _features(self, kernel: Kernel, X: Tensor, weights: Tensor, factors: list[Factors], budget: int) -> Tensor:
+        """Return the part of each product in functions from random features, (number of products, n, s)."""
         size = max(1, min(1024, budget // (64 * max(len(weights), 1) * X.element_size())))
-        out = X.new_zeros(len(X), weights.shape[1])
+        out = X.new_zeros(len(factors), len(X), weights.shape[1])
         for rows in ranges(len(X), size):
             parts = list(feature_products(kernel, X[rows], self.draw, weights))
-            out[rows] = sum(parts[term] for term in terms)
+            for group, one in enumerate(factors):
+                out[group, rows] = sum(parts[term] for term in one.terms)
         return out
+
+
+def count_numbers(panel: PanelTiles, kernel: Kernel) -> list[int]:
+    """Return how many numbers Z each product of a kernel has."""
+    return [math.prod(factors.merged(panel.known).shape) for factors in panel.factors(kernel)]
+
+
+def _grid(numbers: Tensor, roots: tuple[Tensor, Tensor]) -> Tensor:
+    """Return ``L_S Z L_T'`` for the numbers (N T, s), shape (N, T, s)."""
+    Z = numbers.to(roots[0]).view(len(roots[0]), len(roots[1]), -1)
+    return torch.matmul(roots[1], (roots[0] @ Z.flatten(1)).view_as(Z))
 
 
 def _root(matrix: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from gigagp.inference.contract.rows_posterior import PathwiseUpdate, SolvedPoste
 from gigagp.inference.contract.saved import DRAW, SOLVE, Saved, check_columns, draw_fields
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import OrthogonalBasis, Trend, estimate_trend
-from gigagp.inference.gradients.panel_samples import PanelSamples
+from gigagp.inference.gradients.panel_samples import PanelSamples, count_numbers
 from gigagp.inference.gradients.pathwise import Pathwise
 from gigagp.inference.iterative.sampled_variance import (
     error_with_neighbours,
@@ -429,8 +429,7 @@ def _restored_samples(
     panel = select(saved.kernel, rows.device, rows.dtype, rows=rows, alone=True)
     if not isinstance(panel, PanelTiles) or panel_rows > len(tensors["X"]):
         raise ModelFileError("its rows are not those of the panel that its samples were drawn for.")
-    n_entities, n_times = panel.known.shape
-    further = len(panel.factors(saved.kernel)) * n_entities * n_times
+    further = sum(count_numbers(panel, saved.kernel))
     check_columns(saved, draw, weights[: max(len(weights) - further, 0)], name)
     return PanelSamples(draw, weights, panel)
 

@@ -30,25 +30,32 @@ _BLOCK_SHARE = 8
 _COLUMNS = 16
 #: Least noise of the preconditioner as a share of the mean variance of the rows.
 _LEAST_NOISE = 10 * torch.finfo(torch.float64).eps
+#: Share of the largest variance, times their number, that is added to variances so that they have a root.
+_LEAST_PIVOT = 4 * torch.finfo(torch.float64).eps
 #: Rounds that fit one noise for each entity times one for each time.
 _ROUNDS = 20
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """A complete panel ``S (x) T + a (x) b`` by eigenvectors of both factors.
+    """A complete panel, a sum of Kronecker products ``S (x) T`` plus noise ``a (x) b``, by eigenvectors of the factors.
 
-    With ``A = diag(a)`` and ``B = diag(b)`` it is ``R (L + 1) R'`` for ``R = A^1/2 U (x) B^1/2 V`` and a table L of
-    eigenvalues. Of a sum of Kronecker products, L is the diagonal in eigenvectors of the factors' weighted sums.
+    With ``A = diag(a)`` and ``B = diag(b)`` it is ``R (L + 1 + F F') R'`` for ``R = A^1/2 U (x) B^1/2 V`` and a table L
+    of eigenvalues. F has the parts of entities alone and of times alone. Of one other product L is exact; of several it
+    is the diagonal in eigenvectors of the factors' weighted sums.
 
     Attributes
     ----------
     left, right : Tensor of shape (N, N) and (T, T)
         ``A^-1/2 U`` and ``B^-1/2 V``.
     values : Tensor of shape (N, T)
-        L, not negative.
+        L + 1.
     of_entities, of_times : Tensor of shape (N,) and (T,)
         The noise a and b.
+    alone : _Alone
+        F.
+    core : Tensor of shape (k, k)
+        The Cholesky factor of ``1 + F' (L + 1)^-1 F`` for the k columns of F.
     """
 
     left: Tensor
@@ -56,20 +63,45 @@ class Spectrum:
     values: Tensor
     of_entities: Tensor
     of_times: Tensor
+    alone: _Alone
+    core: Tensor
 
     @classmethod
     def of(cls, pairs: list[tuple[Tensor, Tensor]], of_entities: Tensor, of_times: Tensor) -> Spectrum:
-        """Return the spectrum of a sum of Kronecker products of factors, float64, plus noise."""
-        shares = [(float(T.diagonal().mean()), float(S.diagonal().mean())) for S, T in pairs]
-        left = _vectors(sum(share * S for (share, _), (S, _) in zip(shares, pairs, strict=True)), of_entities)
-        right = _vectors(sum(share * T for (_, share), (_, T) in zip(shares, pairs, strict=True)), of_times)
-        values = sum(_quadratic(left, S)[:, None] * _quadratic(right, T)[None, :] for S, T in pairs)
-        assert isinstance(values, Tensor), "there is at least one pair"
-        return cls(left, right, values.clamp_min(0.0), of_entities, of_times)
+        """Return the spectrum of a sum of Kronecker products of factors, float64, plus noise.
+
+        A factor that is the same number everywhere is a matrix of one row and one column.
+        """
+        entities, times = (one.new_zeros(len(one), len(one)) for one in (of_entities, of_times))
+        by_both, S_alone, T_alone = [], entities.clone(), times.clone()
+        for S, T in pairs:
+            if len(T) == 1:
+                S_alone += T * S
+            elif len(S) == 1:
+                T_alone += S * T
+            else:
+                by_both.append((S, T))
+                entities += T.diagonal().mean() * S
+                times += S.diagonal().mean() * T
+        left, right = _vectors(entities, of_entities), _vectors(times, of_times)
+        values = of_entities.new_ones(len(left), len(right))
+        for S, T in by_both:
+            values += (_quadratic(left, S)[:, None] * _quadratic(right, T)).clamp_min(0.0)
+        alone = _Alone.of(left, right, S_alone, T_alone)
+        core = cholesky(alone.gram(1 / values), "the parts of entities and times alone", overwrite=True)
+        return cls(left, right, values, of_entities, of_times, alone, core)
 
     def solve(self, grid: Tensor) -> Tensor:
         """Return the inverse of the complete panel times tables, shape (N, T, s)."""
-        return self.from_basis(self.to_basis(grid) / (self.values + 1)[:, :, None])
+        return self.from_basis(self.divide(self.to_basis(grid)))
+
+    def divide(self, grid: Tensor) -> Tensor:
+        """Return ``(L + 1 + F F')^-1 R`` of tables R in the basis, shape (N, T, s), in their memory."""
+        found = grid.div_(self.values[:, :, None])
+        if len(self.core):
+            shared = torch.cholesky_solve(self.alone.project(found), self.core)
+            found -= self.alone.expand(shared).div_(self.values[:, :, None])
+        return found
 
     def to_basis(self, grid: Tensor) -> Tensor:
         """Return ``(A^-1/2 U)' R (B^-1/2 V)`` of tables R, shape (N, T, s)."""
@@ -83,17 +115,85 @@ class Spectrum:
         """Return that of the complete panel."""
         n_entities, n_times = self.values.shape
         of_noise = n_times * self.of_entities.log().sum() + n_entities * self.of_times.log().sum()
-        return float((self.values + 1).log().sum() + of_noise)
+        return float(self.values.log().sum() + 2 * self.core.diagonal().log().sum() + of_noise)
+
+    @property
+    def n_normal(self) -> int:
+        """Standard normal numbers of a draw."""
+        return self.values.numel() + len(self.core)
 
     def sample(self, normal: Tensor) -> Tensor:
-        """Return draws of the complete panel without noise from standard normal tables, shape (N, T, s)."""
-        grid = self.from_basis(self.values.sqrt()[:, :, None] * normal)
-        return grid * (self.of_entities[:, None] * self.of_times)[:, :, None]
+        """Return draws of the complete panel with its noise from normal numbers (`n_normal`, s), shape (N, T, s)."""
+        of_cells, of_alone = normal.split([self.values.numel(), len(self.core)])
+        grid = self.values.sqrt()[:, :, None] * of_cells.view(*self.values.shape, -1) + self.alone.expand(of_alone)
+        return self.from_basis(grid) * (self.of_entities[:, None] * self.of_times)[:, :, None]
 
 
-def _vectors(matrix: Tensor | int, noise: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class _Alone:
+    """F, of which ``F F'`` is the part of entities alone and that of times alone, in the basis of a `Spectrum`.
+
+    A column is ``L[:, j] (x) v`` for an entity, or ``w (x) R[:, j]`` for a time.
+
+    Attributes
+    ----------
+    L, R : Tensor of shape (N, N or 0) and (T, T or 0)
+        Roots of both parts.
+    w, v : Tensor of shape (N,) and (T,)
+        Ones.
+    """
+
+    L: Tensor
+    R: Tensor
+    w: Tensor
+    v: Tensor
+
+    @classmethod
+    def of(cls, left: Tensor, right: Tensor, S: Tensor, T: Tensor) -> _Alone:
+        """Return the parts with the covariances S and T, of which either may be zero."""
+        return cls(left.T @ _root(S), right.T @ _root(T), left.sum(0), right.sum(0))
+
+    def gram(self, weights: Tensor) -> Tensor:
+        """Return ``1 + F' diag(weights) F`` for weights (N, T)."""
+        found = torch.eye(self.L.shape[1] + self.R.shape[1], dtype=weights.dtype, device=weights.device)
+        k = self.L.shape[1]
+        found[:k, :k] += (self.L * (weights @ self.v.square())[:, None]).T @ self.L
+        found[k:, k:] += (self.R * (self.w.square() @ weights)[:, None]).T @ self.R
+        found[k:, :k] = self.R.T @ (weights * self.w[:, None] * self.v).T @ self.L
+        found[:k, k:] = found[k:, :k].T
+        return found
+
+    def project(self, grid: Tensor) -> Tensor:
+        """Return ``F'`` times tables (N, T, s), shape (k, s)."""
+        of_entities = torch.einsum("nts,t->ns", grid, self.v) if self.L.shape[1] else grid[:, 0]
+        of_times = torch.einsum("nts,n->ts", grid, self.w) if self.R.shape[1] else grid[0]
+        return torch.cat([self.L.T @ of_entities, self.R.T @ of_times])
+
+    def expand(self, vectors: Tensor) -> Tensor:
+        """Return ``F`` times vectors (k, s) as tables, shape (N, T, s)."""
+        of_entities, of_times = vectors.split([self.L.shape[1], self.R.shape[1]])
+        return (self.L @ of_entities)[:, None] * self.v[:, None] + self.w[:, None, None] * (self.R @ of_times)
+
+    def at(self, spectrum: Spectrum, entity: Tensor, time: Tensor) -> Tensor:
+        """Return the rows of ``R^-T (L + 1)^-1 F`` at cells of a complete panel, shape (m, k)."""
+        inverse = 1 / spectrum.values
+        of_entities = spectrum.left[entity] * (inverse @ (spectrum.right * self.v).T).T[time]
+        of_times = spectrum.right[time] * (spectrum.left @ (inverse * self.w[:, None]))[entity]
+        return torch.cat([of_entities @ self.L, of_times @ self.R], 1)
+
+
+def _root(matrix: Tensor) -> Tensor:
+    """Return a root of a covariance matrix, with no columns if it is zero."""
+    if not bool(matrix.diagonal().any()):
+        return matrix[:, :0]
+    least = _LEAST_PIVOT * len(matrix) * matrix.diagonal().max()
+    return cholesky(
+        matrix + least * torch.eye(len(matrix)).to(matrix), "a part of entities or times alone", overwrite=True
+    )
+
+
+def _vectors(matrix: Tensor, noise: Tensor) -> Tensor:
     """Return ``D^-1/2 U`` for the eigenvectors U of ``D^-1/2 M D^-1/2``."""
-    assert isinstance(matrix, Tensor), "there is at least one pair"
     scale = noise.rsqrt()
     return scale[:, None] * eigh(scale[:, None] * matrix * scale)[1]
 
@@ -133,11 +233,11 @@ class CompletePanelFactor(Preconditioner):
         observed = precision > 0
         of_cells = torch.where(observed, 1 / precision, torch.nan)
         of_entities, of_times = _noise_of_factors(of_cells)
-        self._own_noise = (of_entities[:, None] * of_times)[:, :, None]
         pairs = []
         for factors in panel.factors(matrix.kernel):
-            S = panel.engine.dense(factors.entities, self._cells.entities, budget=budget)
-            pairs.append((S.double(), panel.engine.dense(factors.times, self._cells.times, budget=budget).double()))
+            cells = factors.merged(self._cells)
+            S = panel.engine.dense(factors.entities, cells.entities, budget=budget)
+            pairs.append((S.double(), panel.engine.dense(factors.times, cells.times, budget=budget).double()))
         self.spectrum = Spectrum.of(pairs, of_entities, of_times)
         place = self._cells.entity * n_times + self._cells.time
         self._is_repeated = len(place) > int(observed.sum())
@@ -148,24 +248,23 @@ class CompletePanelFactor(Preconditioner):
         self._places = entity * n_times + self._gaps % n_times  # in a table of the entities with gaps alone
         self._of_gaps = _gaps_of(self.spectrum, self._gaps, shape, most_gaps, budget)
         self.has_determinant = self._of_gaps.is_exact
-        build = 10.0 * (n_entities**3 + n_times**3) + self._of_gaps.operations
+        build = 10.0 * (n_entities**3 + n_times**3) + len(self.spectrum.core) ** 3 + self._of_gaps.operations
         self.epochs = build / (2.0 * _COLUMNS * max(self._cells.operations, 1))
 
     @property
     def rank(self) -> int:
-        n_entities, n_times = self._cells.shape
-        return 2 * n_entities * n_times
+        return self.spectrum.n_normal
 
     def apply(self, vectors: Tensor) -> Tensor:
         wide = vectors.double()
         grid, whole = self._cells.spread(self._weights * wide), self.spectrum
-        solved = whole.to_basis(grid).div_((whole.values + 1)[:, :, None])
+        solved = whole.divide(whole.to_basis(grid))
         if len(self._gaps):  # only entities with gaps take part in the correction
             own = torch.matmul(whole.right, _left_product(whole.left[self._with_gaps], solved))
             filled = torch.zeros_like(own)
             filled.view(-1, own.shape[2])[self._places] = self._of_gaps.solve(own.view(-1, own.shape[2])[self._places])
             found = torch.matmul(whole.right.T, _left_product(whole.left[self._with_gaps].T, filled))
-            solved -= found.div_((whole.values + 1)[:, :, None])
+            solved -= whole.divide(found)
         result = self._weights * self._cells.pick(whole.from_basis(solved))
         if self._is_repeated:
             result += (wide - self._cells.pick(grid)) / self._noise
@@ -173,12 +272,9 @@ class CompletePanelFactor(Preconditioner):
 
     def transform_normal(self, normal: Tensor) -> Tensor:
         """Return samples of N(0, P); P is known where the gaps are solved for exactly."""
-        n_entities, n_times = self._cells.shape
-        of_rows, latent, of_cells = normal.double().split([self.n, n_entities * n_times, n_entities * n_times])
-        grid = self.spectrum.sample(latent.view(n_entities, n_times, -1))
+        of_rows, of_cells = normal.double().split([self.n, self.spectrum.n_normal])
         noise = of_rows * self._noise.sqrt()
-        means = self._cells.spread(self._weights * noise)
-        grid += self._own_noise.sqrt() * of_cells.view_as(grid) - means
+        grid = self.spectrum.sample(of_cells) - self._cells.spread(self._weights * noise)
         return (self._cells.pick(grid) + noise).to(self._dtype)
 
     def log_determinant(self) -> float:
@@ -231,7 +327,7 @@ class _FactorisedGaps(_Gaps):
     def __init__(self, spectrum: Spectrum, gaps: Tensor, n_times: int) -> None:
         m, n_entities = len(gaps), len(spectrum.left)
         self._factor = cholesky(_inverse_at(spectrum, gaps, n_times), "the precision of the gaps", overwrite=True)
-        self.operations = float(m) ** 2 * (n_entities + m / 3)
+        self.operations = float(m) ** 2 * (n_entities + len(spectrum.core) + m / 3)
 
     def solve(self, vectors: Tensor) -> Tensor:
         return torch.cholesky_solve(vectors, self._factor)
@@ -251,7 +347,8 @@ class _BlocksOfGaps(_Gaps):
     def __init__(self, spectrum: Spectrum, gaps: Tensor, shape: tuple[int, int], budget: int) -> None:
         n_entities, n_times = shape
         self._gaps, self._shape = gaps, shape
-        precision = spectrum.left.square() @ (1 / (spectrum.values + 1))  # of each entity by eigenvectors of the times
+        # of each entity by eigenvectors of the times, without F, which would make them smaller
+        precision = spectrum.left.square() @ (1 / spectrum.values)
         right = spectrum.right
         missing = torch.zeros(n_entities * n_times, dtype=torch.bool)
         missing[gaps] = True
@@ -317,7 +414,7 @@ def _inverse_at(spectrum: Spectrum, gaps: Tensor, n_times: int) -> Tensor:
     found = spectrum.left.new_empty(len(gaps), len(gaps))
     at = [torch.nonzero(time == one)[:, 0] for one in range(n_times)]
     held = [one for one in range(n_times) if len(at[one])]
-    weights = (1 / (spectrum.values + 1)).T.contiguous()  # (T, N)
+    weights = (1 / spectrum.values).T.contiguous()  # (T, N)
     rows = {one: spectrum.left[entity[at[one]]] for one in held}
     for place, one in enumerate(held):
         others = held[: place + 1]
@@ -327,6 +424,9 @@ def _inverse_at(spectrum: Spectrum, gaps: Tensor, n_times: int) -> Tensor:
             block = (rows[few] * scale) @ rows[many].T
             found[at[few][:, None], at[many][None, :]] = block
             found[at[many][:, None], at[few][None, :]] = block.T
+    if len(spectrum.core):
+        root = torch.linalg.solve_triangular(spectrum.core, spectrum.alone.at(spectrum, entity, time).mT, upper=False)
+        found.addmm_(root.mT, root, alpha=-1)
     return found
 
 
@@ -342,7 +442,8 @@ def suits_panel(matrix: KernelMatrix, budget: int) -> bool:
     n_entities, n_times = panel.known.shape
     observed = torch.unique(panel.known.entity * n_times + panel.known.time)
     n_gaps = n_entities * n_times - len(observed)
-    needed = 48 * (n_entities**2 + n_times**2) + 24 * n_gaps**2
+    n_alone = n_entities + n_times
+    needed = 48 * (n_entities**2 + n_times**2) + 24 * n_gaps**2 + 16 * n_alone * (n_alone + n_gaps)
     return needed <= budget and n_gaps <= _MOST_GAPS and max(n_entities, n_times) <= _MOST_ENTITIES
 
 
@@ -351,8 +452,9 @@ class CompletePanel(PreconditionerRecipe):
     """The inverse of the complete panel by eigenvectors of its entities and of its times, corrected at the gaps.
 
     When to use: for panels of up to some thousand entities and times (`docs/iterative.md` says what a panel is). Up to
-    6,000 gaps it is the inverse of H where the kernel is one product and the noise one number, or a number for each
-    entity times one for each time. A build takes ``10 (N^3 + T^3)`` operations for N entities and T times.
+    6,000 gaps it is the inverse of H where the kernel is one product, which parts of entities alone and of times alone
+    may be added to, and the noise is one number, or a number for each entity times one for each time. A build takes
+    ``10 (N^3 + T^3)`` operations for N entities and T times.
 
     Parameters
     ----------
