@@ -476,8 +476,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Parameters
         ----------
         source : str, path, data frame, pair of arrays, callable or iterable
-            A Parquet, CSV or NumPy file, or a folder of Parquet and CSV files; a pandas or pyarrow table; a pair ``(X,
-            y)``; an iterable of pairs ``(X, y)``, each with some of the rows; or a callable that returns such an
+            A Parquet, CSV or NumPy file, or a folder of Parquet and CSV files; a pandas or pyarrow table; a pair
+            ``(X, y)``; an iterable of pairs ``(X, y)``, each with some of the rows; or a callable that returns such an
             iterable and is called several times.
         target : str or sequence of str
             Column or columns to predict, for files and data frames. Several share the kernel and the noise.

@@ -187,8 +187,8 @@ class Product(Composite):
     """Product of kernels, for instance a `Periodic` that decays: ``Periodic() * RBF()``.
 
     The variances of the parts multiply, so only their product can be learned. Fix all but one:
-    ``Periodic() * RBF(fixed=("variance",))``. The first variance that is learned, or the first where none is, is in
-    squared units of the target. The others are plain numbers.
+    ``Periodic() * RBF(fixed=("variance",))``. The first learned variance (or the first one, if none is learned) is in
+    squared units of the target; the others are plain numbers.
     """
 
     symbol: ClassVar[str] = " * "

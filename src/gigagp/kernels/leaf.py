@@ -33,7 +33,7 @@ _FEATURES = frozenset({"has_spectrum", "draw_frequencies", "draw_at", "frequenci
 
 
 class Leaf(Kernel):
-    """Base of the elementary kernels, and of kernels of your own.
+    """Base of the elementary kernels, and of your own kernels.
 
     A subclass names its hyperparameters in `shapes`, passes their values to ``__init__`` and writes `block` and
     `diagonal`. It reads values with `value` and inputs with `active`. `Hyperparameter` turns names into attributes.

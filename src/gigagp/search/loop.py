@@ -73,9 +73,9 @@ class Search:
     ----------
     bounds : mapping of str to tuple or list, or array-like of shape (d, 2)
         Allowed values of each input. In a dictionary, a pair of integers such as ``(1, 8)`` means an integer, any other
-        pair of numbers a real number, ``(1e-5, 1e-1, "log")`` a real number on a log scale, and a list such as ``["a",
-        "b"]`` or ``[False, True]`` categories. Points are then dictionaries. An array holds the lower and upper bounds
-        of real inputs, and points are arrays of shape (d,).
+        pair of numbers a real number, ``(1e-5, 1e-1, "log")`` a real number on a log scale, and a list such as
+        ``["a", "b"]`` or ``[False, True]`` categories. Points are then dictionaries. An array holds the lower and upper
+        bounds of real inputs, and points are arrays of shape (d,).
     maximize : bool, default False
         Whether to maximize instead of minimize.
     acquisition : {"logei", "thompson"}, default "logei"
@@ -88,8 +88,8 @@ class Search:
     n_initial : int, optional
         Number of initial points, from a scrambled Sobol sequence. None: ``2 (d + 1)``.
     feasible : callable, optional
-        A cheap function of a point that returns whether it may be evaluated, such as ``lambda x: x["layers"] *
-        x["width"] < 4096``.
+        A cheap function of a point that returns whether it may be evaluated, such as
+        ``lambda x: x["layers"] * x["width"] < 4096``.
     file : path, optional
         A JSON file that is written at every `ask` and `tell`. If it exists, the search continues from it, starting with
         the points whose values were never told. Only one process at a time may use it.

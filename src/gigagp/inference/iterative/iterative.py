@@ -96,18 +96,18 @@ class Iterative(Inference):
         probe vectors, as in the paper.
     n_samples : int or "auto", default "auto"
         Number of posterior samples that the last solve computes. From samples alone, predicted variances have a
-        relative standard error of ``sqrt(2 / n_samples)``. ``"auto"`` is 16 where nearest neighbours make their
-        variances as certain as those of 64, and otherwise the number that this takes, at most 64.
+        relative standard error of ``sqrt(2 / n_samples)``. ``"auto"`` is 16 where variances combined with nearest
+        neighbours are as accurate as from 64 samples alone, and otherwise as many as this takes, at most 64.
     final_tolerance : float or None, default None
         Relative residual of the last solve, from which predictions are made. None is the tolerance of the solver. With
-        ``solver="auto"``, None keeps the residual below a twentieth of the standard deviation with which the latent
-        function is predicted at the rows, below a fifth of that of the noise, and its relative size at or below 0.01.
+        ``solver="auto"``, None keeps the residual below a twentieth of the predicted standard deviation of the latent
+        function at the rows, below a fifth of that of the noise, and the relative residual at or below 0.01.
     computational_uncertainty : bool, default False
         Whether to include the uncertainty due to unfinished solves in predicted variances, as computation-aware
         inference does. Predictions are then conditioned on all products with H in the last solve, and on its solution
         split into clusters of rows, which costs one more epoch. Variances are never below the exact ones and have no
         sampling error. Use it for solves that stop early on a budget (``max_epochs`` of the solver); where solves
-        converge, the default variances are sharper. It needs 16 bytes per row and stored column, for up to 1,280
+        converge, the default variances are sharper. It takes 16 bytes per row and stored column, for up to 1,280
         columns, and computes the last solve in float64 (``dtype="mixed"`` is refused).
     """
 

@@ -39,7 +39,7 @@ class SparseVariational(SparseSettings, Inference):
         number used.
     batch_size : int or None, default None
         Number of rows in a minibatch, limited by the number of rows. None uses all rows at every step, with the
-        collapsed bound. Minibatches need `gigagp.optimization.Adam`, which is what ``optimizer="auto"`` ends with.
+        collapsed bound. Minibatches need `gigagp.optimization.Adam`, which ``optimizer="auto"`` uses in the end.
     start : {"kmeans++", "greedy", "random"}, default "kmeans++"
         Choice of the initial inducing points among the training rows. ``"kmeans++"`` spreads them by squared distance
         in lengthscales (Arthur and Vassilvitskii 2007). ``"greedy"`` adds the row of largest variance given the
@@ -50,8 +50,8 @@ class SparseVariational(SparseSettings, Inference):
     learn_inducing_points : bool, default True
         Whether to learn the inducing points together with the hyperparameters; False keeps them fixed.
     jitter : float, default 1e-8
-        Number added to the diagonal of the inducing points' covariance, as a share of the prior variance. The bound is
-        still a lower bound, for inducing values observed with this noise.
+        Number added to the diagonal of the inducing points' covariance, as a fraction of the prior variance. The bound
+        is still a lower bound, for inducing values observed with this noise.
 
     References
     ----------
