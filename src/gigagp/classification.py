@@ -36,7 +36,7 @@ from gigagp.tables.rows.source import RowSource
 
 #: Likelihood argument: one for two classes.
 LikelihoodChoice = Annotated[
-    Literal["logistic", "probit"] | Logistic | Probit, Words('"logistic" or "probit", as a text or an object')
+    Literal["logistic", "probit"] | Logistic | Probit, Words('"logistic" or "probit", as a string or an object')
 ]
 #: Smallest probability, so that its logarithm is finite.
 _LEAST = 1e-300
@@ -298,7 +298,7 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         if self.classes_.dtype.kind not in "biufUSO" or not all(
             isinstance(one, bool | int | float | str) for one in self.classes_.tolist()
         ):
-            msg = f"classes of GPClassifier must be numbers or texts to be saved; got {self.classes_.dtype}."
+            msg = f"classes of GPClassifier must be numbers or strings to be saved; got {self.classes_.dtype}."
             raise InvalidInputError(msg)
         tensors, header = fitted_to_state(self.latent_)
         classes = {"dtype": self.classes_.dtype.str, "values": self.classes_.tolist()}

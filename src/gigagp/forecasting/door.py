@@ -32,7 +32,7 @@ _SHARED = 4
 #: Spread and size of values whose squares, and those of their roundings, are numbers of float64.
 _SMALLEST, _LARGEST = 1e-140, 1e140
 #: What a column holds that has no numbers, in words.
-_KINDS = {"date": "dates", "category": "texts"}
+_KINDS = {"date": "dates", "category": "strings"}
 #: Shortest season in steps: what changes faster does not show.
 _SHORTEST = 2.0
 

@@ -174,7 +174,7 @@ def group_terms(kernel: Kernel) -> dict[int, Group]:
 def own_groups(kernel: Kernel) -> dict[int, Group]:
     """Return `group_terms`, unless a product has the same columns of levels.
 
-    In a panel, where each level has a function of its own as well, rows of the same level tell of both, so that fewer
+    In a panel, where each level has its own function as well, rows of the same level tell of both, so that fewer
     rows tell of the hyperparameters.
     """
     in_products = {

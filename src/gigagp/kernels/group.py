@@ -163,7 +163,7 @@ class Group(Leaf):
             raise InvalidInputError(
                 f"Column {self._level_columns[place]} of X must be whole numbers of at most "
                 f"{_LARGEST.get(X.dtype, 2.0**42):g} in size, the levels, for Group; got {float(own[row, place]):g} in "
-                f'row {row}. Number the levels, or give encode="auto" to have texts and other values numbered.'
+                f'row {row}. Number the levels, or give encode="auto" to have strings and other values numbered.'
             )
         return found.long()
 

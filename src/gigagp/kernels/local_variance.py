@@ -80,7 +80,7 @@ class LocalVariance(LocalScale):
     References
     ----------
     Lazaro-Gredilla and Titsias, Variational heteroscedastic Gaussian process regression, 2011, has the model in which
-    the logarithm of the noise is a process of its own.
+    the logarithm of the noise variance is itself a Gaussian process.
     """
 
     shapes: ClassVar[dict[str, bool]] = {"variance": True}

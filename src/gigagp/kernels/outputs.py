@@ -241,7 +241,7 @@ class Outputs(Leaf):
         return units.centre[self._active_columns(len(units.scale))]
 
     def with_groups(self, groups: Sequence[int], columns: Sequence[int] | None = None) -> Self:
-        """Return the kernel of an encoded table, whose one-hot columns of categories are the outputs.
+        """Return the kernel of an encoded table, whose one-hot categorical columns are the outputs.
 
         The last of them is for categories that the fit has not seen, which are no output.
         """

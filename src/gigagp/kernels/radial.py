@@ -278,7 +278,7 @@ class RationalQuadratic(StationaryKernel):
         return draw["normal"] * (upper_gamma_quantile(draw["tail"], alpha).clamp_min(1e-300) / alpha).sqrt()
 
 
-# Profiles of kernels that need derivatives of their own ---------------------------------------------------------------
+# Profiles of kernels that need their own derivatives ---------------------------------------------------------------
 
 
 class _Matern(torch.autograd.Function):

@@ -143,7 +143,7 @@ class Iterative(Inference):
         return IterativeObjective(self, table, generator)
 
     def forecast(self, subject: Subject) -> Forecast:
-        """Return the time of two to three solves with some twenty columns, whose products a trial has counted."""
+        """Return the time of two to three solves with about twenty columns, whose products a trial has counted."""
         n = subject.table.n_rows
         seconds = solves_seconds(subject.table, subject.products, subject.model.kernel)
         seconds *= min(share_in_float32(subject.table, subject.products), 1.0)
@@ -488,7 +488,7 @@ def _prior_functions(probes: Probes) -> PriorSamples | None:
 
 
 #: Root mean squares of residuals for targets and samples, in units of the deviation with which the latent function is
-#: predicted at new rows, and at most in units of the noise's, with which it is known at the rows of the fit. The error
+#: predicted at new rows, and at most in units of the noise's, with which it is known at the training rows. The error
 #: of the posterior mean is about the residual's size.
 _ERRORS, _ERRORS_AT_ROWS = (0.05, 0.1), (0.2, 0.4)
 #: Range of the relative residual: the loosest, and the tightest that each precision can reach.

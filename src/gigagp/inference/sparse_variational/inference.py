@@ -107,7 +107,7 @@ class SparseVariational(SparseSettings, Inference):
 
 #: Rows of the largest trial, and the number of trials, each with half the rows of the next.
 _TRIAL_ROWS, _TRIALS = 8000, 3
-#: Products of all rows' features with m x m matrices in a gradient, and gradients of a fit: on some thousand rows, and
+#: Products of all rows' features with m x m matrices in a gradient, and gradients of a fit: on a few thousand rows, and
 #: then on all rows of a larger table. Measured on four tables: 20 to 200, and 5 to 30.
 _PRODUCTS, _FIRST, _LAST, _THINNED = 3, 80, 15, 16_000
 #: Gain of exact inference over neighbours below which inducing points are not tried.

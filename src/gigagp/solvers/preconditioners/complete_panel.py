@@ -350,7 +350,7 @@ def suits_panel(matrix: KernelMatrix, budget: int) -> bool:
 class CompletePanel(PreconditionerRecipe):
     """The inverse of the complete panel by eigenvectors of its entities and of its times, corrected at the gaps.
 
-    When to use: for panels of up to some thousand entities and times (`docs/iterative.md` says what a panel is). Up to
+    When to use: for panels of up to a few thousand entities and times (`docs/iterative.md` says what a panel is). Up to
     6,000 gaps it is the inverse of H where the kernel is one product and the noise one number, or a number for each
     entity times one for each time. A build takes ``10 (N^3 + T^3)`` operations for N entities and T times.
 
