@@ -1261,5 +1261,5 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
 def _require_one_of(return_std: bool, return_cov: bool, method: str) -> None:
     if return_std and return_cov:
-        msg = f"return_std and return_cov of GPRegressor.{method} cannot both be True; the covariance has both."
+        msg = f"return_std and return_cov of GPRegressor.{method} cannot both be True; the covariance is enough."
         raise InvalidInputError(msg)

@@ -255,7 +255,7 @@ class _Columns:
         largest, spread = float(np.abs(y[measured]).max()), float(np.ptp(y[measured]))
         if spread <= 1e-12 * largest:
             raise InvalidInputError(
-                f"{name} is {y[measured][0]:g} at all times, which does not tell by how much it may change."
+                f"{name} is {y[measured][0]:g} at all times, which does not show by how much it may change."
             )
         if spread < _SMALLEST or largest > _LARGEST:
             raise InvalidInputError(
@@ -332,7 +332,7 @@ def _warn_of_several_series(times: np.ndarray, others: dict[str, Any]) -> None:
         labels, codes = np.unique(np.array(values, dtype=object).astype(str), return_inverse=True)
         if 2 * len(labels) <= n and len(np.unique(np.stack([times, codes]), axis=1).T) == n:
             warn(
-                f"Times repeat, and the rows of a time differ in the column {name!r}. They are taken for measurements "
+                f"Times repeat, and the rows of a time differ in the column {name!r}. They are treated as measurements "
                 f"of one series; series={name!r} makes a forecast of each.",
                 FitWarning,
             )

@@ -290,7 +290,7 @@ def _drawn(forecasts: Sequence[Forecast], path: str | os.PathLike[str] | None, *
     if path is not None:
         check_plot(path)
     if not forecasts:
-        raise InvalidInputError("there is no forecast to draw: all series have failed.")
+        raise InvalidInputError("there is no forecast to draw: all series failed.")
     count = len(forecasts[0].chosen.tried[0].candidate.parts) + 1 if components else len(forecasts)
     across = 1 if count == 1 or components else 2
     down = -(-count // across)

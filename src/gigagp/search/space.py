@@ -323,7 +323,7 @@ class Space:
         chosen = numbers if kernel.columns is None else kernel.columns
         if not set(chosen) <= set(numbers):
             owner = type(kernel).__name__
-            msg = f"columns of {owner} of the regressor of Search must be inputs that are no categories, {numbers}"
+            msg = f"columns of {owner} of the regressor of Search must be inputs that are not categorical, {numbers}"
             raise InvalidInputError(f"{msg}; got {list(chosen)}.")
         return kernel.with_groups(list(range(len(chosen))), [self._parts[k][1].start for k in chosen])
 
