@@ -399,7 +399,7 @@ def test_the_picture_has_the_values_and_the_best_so_far(maximize):
     ("bounds", "match"),
     [
         ({}, "at least one input"),
-        ({1: (0, 1)}, "texts as names; got 1"),
+        ({1: (0, 1)}, "strings as names; got 1"),
         ({"a": (8, 1)}, r"for 'a' must have finite lower < upper; got \(8, 1\)"),
         ({"a": (1, 1)}, "lower < upper"),
         ({"a": (0.0, math.nan)}, "lower < upper"),
@@ -416,8 +416,8 @@ def test_the_picture_has_the_values_and_the_best_so_far(maximize):
         ({"a": ["b"]}, "at least two categories, all different"),
         ({"a": ["b", "c", "b"]}, "all different"),
         ({"a": [1, 1.0]}, "all different"),
-        ({"a": [math.nan, 1.0]}, "texts, numbers, booleans or None"),
-        ({"a": [(1, 2), (3, 4)]}, "texts, numbers, booleans or None"),
+        ({"a": [math.nan, 1.0]}, "strings, numbers, booleans or None"),
+        ({"a": [(1, 2), (3, 4)]}, "strings, numbers, booleans or None"),
     ],
 )
 def test_bounds_by_name_are_checked(bounds, match):

@@ -1,9 +1,9 @@
 """
-What lies below averages of areas
-=================================
+From averages of areas to a map
+===============================
 
-Counts of a census, votes and crime are known for districts, and what is asked for is where they are high. ``fit`` with
-``blocks`` takes the points of each district and its average, and predicts the function at the points.
+Census counts, votes and crime are known for districts, but we want to know where within them they are high. ``fit``
+with ``blocks`` takes the points of each district and its average, and predicts the function at the points.
 """
 
 import matplotlib.pyplot as plt
@@ -23,7 +23,8 @@ gp = GPRegressor(kernels.Matern(nu=1.5, ard=False)).fit(cells, y, blocks=distric
 mean, std = gp.predict(cells, return_std=True)
 
 # %%
-# The districts, the function predicted below them with its standard deviation, and the truth:
+# From left to right: the averages of the districts, the predicted function, the truth, and the standard deviation. The
+# prediction shows variation within districts that the averages hide:
 fig, axes = plt.subplots(1, 4, figsize=(11, 3), layout="constrained")
 pictures = {"districts": y[district], "predicted": mean, "truth": truth, "standard deviation": std}
 for ax, (title, values) in zip(axes, pictures.items(), strict=True):
@@ -33,7 +34,8 @@ for ax, (title, values) in zip(axes, pictures.items(), strict=True):
     fig.colorbar(image, ax=ax, shrink=0.7)
 
 # %%
-# The intervals at the cells hold the truth, and are narrower where districts are small:
+# How many intervals of cells contain the truth, and the error, compared with the district's average at all of its
+# cells:
 inside = np.abs(truth - mean) < 1.96 * std
 print(f"{inside.mean():.0%} of the cells are within their intervals of 95 %")
 error, copied = (np.sqrt(np.mean((truth - one) ** 2)) for one in (mean, y[district]))

@@ -1,9 +1,9 @@
 """
-Beyond the rows
-===============
+Extrapolation
+=============
 
-All kernels agree where there are rows. Beyond them each says what it believes: that nothing is known, that a line goes
-on, or that a season comes again.
+All kernels agree where there are data. Beyond the data each follows its own assumption: that nothing is known, that a
+line continues, or that a season repeats.
 """
 
 import matplotlib.pyplot as plt
@@ -22,7 +22,7 @@ beliefs = {
 }
 
 # %%
-# The dashed line is the truth. The last kernel is right because it was told what is true.
+# The dashed line is the truth. The last kernel is right because it contains the right assumption.
 grid = np.linspace(0, 12, 400)[:, None]
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True, layout="constrained")
 for ax, (name, kernel) in zip(axes, beliefs.items(), strict=True):

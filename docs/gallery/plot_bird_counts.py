@@ -2,8 +2,8 @@
 Bird counts with different effort
 =================================
 
-Observers watch for ten minutes or for ten hours, and there are more of them in winter. The number of birds says little
-without the hours. ``exposure`` is the effort of each count, and predictions are birds an hour.
+Observers watch for ten minutes or for ten hours, and there are more of them in winter. The number of birds means little
+without the hours. ``exposure`` is the effort of each count, and predictions are birds per hour.
 
 The data are simulated.
 """
@@ -31,7 +31,8 @@ fits = {
 }
 
 # %%
-# Without the effort, the winter looks full of birds: it is full of observers.
+# With the effort, the curve follows the true rate (dashed). Without it, the winter seems full of birds, but it is only
+# full of observers.
 
 grid = np.linspace(0, 365, 300)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
@@ -48,5 +49,5 @@ for ax in axes:
     ax.legend(loc="upper right", fontsize="small")
 
 # %%
-# Birds to expect in a watch of eight hours in May, from the 5 % to the 95 % quantile:
+# The number of birds to expect in a watch of eight hours in May, from the 5 % to the 95 % quantile:
 print(fits["with exposure"].predict_quantile([[120.0]], [0.05, 0.95], exposure=8)[0])

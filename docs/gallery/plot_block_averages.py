@@ -2,8 +2,8 @@
 Averages over fields, with the right error bars
 ===============================================
 
-What a farmer asks for is the yield of a field, not that of a point. Errors at nearby points are alike, so that they do
-not average out as independent errors would. ``predict_average`` knows it.
+A farmer wants to know the yield of a field, not that of a point. Errors at nearby points are correlated, so they do not
+average out as independent errors would. ``predict_average`` takes this into account.
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,8 @@ mean, std = gp.predict_average(lattice, field, return_std=True)
 true = np.array([truth(lattice[field == k]).mean() for k in range(16)])
 
 # %%
-# Orange: error bars as if errors at points were independent. They miss the truth.
+# Blue: error bars from the joint distribution of the points. Orange: error bars that assume independent errors at the
+# points; they are too short and often miss the truth.
 at_points = gp.predict(lattice, return_std=True)[1]
 independent = np.array([np.sqrt((at_points[field == k] ** 2).sum()) / (field == k).sum() for k in range(16)])
 figure, ax = plt.subplots(figsize=(9, 3.6), layout="constrained")

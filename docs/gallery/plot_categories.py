@@ -1,8 +1,8 @@
 """
-A table with texts and gaps
-===========================
+A table with text and missing cells
+===================================
 
-``encode="auto"`` takes a table as it is: texts become categories, and missing cells are filled and marked. Prices of
+``encode="auto"`` takes a table as it is: text becomes categorical, and missing cells are filled and marked. Prices of
 flats depend on the area, the year and the city; some cells are empty.
 """
 
@@ -29,7 +29,8 @@ table.loc[rng.random(n) < 0.1, "city"] = None
 gp = GPRegressor(encode="auto").fit(table, price)
 
 # %%
-# Prices that may be asked for flats of 80 square metres. Without the year, the band is as wide as what the year may be.
+# Predicted prices of flats of 80 square metres. On the right the year is missing: the error bars are wider, because any
+# year is possible.
 years = np.arange(1900, 2025.0)
 figure, ax = plt.subplots(figsize=(7.5, 4), layout="constrained")
 for city, colour in (("Bern", "tab:blue"), ("Oslo", "tab:orange")):

@@ -2,11 +2,11 @@
 Can the error bars be trusted?
 ==============================
 
-Two pictures check a fitted model. The residuals should have no trend, and intervals should hold as many rows as they
-promise.
+Two pictures check a fitted model. The residuals should have no trend, and intervals should contain the stated fraction
+of the rows.
 
-Here no rows are set aside. Each row is predicted from all others, which costs no further fit. The table is that of the
-progression of diabetes, which comes with scikit-learn.
+Here no rows are held out: each row is predicted from all others, which needs no further fit. The data are
+scikit-learn's diabetes data.
 """
 
 import matplotlib.pyplot as plt
@@ -18,8 +18,9 @@ X, y = load_diabetes(return_X_y=True)
 gp = GPRegressor().fit(X, y)
 
 # %%
-# Orange points are means of residuals over groups of rows, with two standard errors. The grey band of the lower picture
-# is what chance allows a model whose intervals are right.
+# Orange points are mean residuals of groups of rows, with two standard errors; they should scatter around zero. The
+# curve in the lower picture should stay within the grey band, which is the range expected by chance if the intervals
+# are right.
 
 figure, (upper, lower) = plt.subplots(2, 1, figsize=(5.6, 8.6), layout="constrained")
 plots.residuals(gp, ax=upper, label="progression after a year")

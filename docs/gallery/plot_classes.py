@@ -2,9 +2,9 @@
 Probabilities of classes
 ========================
 
-``GPClassifier`` gives probabilities, and far from all data it says that it does not know: they return to one half.
+``GPClassifier`` predicts probabilities. Far from all data it is uncertain, and they return to one half.
 
-The data are two species of the iris table, which comes with scikit-learn.
+The data are two species of scikit-learn's iris data.
 """
 
 import matplotlib.pyplot as plt
@@ -27,7 +27,8 @@ grid = np.stack(np.meshgrid(length, width), axis=-1)
 probability = classifier.predict_proba(grid.reshape(-1, 2))[:, 1].reshape(grid.shape[:2])
 
 # %%
-# Lines join places of equal probability.
+# Colours and contour lines show the probability of *virginica*. It changes quickly between the two species and fades to
+# one half away from the flowers.
 
 figure, ax = plt.subplots(figsize=(6.4, 5), layout="constrained")
 colours = LinearSegmentedColormap.from_list("blue to orange", ["tab:blue", "white", "tab:orange"])

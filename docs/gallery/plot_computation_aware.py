@@ -2,8 +2,8 @@
 Error bars that count the computation left out
 ==============================================
 
-Computation-aware inference looks at the data through a given number of linear combinations of the rows, called
-actions. What it has not computed is a part of its error bars. They are never narrower than the exact ones, and
+Computation-aware inference conditions on a given number of linear combinations of the rows, called actions. Its error
+bars include the uncertainty due to the computation that it skips. They are never narrower than the exact ones, and
 approach them as the number of actions grows.
 
 The data are simulated.
@@ -22,8 +22,9 @@ grid = np.linspace(0, 10, 401)
 exact = GPRegressor(inference=inference.Exact()).fit(time[:, None], signal)
 
 # %%
-# All models have the hyperparameters of the exact one. ``return_parts=True`` splits the standard deviation: the
-# mathematical part is that of the exact model, and the rest is due to limited computation.
+# All models use the hyperparameters of the exact one. ``return_parts=True`` splits the standard deviation: the
+# mathematical part is that of the exact model, and the rest is due to limited computation. It shrinks as the number of
+# actions grows.
 
 figure, axes = plt.subplots(3, 1, figsize=(6.4, 7.5), sharex=True, sharey=True, layout="constrained")
 for ax, n_actions in zip(axes, [8, 16, 64], strict=True):

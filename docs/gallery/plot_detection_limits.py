@@ -2,9 +2,9 @@
 Detection limits in groundwater
 ===============================
 
-Two laboratories measure a pollutant along a river. The older one reports "below 1.0" where there is little, the newer
-one "below 0.3". Half of the limit in place of such a report, as is often taken, bends the curve. A pair of limits for
-each target says what is known.
+Two laboratories measure a pollutant along a river. The older one reports "below 1.0" if there is little, the newer one
+"below 0.3". The common practice of replacing such a report by half the limit biases the curve. A pair of limits for
+each target states what is known.
 
 The data are simulated; targets are logarithms of concentrations.
 """
@@ -32,6 +32,8 @@ known = GPRegressor(kernel, likelihood="censored").fit(place[:, None], limits)
 halves = GPRegressor(kernel).fit(place[:, None], np.where(below, limit - np.log(2), measured))
 
 # %%
+# Left: with pairs of limits, the curve can fall below the limits. Right: with half the limit, it stays near the
+# substituted values.
 
 grid = np.linspace(0, 20, 300)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
@@ -50,6 +52,6 @@ for ax in axes:
     ax.legend(loc="upper right", fontsize="small")
 
 # %%
-# Chance of less than 0.1 at kilometre 17, which both laboratories would report as below their limit:
+# The probability of less than 0.1 at kilometre 17, which both laboratories would report as below their limit:
 reach = np.array([[17.0]])
 print(np.exp(known.predictive_log_density(reach, np.array([[-np.inf, np.log(0.1)]])))[0])

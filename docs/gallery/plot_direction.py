@@ -3,7 +3,7 @@ A map along a coast
 ===================
 
 Rain changes slowly along a coast and quickly across it. ``metric="rotated"`` learns the direction and a lengthscale
-along each axis; lengthscales of longitude and latitude alone cannot say it.
+along each axis; separate lengthscales for longitude and latitude cannot represent this.
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,8 @@ plain = GPRegressor(kernels.Matern(nu=2.5)).fit(X, y)
 turned = GPRegressor(kernels.Matern(nu=2.5, metric="rotated")).fit(X, y)
 
 # %%
-# The same ninety places:
+# The truth, and two maps from the same ninety stations. With a learned angle, the bands along the coast are closer to
+# the truth:
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), sharey=True, layout="constrained")
 maps = {"truth": truth(lattice), "two lengthscales": plain.predict(lattice), "and an angle": turned.predict(lattice)}
 for ax, (name, values) in zip(axes, maps.items(), strict=True):

@@ -1,9 +1,10 @@
 """
-What few rows leave open
-========================
+Uncertain hyperparameters
+=========================
 
-From fifteen rows one cannot tell whether a function is smooth and noisy or rough and exact. A fit at the most likely
-hyperparameters takes one of the two for granted. By default small fits average over what the rows leave open.
+From fifteen rows one cannot tell whether a function is smooth and noisy or rough and noise-free. A fit at the most
+likely hyperparameters assumes one of the two. By default, small fits average over the uncertainty of the
+hyperparameters.
 """
 
 import matplotlib.pyplot as plt
@@ -17,7 +18,7 @@ y = np.sin(X[:, 0]) + 0.3 * rng.normal(size=15)
 grid = np.linspace(0, 10, 300)[:, None]
 
 # %%
-# Left: as if the learned hyperparameters were known. Right: the default.
+# Left: predictions at the learned hyperparameters, as if these were known. Right: the default, with wider bands.
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
 for ax, how in zip(axes, ("learned", "laplace"), strict=True):
     gp = GPRegressor(kernels.Matern(nu=1.5), hyperparameters=how).fit(X, y)

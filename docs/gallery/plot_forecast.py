@@ -2,10 +2,10 @@
 A curve with a forecast
 =======================
 
-A model of one input draws itself: the data, the mean, and bands that hold 50 and 95 % of the probability. What
-lies beyond the data has another colour.
+For one input, ``gp.plot()`` draws the data, the mean, and bands that contain 50 and 95 % of the probability.
+Extrapolation has another colour.
 
-The data are simulated months of CO2 in the air, with a trend and a season. Three years are missing.
+The data are simulated monthly CO2 concentrations, with a trend and a season. Three years are missing.
 """
 
 import matplotlib.pyplot as plt
@@ -22,8 +22,8 @@ co2 = trend + 3 * np.sin(2 * np.pi * year) + rng.normal(0, 0.3, len(year))
 frame = pd.DataFrame({"year": year})
 
 # %%
-# The kernel says what to expect: a smooth trend, plus a pattern that comes back each year. All else is learned from
-# the data. The bands are wide where the trend is unknown, and the season goes on.
+# The kernel states what to expect: a smooth trend, plus a pattern that repeats each year. Everything else is learned
+# from the data. The bands widen where the trend is unknown, in the gap and in the future, and the season continues.
 
 kernel = kernels.RBF() + kernels.Periodic(period=1.0)
 gp = GPRegressor(kernel, mean="linear").fit(frame, co2)

@@ -1,9 +1,9 @@
 """
-More rows, without another fit
-==============================
+Adding rows without another fit
+===============================
 
-``condition_on`` adds rows to a fitted model at once: hyperparameters stay, and the posterior changes. Here a sensor
-sends ten values a day.
+``condition_on`` quickly adds rows to a fitted model: it keeps the hyperparameters and updates the posterior. Here a
+sensor sends ten values a day.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,7 @@ states = {"five days": gp, "six days": gp.condition_on(X[50:60], y[50:60])}
 states["eight days"] = states["six days"].condition_on(X[60:80], y[60:80])
 
 # %%
-# The same model, with more and more rows:
+# The same model with more and more rows. Each day the band becomes narrow where new values have arrived:
 grid = np.linspace(0, 10, 300)[:, None]
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True, layout="constrained")
 for ax, (name, model), seen in zip(axes, states.items(), (50, 60, 80), strict=True):

@@ -3,7 +3,7 @@ A map of the globe
 ==================
 
 Longitudes of 179 and -179 degrees are two degrees apart, and at the poles all longitudes meet. A kernel with
-``metric="haversine"`` measures distances on the sphere. A kernel of plain degrees does not, and its map is torn along
+``metric="haversine"`` uses distances on the sphere. A kernel of plain degrees does not, and its map has a break along
 the date line.
 
 The data are 150 simulated stations, spread evenly over the sphere.
@@ -25,8 +25,8 @@ prior = GPRegressor(kernels.Matern(nu=2.5, lengthscale=3000.0, variance=60.0, me
 temperature = 10 + prior.sample_y(stations, random_state=3)[:, 0] + rng.normal(0, 0.5, 150)
 
 # %%
-# Both models get the same rows. The inputs are longitude and latitude, in this order. The maps have the date line in
-# their middle.
+# Both models get the same rows. The inputs are longitude and latitude, in this order. The date line is in the middle of
+# the maps; only the kernel of degrees has a break there.
 
 degrees_from_date_line, latitude = np.arange(-179, 180, 2), np.arange(-89, 90, 2)
 longitude = degrees_from_date_line % 360 - 180

@@ -1,9 +1,9 @@
 """
-Shops, each with an effect of its own
-=====================================
+Shops, each with its own effect
+===============================
 
-Forty shops sell the same goods. Some have fifty weeks of sales, some have two. Each has an effect of its own, and the
-effect of a shop with few weeks is drawn towards that of all shops: little is known of it, and its bar says so.
+Forty shops sell the same goods. Some have fifty weeks of sales, some have two. Each has its own effect. The effect of a
+shop with few weeks is shrunk towards the average of all shops, and its error bar is wider.
 """
 
 import matplotlib.pyplot as plt
@@ -24,8 +24,8 @@ shops = gp.group_effects_["shop"]
 order = np.argsort(shops.level)
 
 # %%
-# Crosses are the averages of each shop's own sales. Those of shops with two weeks are far from the truth, and the
-# learned effects are not.
+# Crosses are the averages of each shop's own sales. For shops with two weeks of sales they can be far from the truth;
+# the learned effects are shrunk, and have wide error bars.
 own = (sales - np.sin(table["week"] / 8)).groupby(table["shop"]).mean().to_numpy()
 place = np.arange(40)
 figure, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")

@@ -2,8 +2,8 @@
 A helmet in a crash
 ===================
 
-The acceleration of a head in a crash test is still at first, swings hard after the impact, and comes to rest. The noise
-swings with it, so that one noise variance is too large before the impact and too small during it.
+In a crash test the acceleration of the head is constant at first, swings strongly after the impact, and comes to rest.
+The noise changes with it, so a single noise variance is too large before the impact and too small during it.
 
 The data are simulated, in the spirit of those of Silverman (1985, https://doi.org/10.1111/j.2517-6161.1985.tb01327.x).
 """
@@ -31,8 +31,8 @@ fits = {
 }
 
 # %%
-# Below is the standard deviation of a new measurement. The learned one follows the truth up and down. A constant
-# one is too large before the impact and too small during it.
+# The lower picture shows the standard deviation of a new measurement. The learned one rises and falls with the true
+# one. A constant one is too large before the impact and too small during it.
 
 grid = np.linspace(2, 58, 300)
 figure, (upper, lower) = plt.subplots(2, 1, figsize=(7, 5.5), sharex=True, height_ratios=[3, 2], layout="constrained")

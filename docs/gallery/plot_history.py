@@ -1,6 +1,6 @@
 """
-How a fit has learned
-=====================
+The history of a fit
+====================
 
 A fitted model keeps a record of each step of the optimizer, and can draw it.
 
@@ -15,14 +15,14 @@ from gigagp import GPRegressor, inference, optimization
 X, y = make_friedman1(n_samples=600, noise=1.0, random_state=0)
 
 # %%
-# Rows that are given as ``validation`` are scored at each step, and nothing is learned from them.
+# Rows passed as ``validation`` are scored at each step; nothing is learned from them.
 
 gp = GPRegressor(inference=inference.Exact(), optimizer=optimization.Adam(learning_rate=0.1, steps=60))
 gp.fit(X[:400], y[:400], validation=(X[400:], y[400:]))
 
 # %%
-# Above, each hyperparameter is divided by its last value, so that all lines end at one. A line that has become flat has
-# settled. Below is the error in the rows of the validation, in units of the target.
+# Top: each hyperparameter divided by its final value, so that all lines end at one. A line that has become flat has
+# converged. Bottom: the error on the validation rows, in units of the target.
 
 figure, (upper, lower) = plt.subplots(2, 1, figsize=(6.4, 8), layout="constrained")
 gp.history_.plot(ax=upper)

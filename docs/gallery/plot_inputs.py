@@ -2,12 +2,12 @@
 Which inputs matter, and how
 ============================
 
-The sensitivity of an input is the share of the variance of the fitted function that stays unknown while only this
-input is unknown. Partial dependence shows the direction: the mean of the function over all rows, as one input takes
-each value.
+The sensitivity of an input is the fraction of the variance of the fitted function that remains if all other inputs are
+known. Partial dependence shows the direction of its effect: the average of the function over all rows, as one input is
+varied.
 
-The table is that of the progression of diabetes, which comes with scikit-learn: age, sex, body mass index (bmi), blood
-pressure (bp) and six measurements of the blood (s1 to s6).
+The data are scikit-learn's diabetes data: age, sex, body mass index (bmi), blood pressure (bp) and six blood
+measurements (s1 to s6).
 """
 
 import matplotlib.pyplot as plt
@@ -20,8 +20,8 @@ X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
 gp = GPRegressor().fit(X, y)
 
 # %%
-# The three inputs that matter most have the same scale. Their bands are those of the mean over rows, and the marks
-# at the bottom show where the rows are. ``gp.plot()`` draws a similar picture in one line.
+# The curves of the three most relevant inputs share one scale. Their bands are those of the average over rows, and the
+# marks at the bottom show where the rows are. ``gp.plot()`` draws a similar picture in one line.
 
 relevance = plots.relevance_values(gp)
 most = np.argsort(-relevance.sensitivity)[:3]

@@ -2,8 +2,9 @@
 Which kernels were tried
 ========================
 
-Without a kernel, a fit tries several: one Matern, and sums of a smooth and a rough part. Evidence and left-out rows
-decide together, and the best ones are averaged. ``gp.kernel_choice_`` says what each gained.
+If no kernel is given, a fit tries several: a Matern kernel, and sums of a smooth and a rough term. They are compared by
+evidence and by leave-one-out densities, and the best ones are averaged. ``gp.kernel_choice_`` says how much each
+gained.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +19,8 @@ gp = GPRegressor().fit(X, y)
 tried = gp.kernel_choice_.tried
 
 # %%
-# Gains over the first kernel, in nats of all rows together; the bars of the lower ones are two standard errors.
+# Gains over the first kernel, in nats summed over all rows; error bars of the leave-one-out gains are two standard
+# errors.
 place = np.arange(len(tried))
 figure, ax = plt.subplots(figsize=(8, 3.4), layout="constrained")
 ax.barh(place - 0.2, [one.gain for one in tried], 0.35, label="evidence")

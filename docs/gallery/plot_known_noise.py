@@ -2,8 +2,8 @@
 Measurements of different precision
 ===================================
 
-Forty readings come from a cheap sensor and eight from a precise one. If the variance of each row is known, a precise
-reading counts for more, and the curve passes through it.
+Forty readings come from a cheap sensor and eight from a precise one. If the noise variance of each row is known, a
+precise reading has more weight, and the curve passes through it.
 
 The data are simulated.
 """
@@ -26,7 +26,8 @@ def truth(depth):
 temperature = truth(depth) + error * rng.normal(size=48)
 
 # %%
-# ``noise_variance`` takes one variance for each row. Without it, one variance is learned for all rows.
+# Top: one learned variance; the curve misses precise readings. Bottom: ``noise_variance`` with the variance of each
+# row.
 
 figure, axes = plt.subplots(2, 1, figsize=(6.4, 6.6), sharex=True, sharey=True, layout="constrained")
 for ax, known, title in zip(

@@ -2,8 +2,8 @@
 A row that does not belong
 ==========================
 
-Each row is predicted from all others, without another fit. A typing error stands out: it lies many standard
-deviations from what the others say, and the fit warns of it.
+Each row is predicted from all others, without another fit. A typing error stands out: it is many standard deviations
+away from its prediction, and the fit warns about it.
 """
 
 import warnings
@@ -28,7 +28,8 @@ z = (y - left_out.mean) / left_out.std
 far = np.abs(z) > 3
 
 # %%
-# Right: errors in standard deviations. One of eighty is expected outside of the grey band of 2.5.
+# Left: the data and the fit. Right: leave-one-out errors in standard deviations. Of eighty rows, about one is expected
+# outside the grey band of 2.5; the typing error is far outside.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 left.errorbar(X[:, 0], left_out.mean, 2 * left_out.std, fmt=".", color="0.7", label="predicted from the others")
 left.plot(X[~far], y[~far], ".", color="tab:blue", label="measured")

@@ -2,8 +2,8 @@
 A map and its uncertainty
 =========================
 
-Temperatures of 150 simulated stations become a map. The model also says where the map is a guess: within the
-white circle there is no station.
+Temperatures at 150 simulated stations become a map. The model also shows where the map is uncertain: there is no
+station within the white circle.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +18,7 @@ east, north = stations.T
 temperature = 12 + 3 * np.sin(east / 14) * np.cos(north / 18) - 0.03 * north + rng.normal(0, 0.3, 150)
 
 # %%
-# ``ard=False`` gives both directions the same lengthscale. The fitted function is predicted on a grid.
+# ``ard=False`` gives both directions the same lengthscale. The function is predicted on a grid.
 
 gp = GPRegressor(kernels.Matern(nu=2.5, ard=False)).fit(stations, temperature)
 
@@ -27,8 +27,8 @@ grid = np.stack(np.meshgrid(axis, axis), axis=-1)
 mean, std = gp.predict(grid.reshape(-1, 2), return_std=True)
 
 # %%
-# The stations have the colours of the map, so that one that differs from its surroundings would stand out. With
-# columns that have names, ``gp.plot()`` draws both maps in one line.
+# The stations have the same colour scale as the map, so one that differs from its surroundings would stand out.
+# ``gp.plot()`` draws both maps in one line.
 
 figure, axes = plt.subplots(1, 2, figsize=(6.8, 4.4), sharey=True, layout="constrained")
 drawn = axes[0].pcolormesh(axis, axis, mean.reshape(101, 101), cmap="viridis")

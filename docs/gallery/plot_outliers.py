@@ -1,9 +1,9 @@
 """
-Targets that are simply wrong
-=============================
+Outliers
+========
 
-A sensor that fails now and then pulls an ordinary fit away from the truth, and makes it unsure everywhere. With
-Student-t noise, a target that is far off hardly counts.
+A sensor that fails now and then pulls an ordinary fit away from the truth, and makes its error bars wide everywhere.
+With Student-t noise, an outlier has hardly any influence.
 
 The data are simulated.
 """
@@ -27,7 +27,7 @@ wrong = rng.choice(120, 12, replace=False)
 temperature[wrong] += rng.uniform(8, 20, 12)
 
 # %%
-# ``noise_weights_`` tells which rows the model takes for outliers: they have weights below 0.1.
+# ``noise_weights_`` shows which rows the model treats as outliers: those with weights below 0.1.
 
 figure, axes = plt.subplots(2, 1, figsize=(6.4, 7), sharex=True, sharey=True, layout="constrained")
 for ax, likelihood in zip(axes, ["gaussian", "student-t"], strict=True):

@@ -2,8 +2,8 @@
 Curves that end early
 =====================
 
-Thirty machines wear out, each at its own speed, which depends on its load. For some of them there are fifty days, for
-others ten. One model of all of them continues each curve, from its own beginning and from what all share.
+Thirty machines wear out, each at its own rate, which depends on its load. Some have been observed for fifty days,
+others for ten. One model of all machines continues each curve, from its own beginning and from what all share.
 """
 
 import matplotlib.pyplot as plt
@@ -24,7 +24,8 @@ table = pd.DataFrame(rows, columns=["machine", "day", "load", "wear"])
 gp = GPRegressor(panel=("machine", "day")).fit(table.drop(columns="wear"), table["wear"])
 
 # %%
-# The grey parts are what comes; the model has not seen them. A new machine is known by its load alone.
+# The grey points are the future, which the model has not seen. Of the new machine, only the load is known, and its band
+# is wider.
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), sharey=True, layout="constrained")
 shown = [int(np.flatnonzero(last == 10)[0]), int(np.flatnonzero(last == 25)[0])]
 asked = [(f"machine {k}", load[k]) for k in shown] + [("new", 0.9)]

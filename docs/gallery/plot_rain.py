@@ -2,9 +2,9 @@
 Rain, with its dry days
 =======================
 
-Many days are dry. An amount of rain is positive, a dry day is a zero, and no likelihood of numbers with noise has both.
-A root of the amount that falls below zero on dry days is one description: the dry days are then known to be at most
-zero, which is a limit.
+Many days are dry. Amounts of rain are positive and dry days are exactly zero, which no noise distribution of plain
+numbers describes. One solution is to model the cube root of the amount as a latent value that falls below zero on dry
+days: a dry day is then a censored target, known to be at most zero.
 
 The data are simulated.
 """
@@ -31,8 +31,8 @@ limits = np.column_stack([np.where(dry, -np.inf, np.cbrt(rain)), np.cbrt(rain)])
 gp = GPRegressor(kernels.Matern(nu=2.5), likelihood="censored").fit(day[:, None], limits)
 
 # %%
-# ``predictive_log_density`` of the limits ``(-inf, 0)`` is the log of the chance of a dry day. Quantiles are cubed,
-# and those below zero are dry.
+# ``predictive_log_density`` of the limits ``(-inf, 0)`` is the log probability of a dry day. Quantiles are cubed, and
+# those below zero mean a dry day.
 
 chance = np.exp(gp.predictive_log_density(day[:, None], np.column_stack([np.full(len(day), -np.inf), 0 * day])))
 middle, high = np.clip(gp.predict_quantile(day[:, None], [0.5, 0.95], include_noise=True), 0, None).T ** 3
@@ -51,7 +51,7 @@ for ax in axes:
     ax.legend(loc="upper right", fontsize="small")
 
 # %%
-# Rain above 5 mm on a day in January and in July:
+# The probability of more than 5 mm of rain on a day in January and in July:
 for name, one in (("January", 15.0), ("July", 200.0)):
     above = np.array([[np.cbrt(5.0), np.inf]])
     print(f"{name}: {np.exp(gp.predictive_log_density([[one]], above))[0]:.2f}")

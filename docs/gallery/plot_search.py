@@ -2,8 +2,8 @@
 Where to measure next
 =====================
 
-`Search` learns from the points that were tried, and asks for the one that promises most: where the mean is high, or
-where little is known. Twelve measurements find the higher of two hills.
+`Search` learns from the points tried so far, and suggests the most promising next one: where the mean is high, or where
+little is known. Twelve measurements find the higher of two peaks.
 """
 
 import matplotlib.pyplot as plt
@@ -23,7 +23,8 @@ for _ in range(12):
     search.tell(x, float(yield_of(x[0])))
 
 # %%
-# The band is what a model of the first measurements knows. Numbers are the order of the trials.
+# The model after five and after twelve trials. Numbers show the order of the trials; the later ones gather at the
+# higher peak.
 grid = np.linspace(0, 1, 300)[:, None]
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
 for ax, count in zip(axes, (5, 12), strict=True):

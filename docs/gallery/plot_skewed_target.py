@@ -1,10 +1,10 @@
 """
-A target that is skewed
-=======================
+A skewed target
+===============
 
-Concentrations are positive, and their errors grow with their size. A Gaussian process of the concentration itself does
-not know that: its intervals reach below zero, and are too wide for small values. ``target_transform="log"`` takes the
-process of the logarithm instead. All answers stay in the units of the target.
+Concentrations are positive, and their errors grow with their size. A Gaussian process of the concentration itself
+ignores this: its intervals reach below zero, and are too wide for small values. ``target_transform="log"`` models the
+logarithm instead. All predictions are in the units of the target.
 
 The data are simulated.
 """
@@ -20,8 +20,9 @@ concentration = np.exp(3 - 0.35 * distance + 0.8 * np.sin(distance) + rng.normal
 grid = np.linspace(0, 10, 201)
 
 # %%
-# ``predict_quantile`` gives quantiles of a new measurement. Three of them are the median and an interval that
-# holds 95 % of the measurements. ``target_transform="auto"`` would choose among several transforms.
+# ``predict_quantile`` returns quantiles of a new measurement; three of them give the median and an interval that
+# contains 95 % of the measurements. With the transform it stays above zero and widens with the concentration.
+# ``target_transform="auto"`` would choose among several transforms.
 
 figure, axes = plt.subplots(2, 1, figsize=(6.4, 6.6), sharex=True, sharey=True, layout="constrained")
 for ax, transform in zip(axes, ["none", "log"], strict=True):

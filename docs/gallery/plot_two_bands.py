@@ -2,8 +2,8 @@
 Two bands: the function and a measurement
 =========================================
 
-``return_std=True`` is how far the function may be from the mean. ``include_noise=True`` is how far the next
-measurement may be. With more rows the first band becomes narrow, and the second does not.
+``return_std=True`` returns the uncertainty of the function, and with ``include_noise=True`` that of the next
+measurement. With more rows the first band becomes narrow, and the second does not.
 """
 
 import matplotlib.pyplot as plt
@@ -16,7 +16,7 @@ X = rng.uniform(0, 10, size=(400, 1))
 y = np.sin(X[:, 0]) + 0.4 * rng.normal(size=400)
 
 # %%
-# Twenty rows and four hundred:
+# Left: twenty rows. Right: four hundred, where only the band of the function is narrower:
 grid = np.linspace(0, 10, 300)[:, None]
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
 for ax, n in zip(axes, (20, 400), strict=True):

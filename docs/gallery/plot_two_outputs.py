@@ -1,9 +1,9 @@
 """
-A sensor that ends, and one that goes on
-========================================
+A sensor that ends, and one that continues
+==========================================
 
-Two sensors move against each other. The first ends at 6. Alone, nothing is known of it from there on. With
-``outputs="correlated"`` the model learns how the two belong together, and the second tells of the first.
+Two sensors are negatively correlated. The first ends at 6. On its own, nothing is known about it from there on. With
+``outputs="correlated"`` the model learns the correlation, and predicts the first sensor from the second.
 """
 
 import matplotlib.pyplot as plt
@@ -22,7 +22,8 @@ alone = GPRegressor().fit(t[seen], Y[seen, 0]).predict(t, return_std=True, inclu
 mean, std = GPRegressor(outputs="correlated").fit(t, Y).predict(t, return_std=True, include_noise=True)
 
 # %%
-# The band on the right holds the measurements that the model has not seen (circles).
+# Left: the first sensor on its own. Right: with the second sensor, the band is much narrower and follows the
+# measurements that the model has not seen (circles).
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
 for ax, name, (centre, spread) in zip(
     axes, ("alone", "with the other sensor"), (alone, (mean[:, 0], std[:, 0])), strict=True

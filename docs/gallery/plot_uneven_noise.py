@@ -1,9 +1,9 @@
 """
-Noise that differs from place to place
-======================================
+Noise that varies with the input
+================================
 
 An instrument is ten times as precise in one half of its range as in the other. With one noise variance the band is too
-wide on the left and too narrow on the right. ``noise="auto"`` finds out from left-out rows.
+wide on the left and too narrow on the right. ``noise="auto"`` detects this from leave-one-out errors.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +18,7 @@ y = np.sin(X[:, 0]) + np.where(X[:, 0] > 5, 0.6, 0.06) * rng.normal(size=250)
 fits = {noise: GPRegressor(kernels.Matern(nu=2.5), noise=noise).fit(X, y) for noise in ("constant", "auto")}
 
 # %%
-# The bands hold 95 % of new measurements, each by its own model.
+# The bands should contain 95 % of new measurements. Only the one that varies does so on both sides.
 x = np.linspace(0, 10, 400)[:, None]
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True, layout="constrained")
 for ax, (noise, gp) in zip(axes, fits.items(), strict=True):
@@ -30,5 +30,5 @@ for ax, (noise, gp) in zip(axes, fits.items(), strict=True):
 axes[0].legend(loc="upper left", fontsize="small")
 
 # %%
-# What was tried, and by how much it won:
+# What was tried, and how much it gained:
 print(fits["auto"].describe().splitlines()[1])

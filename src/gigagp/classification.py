@@ -36,7 +36,7 @@ from gigagp.tables.rows.source import RowSource
 
 #: Likelihood argument: one for two classes.
 LikelihoodChoice = Annotated[
-    Literal["logistic", "probit"] | Logistic | Probit, Words('"logistic" or "probit", as a text or an object')
+    Literal["logistic", "probit"] | Logistic | Probit, Words('"logistic" or "probit", as a string or an object')
 ]
 #: Smallest probability, so that its logarithm is finite.
 _LEAST = 1e-300
@@ -46,21 +46,22 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
     """Gaussian-process classification for any number of rows and basis functions.
 
     The probability of a class depends on a latent Gaussian process, which quadruply stochastic inference learns
-    (`gigagp.inference.QuadruplyStochastic`). For more than two classes there is one latent function per class, which
-    separates it from the rest; all are learned in one fit and share the kernel.
+    (`gigagp.inference.QuadruplyStochastic`). For more than two classes there is one latent function per class (one
+    against the rest); all are learned in one fit and share the kernel.
 
     Parameters
     ----------
     kernel : Kernel or None, default None
-        Kernel of the latent functions, whose values are the start of learning. None: ``kernels.RBF()`` with one
-        lengthscale per input, unless ``kernels.RationalQuadratic()`` is clearly better on up to 500 of the rows, by the
-        approximate evidence and by left-out rows (``latent_.describe()``). Fewer than 100 rows are too few to tell.
+        Kernel of the latent functions; learning starts from its values. None: ``kernels.RBF()`` with one lengthscale
+        per input, unless ``kernels.RationalQuadratic()`` is clearly better on up to 500 of the rows, by the approximate
+        evidence and by leave-one-out densities (``latent_.describe()``). They are not compared with fewer than 100
+        rows.
     inference : one of `gigagp.inference` that supports likelihoods of classes, or "auto", default "auto"
         Inference method. ``"auto"`` is ``QuadruplyStochastic()``: Newton's method on all rows up to 20,000 rows, and
-        sampled steps beyond.
+        sampled steps above that.
     optimizer : SparseAdam, SparseAdaGrad, SparseSGD, Auto, "auto" or None, default "auto"
         Optimizer. ``"auto"`` learns the hyperparameters on up to 1,000 rows, first with the labels as numeric targets
-        and then by the bound of the likelihood; sampled ascent, if there is any, continues from there.
+        and then by the bound of the likelihood; sampled ascent, if it is used, continues from there.
     likelihood : {"logistic", "probit"}, default "logistic"
         Probability of a class given the latent function.
     standardize : bool, default True
@@ -170,7 +171,7 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         target : str, optional
             Column of labels, for files and data frames.
         classes : sequence, optional
-            All labels. None: they are determined by a first pass over the column of labels alone.
+            All labels. None: they are determined by a first pass over the column of labels.
 
         Raises
         ------
@@ -221,7 +222,7 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         return GPRegressor(**arguments, mean="zero", outputs="shared")
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of correct predictions; see scikit-learn's `ClassifierMixin.score`."""
+        """Return the accuracy; see scikit-learn's `ClassifierMixin.score`."""
         with scored():
             return float(super().score(X, intake.labels(y), sample_weight))
 
@@ -240,7 +241,7 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         """Return the log-odds of each class against the rest, shape (m,) for two classes, else (m, n_classes).
 
         They are the log-odds of the averaged probabilities, so they rank rows as `predict_proba` does, and they
-        distinguish rows whose probability rounds to one. ``latent_.predict_latent`` has the latent function itself.
+        distinguish rows whose probability rounds to one. ``latent_.predict_latent`` returns the latent function itself.
         """
         own, rest = self._against_the_rest(X)
         return np.log(own) - np.log(rest)
@@ -248,7 +249,7 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the classes, shape (m, n_classes), averaged over the latent posterior.
 
-        For more than two classes, the probabilities of one against the rest are scaled to sum to one.
+        For more than two classes, the one-against-the-rest probabilities are normalised to sum to one.
         """
         own, rest = self._against_the_rest(X)
         if own.ndim == 1:
@@ -265,7 +266,7 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         return own, rest
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of every row, by the median of the latent posterior, without variances."""
+        """Return the most probable class of every row, from the median of the latent posterior, without variances."""
         X = self._inputs(X)
         latent = self.latent_.predict_latent(X)
         return self.classes_[(latent > 0).astype(int) if latent.ndim == 1 else latent.argmax(1)]
@@ -297,7 +298,7 @@ class GPClassifier(ClassifierMixin, GaussianProcess):
         if self.classes_.dtype.kind not in "biufUSO" or not all(
             isinstance(one, bool | int | float | str) for one in self.classes_.tolist()
         ):
-            msg = f"classes of GPClassifier must be numbers or texts to be saved; got {self.classes_.dtype}."
+            msg = f"classes of GPClassifier must be numbers or strings to be saved; got {self.classes_.dtype}."
             raise InvalidInputError(msg)
         tensors, header = fitted_to_state(self.latent_)
         classes = {"dtype": self.classes_.dtype.str, "values": self.classes_.tolist()}

@@ -4,7 +4,7 @@
 
     Exception
      └─ GigaGPError
-         ├─ InvalidInputError (also ValueError)      bad data or a bad argument, found before any work
+         ├─ InvalidInputError (also ValueError)      bad data or a bad argument, found before anything is computed
          │   ├─ CellTypeError (also TypeError)       a cell contains an object that is not a number
          │   ├─ RowError                             a row has a value that its column must not have
          │   └─ UnreadableRowsError                  rows on disk turn out to be damaged during a fit

@@ -53,7 +53,7 @@ _LARGEST = 2**31 - 2**20
 _CHECKED, _AROUND = 64, 1.5
 #: Largest errors of the graph, in predicted standard deviations of a measurement.
 _WORST = {"float64": 1e-3, "float32": 1e-2}
-#: Classes whose graph is known; a class derived from them has a covariance of its own.
+#: Classes whose graph is known; a class derived from them has its own covariance.
 _STATIONARY: tuple[type[StationaryKernel], ...] = (RBF, Matern, RationalQuadratic, Categorical)
 
 
@@ -542,7 +542,7 @@ def _has_plain_noise(kernel: Kernel) -> bool:
 
 
 def _tried(posterior: Posterior) -> np.ndarray:
-    """Return rows of the fit, between and around them, in the units of the model."""
+    """Return training rows, and points between and around them, in the units of the model."""
     rows, draw = posterior.places().double().cpu().numpy(), np.random.default_rng(0)
     if isinstance(posterior, GridPosterior):  # the places are two corners
         others = draw.uniform(rows[0], rows[1], size=(_CHECKED, posterior.n_inputs))

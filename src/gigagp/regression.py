@@ -79,40 +79,40 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     ----------
     kernel : Kernel, "auto", "average", "choose", `kernels.Chosen` or None, default None
         Kernel of the prior; learning starts from its values. ``"average"`` averages the posteriors of several kernels.
-        ``"choose"`` selects one kernel, by the evidence of up to 2,000 rows. ``"auto"`` averages on up to 2,000 rows,
-        in about three times the time of one kernel, and chooses on more. None is ``"auto"`` where Gaussian noise is
-        learned by the default optimizer and a choice costs little compared with the fit. Otherwise it is
-        ``kernels.Matern(nu=1.5)`` with one lengthscale per input. For counts of one input, a period that their spectrum
-        shows is compared with that kernel, and used where it is better.
+        ``"choose"`` selects one kernel, by the evidence of up to 2,000 rows. ``"auto"`` averages up to 2,000 rows, in
+        about three times the time of one kernel, and chooses above that. None is ``"auto"`` where the default optimizer
+        learns Gaussian noise and the choice is cheap compared with the fit. Otherwise it is ``kernels.Matern(nu=1.5)``
+        with one lengthscale per input. For counts with one input, a period that their spectrum shows is compared with
+        that kernel, and used if it is better.
     inference : one of `gigagp.inference` or "auto", default "auto"
         Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows, and `inference.Markov`
-        for more than 1,000 rows of one input where a kernel with a state-space form is given. With more rows, the
-        hyperparameters are learned from nearest neighbours first. A forecast of time and error (`plan`) then decides
+        for more than 1,000 rows of one input if you give a kernel with a state-space form. With more rows, the
+        hyperparameters are first learned from nearest neighbours. A forecast of time and error (`plan`) then decides
         which method makes the final fit, mostly `inference.Iterative` or `inference.Vecchia`.
-    optimizer : one of `gigagp.optimization`, an `optimization.Optimizer` of your own, "auto" or None, default "auto"
+    optimizer : one of `gigagp.optimization`, your own `optimization.Optimizer`, "auto" or None, default "auto"
         Optimizer of the hyperparameters. None keeps the values of the kernel and ``noise_variance``.
     mean : {"zero", "constant", "linear"} or callable, default "constant"
         Mean function. The coefficients of ``"constant"`` and ``"linear"`` are estimated by generalised least squares. A
         callable is a fixed function of ``X``, shape (n, d), in its own units, and returns values in the target's units,
-        shape (n,). With ``standardize=True`` the average of the targets minus these values is added to a callable and
-        to ``"zero"``; ``standardize=False`` takes them as they are. With ``likelihood="logistic"`` and ``"probit"``,
-        and with ``"poisson"`` without an exposure, the mean of the latent function is zero: add `kernels.Constant` or
+        shape (n,). With ``standardize=True`` the average residual of the targets is added to a callable and to
+        ``"zero"``; with ``standardize=False`` nothing is added. With ``likelihood="logistic"`` and ``"probit"``, and
+        with ``"poisson"`` without an exposure, the mean of the latent function is zero: add `kernels.Constant` or
         `kernels.Linear` to the kernel instead. With all other likelihoods, this is the mean of the latent function.
     noise_variance : float, array-like of shape (n,) or None, default None
-        Noise variance in squared units of ``y``. A float is the start of learning; None starts at 0.09 of the target's
-        variance. An array is the known variance of each row, which is not learned. With a `kernels.White` term in the
-        kernel, None means 0, because that term represents all of the noise.
+        Noise variance in squared units of ``y``. A float is the initial value for learning; None starts at 0.09 of the
+        target's variance. An array is the known variance of each row, which is not learned. With a `kernels.White` term
+        in the kernel, None means 0, because that term represents all the noise.
     standardize : bool, default True
-        Whether to learn on centred and scaled inputs and targets. Hyperparameters are given and read in the data's own
-        units in any case; `describe` prints both. An input is scaled by its standard deviation; where few rows lie far
-        from all others (-9999 for a missing number), by the spread of the others.
+        Whether to learn on centred and scaled inputs and targets. Hyperparameters are in the data's own units in any
+        case; `describe` prints both. An input is scaled by its standard deviation, or by the spread of most rows if a
+        few lie far from all others (such as -9999 for a missing number).
     dtype : {"float64", "float32", "mixed"}, default "float64"
         Precision of kernel products; small factors are always float64. ``"mixed"`` is float64 with float32 products
-        inside iterative solvers, which are corrected with float64 residuals: the results are the same, for half of the
+        inside iterative solvers, which are corrected with float64 residuals: the results are the same, for half the
         time and memory. Methods without such solves refuse it; ``"auto"`` accepts it, and uses float64 on small tables.
-        On a GPU ``inference="auto"`` takes such products by itself where a forecast says that they are quicker, and
-        `describe` says so. ``"float32"`` is the same for `inference.Iterative`. With too little noise for float32,
-        solves and exact factors take float64 and warn. `inference.Grid` supports only float64.
+        On a GPU ``inference="auto"`` uses such products automatically where a forecast says that they are faster, and
+        `describe` says so. ``"float32"`` means the same for `inference.Iterative`. If the noise is too small for
+        float32, solves and exact factors use float64, with a warning. `inference.Grid` supports only float64.
     device : str, default "auto"
         Device of the computations. ``"auto"``: CUDA if there is such a device and 10,000 rows or more, otherwise the
         CPU. `inference.Vecchia`, `inference.Markov` and `inference.Grid` run on the CPU.
@@ -120,86 +120,86 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Memory that fits and predictions may use, in bytes or as a string such as ``"4GiB"``. None: half of the free
         memory.
     verbose : {"auto", 0, 1, 2} or Meter, default "auto"
-        ``"auto"``: one bar for a fit that takes more than ten seconds, on a terminal or in a notebook only. 0: silent.
-        1: the bar, or lines in a log. 2: a line for every step.
+        ``"auto"``: a progress bar for a fit that takes more than ten seconds, on a terminal or in a notebook only. 0:
+        silent. 1: the bar, or lines in a log. 2: a line for every step.
     random_state : int, RandomState, Generator or None, default 0
-        Seed of probe vectors, features and subsets. The same seed gives the same bits on the same machine; on CUDA,
-        where the engine is chosen by its speed, two runs may differ in rounding.
+        Seed of probe vectors, features and subsets. The same seed gives bit for bit the same result on the same
+        machine; on CUDA, where the engine is chosen by its speed, two runs may differ by rounding.
     likelihood : str or Likelihood, default "gaussian"
         Distribution of a target given the latent function (`gigagp.likelihoods`). Student-t noise is robust to gross
         outliers; its degrees of freedom are learned, or given by ``likelihoods.StudentT(df=4.0)``. Laplace noise and
         Poisson counts, whose rate is ``exp(f)``, need ``inference.QuadruplyStochastic``, which ``inference="auto"``
-        then selects, or ``inference.Vecchia``. The latter has all others, whose parameters are learned: ``"quantile"``,
-        ``"censored"``, ``"negative-binomial"``, ``"zero-inflated-poisson"``, ``"zero-inflated-negative-binomial"``,
-        ``"hurdle-poisson"``, ``"gamma"``, ``"weibull"``, ``"binomial"``, ``"beta"`` and ``"ordinal"``. ``"auto"``
-        compares up to 200 rows by evidence and left-out rows: counts as Gaussian, Poisson, negative binomial and, with
-        zeros, zero-inflated; shares as Gaussian, beta and gamma; positive targets as Gaussian and gamma. Where Gaussian
-        noise stays, it is compared with Student-t noise on up to 500. `likelihood_` is what was chosen, and `describe`
-        says why. The documentation has a page on which to use.
+        then selects, or ``inference.Vecchia``. The latter supports all others, whose parameters are learned:
+        ``"quantile"``, ``"censored"``, ``"negative-binomial"``, ``"zero-inflated-poisson"``,
+        ``"zero-inflated-negative-binomial"``, ``"hurdle-poisson"``, ``"gamma"``, ``"weibull"``, ``"binomial"``,
+        ``"beta"`` and ``"ordinal"``. ``"auto"`` compares likelihoods on up to 200 rows by their evidence and
+        leave-one-out densities: Gaussian, Poisson, negative binomial and, with zeros, zero-inflated ones for counts;
+        Gaussian, beta and gamma for proportions; Gaussian and gamma for positive targets. If Gaussian noise is kept, it
+        is compared with Student-t noise on up to 500 rows. `likelihood_` is the choice, and `describe` says why. The
+        documentation has a page on which to use.
     hyperparameter_units : {"own", "standardized"}, default "own"
-        Units of the kernel's hyperparameters and of the noise variance, given and read. ``"own"``: lengthscales,
-        periods and bounds are in the units of the inputs, and variances in squared units of the target. Targets that
-        share hyperparameters are scaled separately, and variances are then shares of the variance of each.
-        ``"standardized"``: units of the standardized problem, in standard deviations, as in papers and in models of
-        earlier versions.
+        Units of the kernel's hyperparameters and of the noise variance, both as arguments and as results. ``"own"``:
+        lengthscales, periods and bounds are in the units of the inputs, and variances in squared units of the target.
+        Targets that share hyperparameters are scaled separately, and variances are then fractions of the variance of
+        each. ``"standardized"``: units of the standardized problem, in standard deviations, as in papers and in models
+        of earlier versions.
     time_budget : float, str or None, default None
-        Time that `fit` may take, in seconds or as a string such as ``"90s"``, ``"10min"`` or ``"1.5h"``. Learning ends
-        in time for the last solve, and ``inference="auto"`` chooses what fits. `describe` says what was left undone.
-        ``inference.Exact``, ``inference.Iterative`` and ``inference.SparseVariational`` raise an error at once if the
-        budget is far too short for them. A fit with a budget depends on the speed of the machine. None: no limit.
+        Time that `fit` may take, in seconds or as a string such as ``"90s"``, ``"10min"`` or ``"1.5h"``. Learning stops
+        in time for the last solve, and ``inference="auto"`` chooses a method that fits. `describe` says what was
+        skipped. ``inference.Exact``, ``inference.Iterative`` and ``inference.SparseVariational`` raise an error at once
+        if the budget is far too short for them. A fit with a budget depends on the speed of the machine. None: no
+        limit.
     target_transform : {"none", "log", "yeo-johnson", "spline", "auto"}, default "none"
-        Increasing transform g of a target that is skewed or has heavy tails: ``g(y)`` is the Gaussian process. Its
-        parameters are learned by the likelihood of up to 1,000 rows; ``"auto"`` also chooses among the transforms and
-        none, by a margin. Answers are in the target's units; ``noise_variance`` and the variances of the kernel are in
-        squared units of ``g(y)``. It requires Gaussian noise. The documentation has a page on it.
+        Increasing transform g of a target that is skewed or has heavy tails: the Gaussian process models ``g(y)``. The
+        parameters of g maximise the likelihood of up to 1,000 rows; ``"auto"`` uses a transform only if it is better by
+        a margin than none. Predictions are in the target's units; ``noise_variance`` and the variances of the kernel
+        are in squared units of ``g(y)``. It requires Gaussian noise. The documentation has a page on it.
     encode : {"strict", "auto"}, default "strict"
-        ``"strict"`` refuses all cells that are not numbers. ``"auto"`` turns texts, categories, truth values, dates and
-        missing cells into numbers in `fit`, and in the same way afterwards (`gigagp.tables.encoding.TableEncoder`).
-        Columns of ``kernel`` are then those of the table. Columns with more than 50 categories are ``groups``.
+        ``"strict"`` refuses all cells that are not numbers. ``"auto"`` encodes text, categories, booleans, dates and
+        missing cells as numbers in `fit`, and in the same way afterwards (`gigagp.tables.encoding.TableEncoder`).
+        Columns of ``kernel`` are then those of the table. Columns with more than 50 categories become ``groups``.
     distributed : bool, default False
-        Whether a fit shares its large computations with the other processes of the default group of
-        ``torch.distributed``, all of which make the same call with the same rows and get the same model (the
-        documentation has a page on it). `fit_table` then takes `inference.Grid`, whose processes share the files.
+        Whether a fit shares its large computations with the other processes of the default ``torch.distributed`` group,
+        all of which make the same call with the same rows and get the same model (the documentation has a page on it).
+        `fit_table` then requires `inference.Grid`, whose processes share the files.
     outputs : {"auto", "independent", "shared", "correlated"}, default "auto"
-        Hyperparameters of several targets. ``"independent"``: each target has its own, as in a fit of that target
-        alone, which takes one fit for each. ``"shared"``: one kernel and one noise variance for all, as shares of each
-        target's variance, in about the time of one fit; error bars are wrong for targets that vary differently.
-        ``"correlated"``: one model that also learns how targets correlate (`kernels.Outputs`), with a constant and a
-        noise variance for each; ``y`` may be NaN where a target was not observed.
-        ``"auto"``: independent for up to 50 targets and 20,000 rows times targets, and shared beyond and in
-        `fit_table`.
+        Hyperparameters of several targets. ``"independent"``: each target has its own, from a separate fit.
+        ``"shared"``: one kernel and one noise variance for all, as fractions of each target's variance, in about the
+        time of one fit; error bars are wrong for targets that vary on different scales. ``"correlated"``: one model
+        that also learns how targets correlate (`kernels.Outputs`), with a constant and a noise variance for each; ``y``
+        may be NaN where a target was not observed. ``"auto"``: independent for up to 50 targets and 20,000 rows times
+        targets, and shared otherwise and in `fit_table`.
     noise : {"constant", "varying", "scaled", "auto"}, default "constant"
         Whether Gaussian noise has one variance, or one that depends on the inputs (`kernels.LocalVariance`, and from
-        5,000 rows on `kernels.ScaleMap`) and is learned in a second fit. ``"varying"``: of the noise alone.
-        ``"scaled"``: the function and its noise have the same scale, which differs from place to place, as heights in
-        mountains and in plains. ``"auto"`` learns both where squared errors of left-out rows differ between places. On
-        many rows, it skips one of them that cannot gain as much as the other. It keeps the better one if it predicts
-        left-out rows better than constant noise does. Where kernels are averaged, it uses the one with the largest
-        weight.
+        5,000 rows on `kernels.ScaleMap`) and is learned in a second fit. ``"varying"``: only the noise varies.
+        ``"scaled"``: the function and its noise share a scale that varies with the inputs, as elevation does between
+        mountains and plains. ``"auto"`` learns both if squared leave-one-out errors vary with the inputs, and keeps the
+        better one if it predicts left-out rows better than constant noise. With many rows, it skips the form that
+        cannot gain as much as the other. If kernels are averaged, it uses the one with the largest weight.
     panel : (entity, time) or None, default None
-        Columns of a long table, by name or number, that say of which entity and time each row is: sensors by hours,
-        learning curves by epochs. Without a ``kernel``, each entity has an offset and a curve of its own, all entities
-        share a further curve, and entities whose other columns are alike have similar curves. All columns are read as
-        with ``encode="auto"``. Columns of ``kernel`` are those of the table, where the entity is a number among all
-        entities in their order. The documentation has a page on it.
+        Columns of a long table, by name or number, with the entity and the time of each row: sensors by hours, learning
+        curves by epochs. Without a ``kernel``, each entity has its own offset and curve, all entities share another
+        curve, and entities with similar values in the other columns have similar curves. All columns are encoded as
+        with ``encode="auto"``. Columns of ``kernel`` are those of the table, in which the entity is an integer, its
+        position among the sorted entities. The documentation has a page on it.
     hyperparameters : {"auto", "learned", "laplace"}, default "auto"
-        Hyperparameters of all answers. ``"learned"``: those that were learned, as if they were known exactly.
-        ``"laplace"``: answers are averaged over draws from an approximate posterior of the hyperparameters, for
+        Hyperparameters used for all predictions. ``"learned"``: the learned values, as if they were known exactly.
+        ``"laplace"``: predictions are averaged over draws from an approximate posterior of the hyperparameters, for
         Gaussian noise and `inference.Exact`, `inference.Iterative` or `inference.Vecchia`. ``"auto"``: draws for up to
         500 rows where kernels are averaged, as by default, if they take at most twice the time of the fit; otherwise
-        ``"learned"``. ``kernel_`` and ``posterior_`` are at the learned values in any case, and so are the graphs of
+        ``"learned"``. ``kernel_`` and ``posterior_`` are always at the learned values, and so are the graphs of
         `gigagp.onnx` and the models of `gigagp.botorch`.
     groups : sequence of int, str, sequence or Group, default ()
-        Columns of levels, by number or name, such as ``["shop", "item"]``: each adds a `kernels.Group`, an effect of
-        each level, to the kernel. ``("shop", "department")`` stands for the combinations of two columns. The other
-        parts of the kernel do not depend on these columns, nor does a linear mean.
+        Grouping columns, by number or name, such as ``["shop", "item"]``: each adds a `kernels.Group`, an effect of
+        each level, to the kernel. ``("shop", "department")`` groups by combinations of two columns. The other kernel
+        terms, and a linear mean, ignore these columns.
 
     Attributes
     ----------
     outputs_ : {"independent", "shared", "correlated"}
         Whether several targets share hyperparameters, or correlate.
     estimators_ : tuple of GPRegressor
-        A fitted estimator for each target that has hyperparameters of its own. If there are several such targets, the
+        A fitted estimator for each target with its own hyperparameters. If there are several such targets, the
         attributes below, up to ``warnings_``, are tuples with one item for each.
     kernel_ : Kernel
         Kernel with the learned hyperparameters.
@@ -207,11 +207,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Kernels that were tried, with gains and weights, if the data chose the kernel; ``kernel_`` is the one with the
         largest weight.
     noise_variance_ : float or ndarray of shape (n,)
-        Noise variance, learned or as given. Of correlated targets: one for each, or the given ones of the cells.
+        Noise variance, learned or as given. For correlated targets: one for each, or the given variances of the cells.
     likelihood_ : Likelihood
         Likelihood of the fit, with its learned parameters.
     noise_weights_ : ndarray of shape (n,)
-        Weights of the rows for Student-t noise. Rows below 0.1 are outliers.
+        Weights of the rows for Student-t noise. Rows with weights below 0.1 are outliers.
     history_ : History
         One record for each optimization step.
     inference_ : one of `gigagp.inference`
@@ -223,7 +223,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     engine_ : str
         Engine of the kernel products, with its device, precision and storage.
     hyperparameters_ : {"learned", "laplace"}
-        Whether answers are at the learned hyperparameters, or averaged over draws of them.
+        Whether predictions use the learned hyperparameters, or are averaged over draws of them.
     posterior_ : Posterior
         Posterior at the learned hyperparameters, in the units of the standardized problem.
     scaling_ : Scaling
@@ -349,42 +349,43 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         X : array-like of shape (n, d)
             Inputs.
         y : array-like of shape (n,) or (n, n_targets)
-            Targets. Each of several has hyperparameters of its own, unless ``outputs`` says otherwise. For
-            ``likelihood="censored"`` and ``"weibull"``, which have one target, it is an array of shape (n, 2): the
-            lower and the upper limit of each target, equal where it was measured, and infinite where there is none.
+            Targets. If there are several, each has its own hyperparameters, unless ``outputs`` says otherwise. For
+            ``likelihood="censored"`` and ``"weibull"``, which support a single target, an array of shape (n, 2): the
+            lower and the upper limit of each target, equal where it was measured, and infinite where there is no limit.
         validation : (X, y) or None, default None
-            Rows to score at every step that uses all rows; nothing is learned from them. The scores are in
-            ``history_`` (`gigagp.optimization.Step`). It requires targets with Gaussian noise. Scores use the posterior
-            that a step has available. With `inference.Grid`, and with a truncation or a different predictor of
-            `inference.RandomFeatures`, each score costs as much as the posterior at the end of a fit.
+            Rows to score at every step that uses all rows; nothing is learned from them. The scores are in ``history_``
+            (`gigagp.optimization.Step`). Requires Gaussian noise. Scores use the posterior that is available at a step.
+            With `inference.Grid`, and with `inference.RandomFeatures` with a truncation or a different predictor, each
+            score costs as much as the posterior at the end of a fit.
         checkpoint : str, path or None, default None
-            File for the state of the fit while it runs. After a kill, the same call continues from it and returns the
-            same bits. A long solve by conjugate gradients keeps its last iteration in a second file, with ``.solve``
-            added to the name. The files are removed at the end. Targets that are
-            fitted one by one have a file each, with ``.0``, ``.1`` and so on added to the name.
+            File for the state of the fit while it runs. If the process was killed, the same call continues from it,
+            with bit for bit the same result. A long solve by conjugate gradients saves its last iteration in a second
+            file, with ``.solve`` added to the name. The files are removed at the end. Targets that are fitted
+            separately have a file each, with ``.0``, ``.1`` and so on added to the name.
         exposure : array-like of shape (n,), float or None, default None
             What each target was counted over, such as hours, areas or people, for likelihoods of counts and amounts:
             the mean of a target is its exposure times the rate. For ``likelihood="binomial"`` it is the number of
             trials. None: 1.
         offset : array-like of shape (n,), float or None, default None
-            Known part of the latent function at each row, as the logarithm of an exposure is one; for likelihoods
-            whose function is not in the units of the target.
+            Known term of the latent function at each row, such as the logarithm of an exposure; for likelihoods whose
+            latent function is not in the units of the target.
         predict_at : array-like of shape (q, d), optional
             Points that are to be predicted, if they are known. To choose the kernel and to forecast errors, the fit
-            then leaves out patches of rows that are as wide as the gaps around these points. Without them, it looks for
-            gaps in tables of up to three inputs.
+            then holds out patches of rows that are as wide as the gaps around these points. Without them, it looks for
+            gaps with up to three inputs.
         blocks : array-like of shape (p,), optional
-            For targets that are averages over areas: the label of the area of each point, a number or a text. ``X`` are
-            then the points of all areas, shape (p, d), and ``y`` has one target for each area, in the ascending order
-            of their labels; a pandas column is taken by its index, which must be the labels. The target of an area is
-            the average of the function over its points plus noise, whose variance is that of an average. Predictions at
-            points, and `predict_average`, then show the function within the areas. An area of one point is an ordinary
-            row, and a point that belongs to two areas is listed twice. It needs exact or iterative inference and
-            Gaussian noise; ``"auto"`` is exact up to 3,000 areas. ``kernel=None`` is ``kernels.Matern(nu=1.5)``, with
-            draws of the hyperparameters up to 500 areas of together 2,000 points. The documentation has a page on it.
+            For targets that are averages over areas: the area label of each point, a number or a string. ``X`` then
+            contains the points of all areas, shape (p, d), and ``y`` has one target for each area, in ascending order
+            of the labels; a pandas Series is matched by its index, which must contain the labels. The target of an area
+            is the average of the function over its points plus noise, whose variance is that of an average. Predictions
+            at points, and `predict_average`, then show the function within the areas. An area of one point is an
+            ordinary row, and a point that belongs to two areas is listed twice. Requires exact or iterative inference
+            and Gaussian noise; ``"auto"`` is exact up to 3,000 areas. ``kernel=None`` is ``kernels.Matern(nu=1.5)``,
+            with draws of the hyperparameters for up to 500 areas and 2,000 points in total. The documentation has a
+            page on it.
         weights : array-like of shape (p,), optional
-            Weight of each point within its area, at least 0, such as its size or its population. They are divided by
-            their sum over the area. None: all points count alike.
+            Weight of each point within its area, at least 0, such as its size or its population. Weights are normalised
+            within each area. None: equal weights.
 
         Returns
         -------
@@ -394,19 +395,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Raises
         ------
         InvalidInputError
-            If an argument or the data are invalid; raised before any work.
+            If an argument or the data are invalid; raised before anything is computed.
         MemoryBudgetError
             If the fit exceeds the memory budget or the memory of the machine.
 
         Warns
         -----
         FitInterruptedWarning
-            After Ctrl-C. The first one ends learning at the best hyperparameters so far, and the checkpoint is kept. A
-            second one, or a first one before anything was learned of a target, ends the fit and leaves the estimator
-            as it was.
+            After Ctrl-C. The first stops learning at the best hyperparameters so far, and the checkpoint is kept. A
+            second, or a first before anything was learned for a target, ends the fit and leaves the estimator
+            unchanged.
         FitWarning
-            If learning stopped before its end; and, where Gaussian noise is learned, if few targets lie far from all
-            others, or left-out rows too far from their predictions.
+            If learning stopped early; and, where Gaussian noise is learned, if a few targets lie far from all others,
+            or left-out rows are too far from their predictions.
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             if blocks is None and weights is None:
@@ -423,7 +424,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         """Return what `fit` with ``inference="auto"`` would do, and its expected error and cost.
 
         When to use: before a long fit. The hyperparameters are learned from nearest neighbours, which takes seconds for
-        any number of rows, and rows are predicted from the rows around them. The estimator stays unchanged.
+        any number of rows, and rows are predicted from nearby rows. The estimator is not changed.
 
         Parameters
         ----------
@@ -436,14 +437,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
         Returns
         -------
-        Plan, or a tuple of them for outputs that are fitted one by one
-            Options with seconds, the expected negative log density in nats and root mean square error of a new target
-            in the data's units, and the chosen one. Printed, it is a table.
+        Plan, or a tuple of them for outputs that are fitted separately
+            The options, each with its time in seconds and, for a new target, the expected negative log density in nats
+            and root mean square error in the data's units, and which one is chosen. It prints as a table.
 
         Raises
         ------
         InvalidInputError
-            If an argument or the data are invalid, if the likelihood is not Gaussian, or if an inference is given.
+            If an argument or the data are invalid, if the likelihood is not Gaussian, or if an inference method is
+            given.
         """
         with guarded():
             return regression_fit.plan(self, X, y, predict_at)
@@ -463,19 +465,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         """Learn from a table that is read in chunks.
 
         When to use: for tables in files, and for more rows than fit into memory or than `fit` can handle. The inference
-        method must support streams. `inference.Grid`, the default for Gaussian noise, reads all rows once and holds
-        none; it takes one to three inputs, or more with an additive kernel. `inference.QuadruplyStochastic`, the
-        default for other log-concave likelihoods, takes any number of inputs and reads minibatches from random places.
-        `inference.Vecchia` holds the numbers of all rows, since predictions need the rows near them, and returns what
-        `fit` does: some three hundred bytes a row with two inputs. Where these do not fit the memory budget, it passes
-        over the table a few times, learns from rows with their neighbours in all of it, and predicts from as many rows
-        as fit, drawn at random.
+        method must support streams. `inference.Grid`, the default for Gaussian noise, reads all rows once and keeps
+        none; it supports one to three inputs, or more with an additive kernel. `inference.QuadruplyStochastic`, the
+        default for other log-concave likelihoods, supports any number of inputs and reads minibatches from random
+        positions. `inference.Vecchia` keeps all rows in memory, because predictions need nearby rows, at about three
+        hundred bytes per row with two inputs; the result is that of `fit`. If they do not fit the memory budget, it
+        passes over the table a few times, learns from random rows with neighbours from the whole table, and predicts
+        from as many random rows as fit.
 
         Parameters
         ----------
         source : str, path, data frame, pair of arrays, callable or iterable
             A Parquet, CSV or NumPy file, or a folder of Parquet and CSV files; a pandas or pyarrow table; a pair
-            ``(X, y)``; an iterable of pairs ``(X, y)`` with some rows each; or a callable that returns such an
+            ``(X, y)``; an iterable of pairs ``(X, y)``, each with some of the rows; or a callable that returns such an
             iterable and is called several times.
         target : str or sequence of str
             Column or columns to predict, for files and data frames. Several share the kernel and the noise.
@@ -487,8 +489,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
             metadata).
         checkpoint : str, path or None, default None
             File for the sums, or for the learned parameters, while the fit runs; the source must be files. After an
-            error (such as a damaged file in a folder) or a kill, the same call continues from it. The file is removed
-            at the end.
+            error (such as a damaged file in a folder), or if the process was killed, the same call continues from it.
+            The file is removed at the end.
         chunk_rows : int
             Largest number of rows to read at a time.
         header : bool, optional
@@ -511,7 +513,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         FitInterruptedWarning
             After Ctrl-C, as for `GPRegressor.fit`. During a pass over the rows nothing is learned yet, so the fit ends.
         FitWarning
-            If `inference.Vecchia` holds only a part of the rows.
+            If `inference.Vecchia` keeps only a part of the rows in memory.
         """
         open_rows = partial(RowSource, source, target, inputs, header=header, chunk_rows=chunk_rows)
         shared = self.distributed or getattr(self.inference, "distributed", False)
@@ -523,14 +525,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     def plot(self, X: Any = None, y: Any = None, **options: Any) -> Any:
         """Draw the picture that suits the fitted model, by the number of its inputs.
 
-        For one input it is a curve with bands of 50 and 95 %, and the part beyond the data in another colour; for two
-        and three, maps of mean and uncertainty; for more, the relevance of the inputs and partial dependence. It needs
+        For one input it is a curve with bands of 50 and 95 %, with extrapolation in another colour; for two or three,
+        maps of the mean and its uncertainty; for more, the relevance of the inputs and partial dependence. Requires
         matplotlib (``pip install "gigagp[plot]"``).
 
         Parameters
         ----------
         X, y : array-like, optional
-            Data points to draw. None: the rows of the fit, if the model keeps them.
+            Data points to draw. None: the training rows, if the model keeps them.
         **options
             Arguments of `gigagp.plots.plot`, such as ``upper`` for a forecast, ``label`` or ``path``.
 
@@ -569,7 +571,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     @each_output
     def likelihood_(self) -> Likelihood:
-        """Likelihood of the fit, with the values of the parameters that were learned."""
+        """Likelihood of the fit, with its learned parameters."""
         check_is_fitted(self, "posterior_")
         model = self.posterior_.model
         if model.student is not None:
@@ -580,13 +582,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     def noise_weights_(self) -> np.ndarray:
         """Weight of each training row, shape (n,), for Student-t noise; below 0.1 a row counts as an outlier.
 
-        A row of weight w counts as one whose noise variance is ``1 / w`` times the squared scale of the noise. Rows
+        A row with weight w counts as if its noise variance were ``1 / w`` times the squared scale of the noise. Rows
         that fit well have weights a little above 1.
 
         Raises
         ------
         AttributeError
-            If the noise is not Student-t, or Laplace's method ran, which has no weights.
+            If the noise is not Student-t, or for Laplace's method, which has no weights.
         """
         check_is_fitted(self, "posterior_")
         model = self.posterior_.model
@@ -598,22 +600,22 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     @each_output
     def hyperparameters_(self) -> Literal["learned", "laplace"]:
-        """Whether answers are those at the learned hyperparameters, or averaged over draws of them."""
+        """Whether predictions use the learned hyperparameters, or are averaged over draws of them."""
         check_is_fitted(self, "posterior_")
         return "learned" if self._uncertain is None else "laplace"
 
     @each_output
     def group_effects_(self) -> dict[str, GroupEffects]:
-        """Effects of the levels of each group with their standard deviations, by the columns of levels.
+        """Effects of the levels of each group with their standard deviations, by grouping column.
 
         They are in the target's units, or in those of the latent function. Effects of levels with few rows are shrunk
-        towards zero. With slopes, an effect is that at the centre of their inputs.
+        towards zero. If there are slopes, effects are those at the centre of the slopes' inputs.
 
         Raises
         ------
         AttributeError
-            If another inference method than `inference.Exact` or `Vecchia` ran, or the kernel has no `kernels.Group` as
-            a term.
+            If the inference method was not `inference.Exact` or `Vecchia`, or the kernel has no `kernels.Group` as a
+            term.
         """
         check_is_fitted(self, "posterior_")
         names = getattr(self, "feature_names_in_", None)
@@ -635,15 +637,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         exposure: Any = None,
         groups: bool = True,
     ) -> Any:
-        """Predict the mean of the target and, if asked for, its standard deviation or covariance.
+        """Predict the mean of the target and, on request, its standard deviation or covariance.
 
         The function that is predicted is ``E[y | f]``, the mean of measurements given the latent function f. With
-        Gaussian noise, it is f itself. After a `target_transform`, and for counts and classes, it is in the
-        target's units too: for ``likelihood="poisson"`` the rate ``exp(f)``, for ``"logistic"`` and ``"probit"``, whose
-        targets are -1 and 1, the probability of 1 less that of -1. `predict_latent` has f.
+        Gaussian noise, it is f itself. With a `target_transform`, and for counts and classes, it is in the target's
+        units too: for ``likelihood="poisson"`` the rate ``exp(f)``, for ``"logistic"`` and ``"probit"``, whose targets
+        are -1 and 1, the probability of 1 minus that of -1. `predict_latent` returns f.
 
         Before `fit` the predictions are those of the prior, for a single target: the kernel with its given values, in
-        the units of X and y. A learned mean is then 0, and its uncertainty, which is infinite, is left out.
+        the units of X and y. A learned mean is then 0, and its uncertainty, which is infinite, is ignored.
 
         Parameters
         ----------
@@ -654,28 +656,28 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         return_cov : bool, default False
             Whether to return the full covariance as well; iterative inference solves a linear system for each point.
         include_noise : bool, default False
-            Whether the standard deviation is that of a new measurement: with the noise variance and the kernel's
-            white terms, or with the spread of counts around their rate.
+            Whether the standard deviation is that of a new measurement, which includes the noise variance and the
+            kernel's white terms, or the spread of counts around their rate.
         variance : {"auto", "samples", "solve"}, default "auto"
-            Source of the variances in iterative inference: the stored posterior samples together with nearest
-            neighbours, for kernels that are compiled (``"auto"``); the samples alone; or a solve for each
-            point, which is exact to the solver's tolerance and never below the exact variance.
+            Source of the variances in iterative inference: the stored posterior samples combined with nearest
+            neighbours, for compiled kernels (``"auto"``); the samples alone; or a solve for each point, which is exact
+            up to the solver's tolerance and never below the exact variance.
         return_parts : bool, default False
             Whether to return the two parts of the latent standard deviation as well,
             ``UncertaintyParts(mathematical, computational)``: the uncertainty due to finite data, and that due to
             limited computation. Their squares add up to the latent variance. It takes O(n^3) time, so the table must be
             small enough for exact inference.
         hyperparameters : {"auto", "learned", "laplace"}, default "auto"
-            Whether answers are those at the learned hyperparameters, or averaged over 8 to 32 draws from Laplace's
-            approximation of their posterior. ``"auto"`` is what the fit has chosen (``hyperparameters_``). Draws that
-            the fit has not made are made once, in about one to three times its time. Averaging widens the error bars of
-            fits to a few hundred rows.
+            Whether to use the learned hyperparameters, or to average over 8 to 32 draws from Laplace's approximation of
+            their posterior. ``"auto"`` is the choice of the fit (``hyperparameters_``). If the fit made no draws, they
+            are made once, in about one to three times its time. Averaging widens the error bars of fits to a few
+            hundred rows.
         exposure : array-like of shape (m,), float or None, default None
             What the target is counted over at each point (see `fit`): the mean and the standard deviation are those of
             the rate times the exposure, or of the number of successes in this many trials. None: 1.
         groups : bool, default True
-            Whether the effects of groups (`kernels.Group`) are part of the function. False: the prediction is of the
-            other parts alone. The effect of a level that no row of the fit has is that of the prior.
+            Whether to include the effects of groups (`kernels.Group`). False: predict the other terms alone. A level
+            that was not in the fit has the prior of an effect.
 
         Returns
         -------
@@ -684,14 +686,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         std : ndarray of the same shape
             Standard deviation, if ``return_std``.
         cov : ndarray of shape (m, m) or (m, m, n_targets)
-            Covariance, if ``return_cov``; of correlated targets (m, n_targets, m, n_targets), across all of them.
+            Covariance, if ``return_cov``; for correlated targets of shape (m, n_targets, m, n_targets), across all of
+            them.
         parts : UncertaintyParts of two ndarrays with the shape of std
             Parts of the standard deviation, if ``return_parts``.
 
         Raises
         ------
         NonFiniteError
-            If a returned number would not be finite, or a factorisation fails or a number overflows.
+            If a result is not finite, a factorisation fails or a number overflows.
         MemoryBudgetError
             If the prediction exceeds the memory of the machine.
         """
@@ -722,33 +725,33 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         exposure: Any = None,
         groups: bool = True,
     ) -> Any:
-        """Predict averages of the target over blocks of points, such as districts, cells of a raster or days.
+        """Predict averages of the target over blocks of points, such as districts, raster cells or days.
 
         When to use: to predict the average over an area or a period. Its standard deviation is smaller than that at a
         point, because errors at points partly cancel, and larger than if these were independent: it follows from the
-        joint distribution of the points, ``W C W'``. `geo.Kriging.block_means` makes the points of polygons.
+        joint distribution of the points, ``W C W'``. `geo.Kriging.block_means` places the points in polygons.
 
         Parameters
         ----------
         X : array-like of shape (m, d)
             Points, as for `predict`. Give enough of each block to show how the function varies within it.
         blocks : array-like of shape (m,), default None
-            Label of the block of each point, a number or a text. None: all points are one block.
+            Block label of each point, a number or a string. None: all points form one block.
         weights : array-like of shape (m,), default None
-            Weight of each point within its block, at least 0, such as its area or its population. They are divided by
-            their sum over the block. None: all points count alike.
+            Weight of each point within its block, at least 0, such as its area or its population. Weights are
+            normalised within each block. None: equal weights.
         return_std : bool, default False
             Whether to return the standard deviation of each average as well.
         return_cov : bool, default False
-            Whether to return the covariance of the averages as well. It takes the covariance of all m points at once;
-            standard deviations alone take some whole blocks at a time.
+            Whether to return the covariance of the averages as well. This needs the covariance of all m points at once;
+            standard deviations alone are computed a few whole blocks at a time.
         hyperparameters, exposure, groups
-            As for `predict`. An ``exposure`` belongs to each point.
+            As for `predict`. An ``exposure`` has a value for each point.
 
         Returns
         -------
         mean : ndarray of shape (b,) or (b, n_targets)
-            Average of each block, in the ascending order of their labels (that of ``numpy.unique``).
+            Average of each block, in ascending order of the labels (as in ``numpy.unique``).
         std : ndarray of the same shape
             Standard deviation, if ``return_std``.
         cov : ndarray of shape (b, b), (b, b, n_targets) or, of correlated targets, (b, n_targets, b, n_targets)
@@ -792,7 +795,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
         With noise added to f, as for ``likelihood="gaussian"``, ``"laplace"`` and ``"student-t"``, this is `predict`.
         For ``"poisson"`` it is the log rate, for ``"logistic"`` the log-odds, for ``"probit"`` the argument of the
-        normal distribution function, and after a `target_transform` the function behind ``g(y)``, in its units.
+        normal distribution function, and with a `target_transform` the function behind ``g(y)``, in its units.
 
         Parameters
         ----------
@@ -839,43 +842,43 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
         It is that of `predict`: for counts it is the distribution of the rate, which is not normal.
 
-        When to use: where points are sought by gradients, as acquisition functions of Bayesian optimization do, or
-        where many small sets of points each need a joint distribution. `predict` is for tables.
+        When to use: to optimise points by gradients, as acquisition functions of Bayesian optimization do, or if many
+        small sets of points each need a joint distribution. `predict` is for tables.
 
-        Mean, variance, covariance and samples have the derivatives of what they return, by closed forms of the kernel;
-        beyond some MiB, nothing of the size of training rows times points is kept for them. Three places have none in
-        the strict sense: at the training rows, values with a Matern-1/2 kernel have a kink (the derivative returned
-        there leaves out that row); predictions by `inference.Vecchia` jump a little where the nearest rows of a point
-        change; and the inputs of categories (`kernels.Categorical`) are treated as the numbers that they are.
+        Mean, variance, covariance and samples are differentiable, by closed forms of the kernel; apart from a few MiB,
+        no array of size training rows times points is stored for this. Strictly, derivatives do not exist in three
+        cases. With a Matern-1/2 kernel, functions have a kink at the training rows (the derivative returned there
+        ignores that row). Predictions by `inference.Vecchia` jump a little where the nearest rows of a point change.
+        Categorical inputs (`kernels.Categorical`) are treated as numbers.
 
         Before `fit` it is the distribution of the prior; see `predict`.
 
         Parameters
         ----------
         X : Tensor or array of shape (..., q, d)
-            Points in the data's own units: batches of q points, whose joint distributions are returned. Covariances
-            between batches are not computed.
+            Points in the data's own units: batches of q points each, with a joint distribution for each batch.
+            Covariances between batches are not computed.
         include_noise : bool, default False
             Whether to return the distribution of measurements.
         variance : {"auto", "samples", "solve"}, default "auto"
-            Source of the variances in iterative inference, as for `predict`. Covariances and samples take a solve for
-            each point there, so that they are those of ``"solve"``.
+            Source of the variances in iterative inference, as for `predict`. Covariances and samples use a solve for
+            each point there, as with ``"solve"``.
         hyperparameters : {"auto", "learned", "laplace"}, default "auto"
             As for `predict`. A mixture over draws or kernels is not normal: it has mean, variance and covariance, but
             no ``rsample`` and no ``log_prob``.
 
         Returns
         -------
-        JointPosterior or TargetPosterior, or JointOutputs where each of several outputs has a model
-            Object with ``mean``, ``variance``, ``covariance``, ``rsample`` and ``log_prob``; of counts and classes
-            without the last one.
+        JointPosterior or TargetPosterior, or JointOutputs if each of several outputs has its own model
+            Object with ``mean``, ``variance``, ``covariance``, ``rsample`` and ``log_prob``; the last is missing for
+            counts and classes.
 
         Raises
         ------
         InvalidInputError
-            If the points are invalid, or require a derivative that does not exist: after a `target_transform`, whose
+            If the points are invalid, or require a derivative that does not exist: with a `target_transform`, whose
             function is not normal in the target's units; with ``encode="auto"`` and columns that are not numbers; with
-            a known function as mean (without gradients there is an answer).
+            a callable as mean (which is supported without gradients).
         """
         predictor = joint_answering(self, X, hyperparameters)
         return predictor.joint(X, include_noise=include_noise, variance=variance)
@@ -886,16 +889,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     def log_marginal_likelihood(self, random_state: RandomState = 0, *, standardized: bool = False) -> Estimate:
         """Return the log density of the training targets under the fitted model, in nats.
 
-        It is a density in the targets' own units, with the Jacobian of a `target_transform`, so that it compares fits
-        with other scales, transforms, kernels and packages. For counts it is a log probability.
+        It is a density in the targets' own units, including the Jacobian of a `target_transform`, so it can be compared
+        between fits with different scales, transforms, kernels and packages. For counts it is a log probability.
 
         Parameters
         ----------
         random_state : int or generator
-            Seed of probe vectors, for inferences that estimate it.
+            Seed of probe vectors, for inference methods that estimate it.
         standardized : bool, default False
-            Whether to return the density of the transformed targets in the units that `scaling_` gives them, in
-            which hyperparameters are learned.
+            Whether to return the density of the transformed targets in the units of `scaling_`, in which
+            hyperparameters are learned.
 
         Returns
         -------
@@ -906,7 +909,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Raises
         ------
         InvalidInputError
-            In own units, for a model with a `target_transform` from a file of a version that did not keep the Jacobian.
+            In own units, for a model with a `target_transform` from a file of a version that did not store the
+            Jacobian.
         """
         return predictor_of(self, "learned").log_marginal_likelihood(random_state, standardized=standardized)
 
@@ -923,7 +927,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     ) -> Callable[[Any], np.ndarray]:
         """Return posterior samples of the function, as a function that can be evaluated at any points.
 
-        It is that of `predict`: after a `target_transform`, and for counts and classes, ``E[y | f]``.
+        It is that of `predict`: with a `target_transform`, and for counts and classes, ``E[y | f]``.
 
         Before `fit` the samples are those of the prior; see `predict`.
 
@@ -935,7 +939,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         random_state : int or generator
             Seed of the samples.
         hyperparameters : {"auto", "learned", "laplace"}, default "auto"
-            As for `predict`; with draws, each sample is at one of them.
+            As for `predict`; with draws, each sample uses one of them.
         latent : bool, default False
             Whether the samples are of the latent function; see `predict_latent`.
 
@@ -988,11 +992,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     @checks_arguments
     @by_output()
     def leave_one_out(self, groups: Any = None, *, hyperparameters: Hyperparameters = "auto") -> LeaveOneOut:
-        """Predict each row of the fit from all others, to see how good predictions and their error bars are.
+        """Predict each training row from all others, to see how good predictions and their error bars are.
 
-        Nothing is fitted again: the hyperparameters are those of all rows, and the coefficients of the mean are those
-        of the other rows (Rasmussen and Williams 2006, section 5.4.2). Scores of a few rows are therefore a little too
-        good. A measurement that repeats another one's inputs is predicted from that one.
+        Nothing is refitted: the hyperparameters are those of all rows, and the coefficients of the mean are those of
+        the other rows (Rasmussen and Williams 2006, section 5.4.2). With few rows, scores are therefore a little too
+        good. A row with the same inputs as another is predicted from that one.
 
         Exact inference takes the diagonal from its factor, `inference.Markov` from its passes along the input, and
         `inference.Vecchia` from its sparse factor.
@@ -1002,10 +1006,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Parameters
         ----------
         groups : array-like of shape (n,), "entity" or None, default None
-            The group of each row, all rows of which are left out together: each row is then predicted from the other
-            groups. ``"entity"`` is that of a `panel`, so that whole curves are left out. It needs exact inference.
+            Group of each row. The rows of a group are left out together, so each row is predicted from the other
+            groups. ``"entity"`` is the entity of a `panel`, so that whole curves are left out. Requires exact
+            inference.
         hyperparameters : {"auto", "learned", "laplace"}, default "auto"
-            As for `predict`; draws have the weights that all rows give them.
+            As for `predict`; draws have the weights given by all rows.
 
         Returns
         -------
@@ -1016,7 +1021,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Raises
         ------
         InvalidInputError
-            If the inference method or the likelihood has no such answer, rows were left out of the fit, or a
+            If the inference method or the likelihood does not support it, if the fit did not use all rows, or if a
             coefficient of the mean is not determined without some row.
         MemoryBudgetError, NonFiniteError
             As for `predict`.
@@ -1048,7 +1053,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     ) -> np.ndarray:
         """Return quantiles of the predictive distribution; 0.5 is the median.
 
-        They are exact after a `target_transform` too, because it is increasing.
+        They are exact with a `target_transform` too, because it is increasing.
 
         Parameters
         ----------
@@ -1057,10 +1062,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         q : float or array-like of shape (k,)
             Probabilities, between 0 and 1.
         include_noise : bool, default True
-            Whether the quantiles are those of a new measurement, or else those of the function (see `predict`). Of
-            counts they are whole numbers: the least count that is not exceeded with this probability.
+            Whether the quantiles are those of a new measurement, or those of the function (see `predict`). For counts
+            they are integers: the smallest count that is not exceeded with this probability.
         hyperparameters : {"auto", "learned", "laplace"}, default "auto"
-            As for `predict`; ``"laplace"`` has the quantiles of the mixture, whose tails are heavier than normal ones.
+            As for `predict`; with ``"laplace"`` the quantiles of the mixture, whose tails are heavier than normal ones.
         exposure : array-like of shape (m,), float or None, default None
             As for `predict`.
 
@@ -1072,7 +1077,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         Raises
         ------
         InvalidInputError
-            If a probability is not between 0 and 1; or, with ``include_noise``, where the noise variance of new rows is
+            If a probability is not between 0 and 1; or, with ``include_noise``, if the noise variance of new rows is
             not known or the likelihood has no quantiles.
         NonFiniteError, MemoryBudgetError
             As for `predict`.
@@ -1089,8 +1094,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     ) -> np.ndarray:
         """Return the log density of measurements at given points, in nats; its mean is the log score.
 
-        It is a density in the target's own units: the Jacobian of a `target_transform` is included. For counts it is
-        a log probability.
+        It is a density in the target's own units, including the Jacobian of a `target_transform`. For counts it is a
+        log probability.
 
         Parameters
         ----------
@@ -1122,23 +1127,23 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     @checks_arguments
     def condition_on(self, X: Any, y: Any, noise_variance: Any = None, *, refit: bool = False) -> Self:
-        """Return the fit with further rows, at about the cost of the new ones; this fit stays unchanged.
+        """Return the fit with additional rows, at about the cost of the new ones; this fit is not changed.
 
-        When to use: where rows arrive one after the other, as in Bayesian optimization, and for "what if" questions.
-        Hyperparameters and scaling are those of the fit, so that predictions are those of a fit to all rows with the
-        same kernel, noise variance and scaling, and ``optimizer=None``. Draws of the hyperparameters stay too, and get
-        the weights that Bayes' rule gives them for the new rows. If the new rows change what is known
-        about the hyperparameters, ``refit=True`` learns them again, starting from their present values.
+        When to use: if rows arrive one at a time, as in Bayesian optimization, and for "what if" questions.
+        Hyperparameters and scaling are kept, so predictions equal those of a fit to all rows with the same kernel,
+        noise variance and scaling, and ``optimizer=None``. Draws of the hyperparameters are kept too, and reweighted by
+        Bayes' rule. If the new rows change what is known about the hyperparameters, ``refit=True`` learns them again,
+        starting from their current values.
 
         With n rows and k new ones, `inference.Exact` extends its Cholesky factor in O(n^2 k) time.
         `inference.Iterative` continues its solves from the old solutions, corrected by the prediction errors of the new
-        rows, which saves a part of the steps. `inference.Vecchia` conditions the new rows alone, and builds its search
-        tree again from all rows. `inference.Markov` passes over all rows. `inference.SparseVariational` without
-        minibatches and `inference.RandomFeatures` add to their sums, and so does `inference.Grid`. Other methods, and
-        likelihoods other than the Gaussian one, need a fit of all rows.
+        rows, which saves some of the iterations. `inference.Vecchia` conditions only the new rows, and rebuilds its
+        search tree from all rows. `inference.Markov` passes over all rows. `inference.SparseVariational` without
+        minibatches, `inference.RandomFeatures` and `inference.Grid` add to their sums. Other methods, and likelihoods
+        other than the Gaussian, need a fit to all rows.
 
-        `inference.Vecchia` keeps the neighbours of earlier rows, and does not look for new rows among them, so that the
-        likelihood and the mean's coefficients differ slightly from those of a fit to all rows.
+        `inference.Vecchia` keeps the neighbours of earlier rows and does not look for new rows among them, so the
+        likelihood and the coefficients of the mean differ slightly from those of a fit to all rows.
 
         Parameters
         ----------
@@ -1147,16 +1152,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         y : array-like of shape (k,) or (k, n_targets)
             Targets.
         noise_variance : array-like of shape (k,), float or None, default None
-            Known noise variance of the new rows, in squared units of ``y``. It is required if the fit was given the
-            noise variance of each row, and must otherwise be None.
+            Known noise variance of the new rows, in squared units of ``y``. Required if the fit was given the noise
+            variance of each row; otherwise it must be None.
         refit : bool, default False
-            Whether to learn the hyperparameters again with all rows and their own scaling. Learning starts at the
-            present hyperparameters. `inference.Grid` and `inference.SparseVariational` do not keep the rows for this.
+            Whether to learn the hyperparameters again from all rows, with a new scaling, starting from their current
+            values. Not available for `inference.Grid` and `inference.SparseVariational`, which do not keep the rows.
 
         Returns
         -------
         GPRegressor
-            A fitted estimator with the same arguments. It shares with this one whatever has not changed.
+            A fitted estimator with the same arguments. It shares everything that has not changed with this one.
 
         Raises
         ------
@@ -1184,9 +1189,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
     @available_if(adds_rows)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     @checks_arguments
     def partial_fit(self, X: Any, y: Any, noise_variance: Any = None, *, refit: bool = False) -> Self:
-        """Add rows to this fit, as `condition_on` does for a new one.
+        """Add rows to this fit in place; see `condition_on`.
 
-        This method exists only where the inference can add rows. The first call is `fit`.
+        The method exists only if the inference method can add rows. The first call is `fit`.
 
         Parameters
         ----------
@@ -1223,13 +1228,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
     @property
     def estimators_(self) -> tuple[Self, ...]:
-        """The fitted estimators of the outputs that have a model each; this one alone if there is one model."""
+        """The fitted estimators of outputs with separate models; only this one if there is a single model."""
         check_is_fitted(self, "posterior_")
         return self._models or (self,)
 
     @property
     def outputs_(self) -> Literal["independent", "shared", "correlated"]:
-        """Whether each output has hyperparameters of its own, several share them, or one model correlates them."""
+        """Whether outputs have separate hyperparameters, share them, or are correlated in one model."""
         if self._stacking is not None:
             return "correlated"
         return "independent" if all(one.posterior_.n_targets == 1 for one in self.estimators_) else "shared"
@@ -1256,5 +1261,5 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
 
 def _require_one_of(return_std: bool, return_cov: bool, method: str) -> None:
     if return_std and return_cov:
-        msg = f"return_std and return_cov of GPRegressor.{method} cannot both be True; the covariance has both."
+        msg = f"return_std and return_cov of GPRegressor.{method} cannot both be True; the covariance is enough."
         raise InvalidInputError(msg)

@@ -250,7 +250,7 @@ def test_covariates_carry_their_future():
         ([1.0, 2.0, 3.0, 4.0], {"periods": [1]}, r"periods of forecast must be .* each at least 2; got \[1\]"),
         ([1e200, 2e200, 3e200, 5e200], {}, "squares leave the range of float64: up to 5e\\+200"),
         ([1e-200, 2e-200, 3e-200, 5e-200], {}, "squares leave the range"),
-        (["a", "b", "c", "d"], {}, "y must be a column of numbers; got one of texts, such as 'a'"),
+        (["a", "b", "c", "d"], {}, "y must be a column of numbers; got one of strings, such as 'a'"),
         (np.arange("2024", "2028", dtype="datetime64[Y]"), {}, "y must be a column of numbers; got one of dates"),
         (np.ones((4, 2)), {}, "one column"),
     ],

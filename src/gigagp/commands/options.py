@@ -30,7 +30,7 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Refuse cells that are not numbers. By default texts, dates and missing cells of the inputs become "
+        help="Refuse cells that are not numbers. By default text, dates and missing cells of the inputs become "
         "numbers, and the model does the same to later tables.",
     ),
 ]

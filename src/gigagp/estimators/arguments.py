@@ -172,7 +172,7 @@ class Arguments:
             return
         start = f'kernel="{kernel}" of GPRegressor'
         if streams:
-            msg = f"{start} needs fit, because fit_table reads rows in chunks. Fit some thousand rows first, and give "
+            msg = f"{start} needs fit, because fit_table reads rows in chunks. Fit a few thousand rows first, and give "
             raise InvalidInputError(msg + "fit_table the kernel_ of that fit.")
         if not isinstance(likelihood, Gaussian) and not (kernel != "average" and likelihood.is_scale_mixture):
             msg = f"{start} compares likelihoods of targets with Gaussian noise; for the {likelihood.name} likelihood, "

@@ -211,7 +211,7 @@ def at_bounds(model: Model) -> list[str]:
 def _answers(estimator: FittedEstimator) -> list[tuple[str, str]]:
     """Return a fact about the hyperparameters of the answers, where any are learned.
 
-    The widths are those of the function at rows of the fit, as shares of those at the learned hyperparameters.
+    The widths are those of the function at training rows, as shares of those at the learned hyperparameters.
     """
     mixture, learned = estimator._uncertain, estimator.posterior_
     if mixture is None:

@@ -109,7 +109,7 @@ def fit_rows(
     """Fit rows (n, d) and targets (n,) or (n, n_targets) that are held in memory, in the data's own units.
 
     ``validation`` and ``checkpoint`` are those of `GPRegressor.fit`, and ``beside`` is what it is told of the rows
-    otherwise. Invalid arguments and data are refused before any work.
+    otherwise. Invalid arguments and data are refused before anything is computed.
     """
     estimator, note = arguments.estimator, ""
     if arguments.chooses_likelihood:

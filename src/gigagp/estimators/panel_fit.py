@@ -52,7 +52,7 @@ class Roles:
     def kernel(self) -> Kernel:
         """Return the kernel of columns of the table: entity x time + entity + time, and a part of the cell's inputs.
 
-        Each entity has an offset and a curve of its own, and entities whose inputs are alike have similar ones.
+        Each entity has an offset and its own curve, and entities whose inputs are alike have similar ones.
         """
         times = (self.time, *self.of_times)
         of_entities = functools.reduce(operator.add, [Group(self.entity), *self._parts(self.of_entities)])

@@ -22,7 +22,7 @@ from gigagp.settings.fields import Words, checked
 
 #: Argument for several outputs of one estimator.
 OutputsChoice = Literal["auto", "independent", "shared", "correlated"]
-#: Largest number of outputs that ``"auto"`` gives hyperparameters of their own, and of rows times outputs.
+#: Largest number of outputs that ``"auto"`` gives their own hyperparameters, and of rows times outputs.
 SEPARATE_OUTPUTS, SEPARATE_CELLS = 50, 20_000
 
 #: Inference argument of the estimators.

@@ -65,7 +65,7 @@ class _Given:
 
     @property
     def is_apart(self) -> bool:
-        """Whether the targets are several outputs with hyperparameters of their own."""
+        """Whether the targets are several outputs with their own hyperparameters."""
         several = self.y.ndim == 2 and self.y.shape[1] > 1
         return several and resolve_outputs(self.arguments.estimator.outputs, *self.y.shape) == "independent"
 
@@ -130,7 +130,7 @@ def _fit_outputs(
     """Return a fitted copy of an estimator for each output, as a fit of that output alone leaves it.
 
     All have the seed of the estimator, so that equal targets get equal models; samples drawn afterwards have random
-    numbers of their own (`gigagp.estimators.answers.outputs.by_output`). Each output gets an equal share of the memory
+    their own numbers (`gigagp.estimators.answers.outputs.by_output`). Each output gets an equal share of the memory
     budget, because all models are kept, and of what is left of a time budget. There is a checkpoint for each output,
     with ``.0``, ``.1`` and so on added to the name; they stay until all outputs are fitted.
 
@@ -170,7 +170,7 @@ def _fit_outputs(
 
 
 def last_checkpoint(checkpoint: str | PathLike[str] | None, n_models: int) -> str | PathLike[str] | None:
-    """Return the checkpoint of the last output, or that of the fit where no outputs have models of their own."""
+    """Return the checkpoint of the last output, or that of the fit where no outputs have their own models."""
     return _checkpoints_of(checkpoint, n_models)[-1] if n_models else checkpoint
 
 

@@ -1,4 +1,4 @@
-"""Forecasts of series in time, by models that are chosen on the future; `gigagp.forecast` is the door."""
+"""Forecasts of time series, by models chosen by how well they forecast; start with `gigagp.forecast`."""
 
 from gigagp.forecasting.choice import Chosen, Tried
 from gigagp.forecasting.door import forecast

@@ -1,4 +1,4 @@
-"""Backtests: the forecast made again from earlier origins, beside simple methods and those of statsmodels."""
+"""Backtests: forecasts from earlier origins, compared with simple methods and those of statsmodels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDS = (0.025, 0.975)
 
 
 class Score(NamedTuple):
-    """How well a method foretold the left-out values of all origins."""
+    """How well a method forecast the held-out values of all origins."""
 
     rmse: float
     mae: float
@@ -34,7 +34,7 @@ class Backtest:
     Attributes
     ----------
     scores : dict of str to Score
-        "gigagp", "naive" (the last value), "seasonal naive" (that of a season before), and with statsmodels
+        "gigagp", "naive" (the last value), "seasonal naive" (the value one season earlier), and with statsmodels
         "Holt-Winters" and "SARIMA".
     origins : ndarray
         The last known times.
@@ -62,7 +62,7 @@ class _Foretold(NamedTuple):
 
 
 def backtest(forecast: Forecast, origins: int, seed: Any) -> Backtest:
-    """Return the scores of forecasts from so many origins; see `Forecast.backtest`."""
+    """Return the scores of forecasts from a number of origins; see `Forecast.backtest`."""
     rows = forecast.rows
     t, m = rows.X[: rows.n, 0], len(rows.future)
     horizon = float(rows.X[rows.n :, 0].max() - t[-1])

@@ -1,4 +1,4 @@
-"""`forecast`: from a series, or a table of many, to forecasts."""
+"""`forecast`: forecasts of a series, or of many in one table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHARED = 4
 #: Spread and size of values whose squares, and those of their roundings, are numbers of float64.
 _SMALLEST, _LARGEST = 1e-140, 1e140
 #: What a column holds that has no numbers, in words.
-_KINDS = {"date": "dates", "category": "texts"}
+_KINDS = {"date": "dates", "category": "strings"}
 #: Shortest season in steps: what changes faster does not show.
 _SHORTEST = 2.0
 
@@ -51,37 +51,37 @@ def forecast(
     random_state: RandomState = 0,
     verbose: Verbosity = "auto",
 ) -> Forecast | Forecasts:
-    """Forecast a series, with transform, trend, seasons and noise chosen by how well they forecast.
+    """Forecast a series; transform, trend, seasons and noise are chosen by how well they forecast.
 
-    When to use: for the future of measurements in time. Several models are learned, compared by their evidence and by
-    their forecasts of left-out last stretches as long as the forecast, and averaged; see `gigagp.forecasting.choice`.
-    The models of more than 400 values are learned from some of them, and forecast from all, in linear time.
+    When to use: to forecast a time series. Several models are learned, compared by their evidence and by forecasts of
+    held-out final stretches as long as the forecast, and averaged; see `gigagp.forecasting.choice`. With more than 400
+    values, the models are learned from some of them and forecast from all, in linear time.
 
     Parameters
     ----------
     y : series, array or data frame
-        Measured values, at equal steps, or at the dates of the index of a pandas series. NaN are gaps. Or a data frame
-        (pandas, polars, pyarrow) with columns of times, values, names of series and covariates; an index of dates may
-        have the times. Rows may be in any order, and times may repeat.
+        Measured values at equal steps, or at the dates in the index of a pandas series. NaN marks a gap. Or a data
+        frame (pandas, polars, pyarrow) with columns of times, values, names of series and covariates; the times may be
+        an index of dates. Rows may be in any order, and times may repeat.
     steps : int, optional
-        Number of steps to forecast after the last measured value. The step is the usual distance of times: months of
-        unequal length, working days and years are known. Default: 24, or the rows that follow the last measured value
-        where there are covariates.
+        Number of steps to forecast after the last measured value. The step is the usual interval between times; months
+        of unequal length, working days and years are recognised. Default: 24, or with covariates the number of rows
+        after the last measured value.
     time : str or array-like of shape (n,), optional
         Column with the times, or the times of ``y``: dates, months (2024-03), quarters (2024-Q1) or numbers. With a
-        time zone, local times count.
+        time zone, local time is used.
     target : str, optional
         Column with the values of a data frame.
     series : str, optional
-        Column with the name of the series that a row is of. Each series has its own models.
+        Column with the name of the series of each row. Each series has its own models.
     covariates : sequence of str
-        Columns that are known for the future too, such as holidays, with a linear effect. Rows after the last measured
-        value have their future, with NaN as the target.
+        Columns that are also known for the future, such as holidays, with a linear effect. Their future values are in
+        the rows after the last measured value, with NaN as the target.
     periods : sequence of float or "auto", default "auto"
-        Lengths of seasons, in steps. ``"auto"``: those of the calendar that the values show (a day, a week, a year), or
-        without dates usual ones (4, 7, 12, 24, ...).
+        Lengths of seasons, in steps. ``"auto"``: those calendar periods (a day, a week, a year) that the values show,
+        or without dates common ones (4, 7, 12, 24, ...).
     n_jobs : int, optional
-        Number of processes for many series. Default: one for each processor, from four series on.
+        Number of processes for many series. Default: one per processor, from four series on.
     random_state : int, RandomState, Generator or None, default 0
         Seed.
     verbose : {"auto", 0, 1, 2} or Meter, default "auto"
@@ -94,13 +94,13 @@ def forecast(
     Raises
     ------
     InvalidInputError
-        If an argument or the values are invalid, before any work. Of many series, those that fail are named in
-        ``failures`` and the others kept.
+        If an argument or the values are invalid, before anything is computed. With many series, those that fail are
+        listed in ``failures`` and the others are kept.
 
     Warns
     -----
     FitWarning
-        If some of many series fail, or if times repeat and another column tells the rows of a time apart.
+        If some of many series fail, or if times repeat and another column distinguishes the rows of a time.
 
     Examples
     --------
@@ -255,7 +255,7 @@ class _Columns:
         largest, spread = float(np.abs(y[measured]).max()), float(np.ptp(y[measured]))
         if spread <= 1e-12 * largest:
             raise InvalidInputError(
-                f"{name} is {y[measured][0]:g} at all times, which does not tell by how much it may change."
+                f"{name} is {y[measured][0]:g} at all times, which does not show by how much it may change."
             )
         if spread < _SMALLEST or largest > _LARGEST:
             raise InvalidInputError(
@@ -332,7 +332,7 @@ def _warn_of_several_series(times: np.ndarray, others: dict[str, Any]) -> None:
         labels, codes = np.unique(np.array(values, dtype=object).astype(str), return_inverse=True)
         if 2 * len(labels) <= n and len(np.unique(np.stack([times, codes]), axis=1).T) == n:
             warn(
-                f"Times repeat, and the rows of a time differ in the column {name!r}. They are taken for measurements "
+                f"Times repeat, and the rows of a time differ in the column {name!r}. They are treated as measurements "
                 f"of one series; series={name!r} makes a forecast of each.",
                 FitWarning,
             )

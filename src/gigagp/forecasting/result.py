@@ -1,4 +1,4 @@
-"""Forecasts: what is expected at future times, how sure that is, and what it is made of."""
+"""Forecasts of future times, with their uncertainty and components."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Forecast:
     rows : Rows
         The measured rows, sorted by time, and the times to forecast.
     chosen : Chosen
-        The models that were tried, with their weights; the factor by which left-out stretches widen the variances; and
+        The models that were tried, with their weights; the factor by which held-out stretches widen the variances; and
         the periods.
     known : Periods
         The periods that were looked for.
@@ -135,8 +135,8 @@ class Forecast:
     def components(self) -> dict[str, Band]:
         """Return trend, seasons, cycle and rest of the model with the largest weight, at all times.
 
-        Bands are of 95 %, without the noise. The parts add up to the values. Where the values were transformed, they
-        add up to the transformed ones; of logarithms the trend is in the units of the values, and the other parts are
+        Bands cover 95 %, without the noise. The components add up to the values, or to the transformed values if there
+        is a transform; with a log transform, the trend is in the units of the values, and the other components are
         factors.
         """
         model, labels = self.model, [name for name, _ in self.chosen.tried[0].candidate.parts]
@@ -164,20 +164,20 @@ class Forecast:
 
     @checks_arguments
     def backtest(self, origins: Count = 3, random_state: RandomState = 0) -> Backtest:
-        """Forecast again from earlier times, with models chosen anew, and compare with simple methods.
+        """Forecast again from earlier times, with newly chosen models, and compare with simple methods.
 
         Parameters
         ----------
         origins : int, default 3
-            Number of times, each a horizon before the next one. Those with too few values before them are left out.
+            Number of origins, each one horizon before the next. Those with too few values before them are skipped.
         random_state : int, RandomState, Generator or None, default 0
             Seed.
 
         Returns
         -------
         Backtest
-            Error, continuous ranked probability score and coverage, also of the last value, of the value a season
-            before, and, where statsmodels is installed and the steps are regular, of Holt-Winters and SARIMA.
+            Error, continuous ranked probability score and coverage, also for forecasts by the last value, by the value
+            one season earlier and, if statsmodels is installed and the steps are regular, by Holt-Winters and SARIMA.
         """
         from gigagp.forecasting.backtest import backtest
 
@@ -195,9 +195,9 @@ class Forecast:
         Parameters
         ----------
         path : str or path, optional
-            File for the picture: PNG, PDF or SVG. None: the figure is shown where pyplot shows figures.
+            File for the picture: PNG, PDF or SVG. None: the figure is shown as pyplot shows figures.
         components : bool, default False
-            Whether each component has an axis below the other, over all rows.
+            Whether to draw each component on its own axis, over all rows.
 
         Returns
         -------
@@ -248,12 +248,12 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Forecasts(Mapping[Any, Forecast]):
-    """Forecasts of many series by their names.
+    """Forecasts of many series, by name.
 
     Attributes
     ----------
     failures : dict
-        Why a series has no forecast, by its name.
+        Reason why a series has no forecast, by name.
     """
 
     found: dict[Any, Forecast]
@@ -269,7 +269,7 @@ class Forecasts(Mapping[Any, Forecast]):
         return len(self.found)
 
     def table(self, levels: Sequence[float] = (0.025, 0.975)) -> pa.Table:
-        """Return the tables of all forecasts below each other, with the name of the series first."""
+        """Return the tables of all forecasts in one, with the name of the series as first column."""
         tables = []
         for name, one in self.found.items():
             table = one.table(levels)
@@ -290,7 +290,7 @@ def _drawn(forecasts: Sequence[Forecast], path: str | os.PathLike[str] | None, *
     if path is not None:
         check_plot(path)
     if not forecasts:
-        raise InvalidInputError("there is no forecast to draw: all series have failed.")
+        raise InvalidInputError("there is no forecast to draw: all series failed.")
     count = len(forecasts[0].chosen.tried[0].candidate.parts) + 1 if components else len(forecasts)
     across = 1 if count == 1 or components else 2
     down = -(-count // across)

@@ -15,7 +15,7 @@ from gigagp.regression import GPRegressor
 
 #: What gives the inputs of a model, (..., d), at places (..., 2).
 Inputs = Callable[[np.ndarray], np.ndarray]
-#: Numbers that the covariances of a batch of cells, with each other and with the rows of the fit, hold, about.
+#: Numbers that the covariances of a batch of cells, with each other and with the training rows, hold, about.
 _BATCH_NUMBERS = 4_000_000
 #: Most points along a side of the bounds of a polygon in which no point was found.
 _MOST_POINTS = 256

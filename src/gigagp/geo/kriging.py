@@ -39,40 +39,41 @@ _BLOCK = 2**15
 
 
 class Kriging(RegressorMixin, BaseEstimator):
-    """Kriging of measurements at places: predictions at points, maps, variogram, left-out residuals and block means.
+    """Kriging of measurements: predictions at points, maps, variogram, leave-one-out residuals and block means.
 
-    This is a `GPRegressor` of two inputs, longitude and latitude or easting and northing, with tables and maps around
-    it. Range, sill and nugget are learned by the likelihood: they are lengthscale, variance and noise variance of
-    ``gp``. The data choose the shape of the variogram too: how rough it is at short distances, whether there are a long
-    and a short range, and whether the range differs between directions. ``gp.describe()`` says what was tried; with few
-    places, several kernels are averaged. It is an estimator of scikit-learn.
+    This is a `GPRegressor` with two inputs, longitude and latitude or easting and northing, that reads tables and
+    writes maps. Range, sill and nugget are learned by maximum likelihood: they are the lengthscale, the variance and
+    the noise variance of ``gp``. The shape of the variogram is chosen from the data, too: how rough it is at short
+    distances, whether there are a long and a short range, and whether the range depends on the direction.
+    ``gp.describe()`` says what was tried; with few places, several kernels are averaged. It is a scikit-learn
+    estimator.
 
     Parameters
     ----------
     regressor : GPRegressor, optional
-        Its arguments are those of the model; it is not changed itself. None, and a GPRegressor whose kernel is None:
-        the data choose the kernel (`kernels.Chosen`). All kernels that are tried have one lengthscale for both
-        coordinates, in km where these are degrees. Elsewhere the best one is also tried with ranges that depend on the
-        direction (geometric anisotropy).
-        ``GPRegressor(kernels.Matern(ard=False))``, or ``metric="haversine"`` for degrees, is the plain kernel alone.
-        The default mean is a constant (ordinary kriging), and ``GPRegressor(mean="linear")`` is universal kriging.
+        Template for the arguments of the model; it is not changed. None, or a GPRegressor whose kernel is None: the
+        kernel is chosen from the data (`kernels.Chosen`). All candidates have one lengthscale for both coordinates, in
+        km if these are degrees. For other coordinates, the best one is also tried with a range that depends on the
+        direction (geometric anisotropy). ``GPRegressor(kernels.Matern(ard=False))``, or ``metric="haversine"`` for
+        degrees, is the plain kernel alone. The default mean is a constant (ordinary kriging), and
+        ``GPRegressor(mean="linear")`` is universal kriging.
     x, y : str, optional
-        Columns of the coordinates, for tables that are no GeoDataFrames and use other names than ``lon``, ``lat`` and
-        the like.
+        Columns of the coordinates, for tables that are not GeoDataFrames and do not use names such as ``lon`` and
+        ``lat``.
     crs : optional
-        Coordinate reference system of these columns, or of the coordinates in an array, as pyproj reads it:
+        Coordinate reference system of these columns, or of the coordinates in an array, in any form that pyproj reads:
         ``"EPSG:25832"``. An array of longitudes and latitudes needs ``"EPSG:4326"``.
     covariates : sequence of str, optional
         Quantities that are known everywhere, such as the elevation: columns of tables, and the columns of an array
         after its two coordinates. The mean has a slope for each (regression kriging, kriging with external drift),
         unless ``regressor`` has another mean than ``"constant"``; ``"linear"`` has slopes of the coordinates too.
-        Kernels without ``columns`` use the coordinates alone.
+        Kernels without ``columns`` use only the coordinates.
 
     Attributes
     ----------
     gp : GPRegressor
-        The fitted model. Its inputs are the two coordinates and the covariates. Where the rows are on both sides of the
-        date line, it was fitted to longitudes that continue beyond 180 degrees.
+        The fitted model. Its inputs are the two coordinates and the covariates. If the rows are on both sides of the
+        date line, it is fitted to longitudes that continue beyond 180 degrees.
     places : Places
         Coordinates ``X`` of the rows and their ``crs``.
     values : ndarray of shape (n,) or (n, k)
@@ -116,11 +117,11 @@ class Kriging(RegressorMixin, BaseEstimator):
         frame : GeoDataFrame or GeoSeries of points, DataFrame, mapping of str to array, or array of shape (n, 2 + c)
             The places, and the covariates if there are any.
         target : str, sequence of str, or array-like of shape (n,) or (n, k)
-            The measurements: a column of the table, or their values. Several columns are cokriging: one model of all
-            measurements and their correlations, so that each is predicted from all others too
-            (``GPRegressor(outputs="correlated")``). NaN is a measurement that was not made at a place.
+            The measurements: a column of the table, or their values. Several columns mean cokriging: one model of all
+            measurements and their correlations, in which each also helps to predict the others
+            (``GPRegressor(outputs="correlated")``). NaN marks a missing measurement.
         covariates : xarray.Dataset, mapping of str to xarray.DataArray, or xarray.DataArray, optional
-            Rasters from which covariates are taken, in place of columns: the values of the cells in which rows lie.
+            Rasters to take covariates from, instead of columns: the values of the cells that contain the rows.
 
         Returns
         -------
@@ -130,7 +131,7 @@ class Kriging(RegressorMixin, BaseEstimator):
         Raises
         ------
         InvalidInputError
-            If a place, a covariate or a measurement is not a finite number; if rows are not in the range of their
+            If a place, a covariate or a measurement is not a finite number; if rows are outside the range of their
             reference system; or if a raster has another reference system, or no value at a row.
         """
         names = self._covariates()
@@ -196,24 +197,24 @@ class Kriging(RegressorMixin, BaseEstimator):
         Parameters
         ----------
         points : GeoDataFrame or GeoSeries of points, DataFrame, mapping of str to array, or array, optional
-            Where to predict, with the covariates of the fit. A table in another reference system is moved to that of
-            the rows; points without a reference system are taken to be in that of the rows. None: a map.
+            Where to predict, with the covariates of the fit. A table in another reference system is transformed to that
+            of the rows; points without one are assumed to be in that of the rows. None: a map.
         return_std : bool, optional
-            Whether to return two arrays, mean and standard deviation, or the mean alone. None: a table for a table, and
-            the mean alone otherwise. After ``fit(table, values)``, the call of scikit-learn's tools, it is always the
-            mean alone.
+            Whether to return two arrays, mean and standard deviation, or only the mean. None: a table for a table, and
+            only the mean otherwise. After ``fit(table, values)``, the form of call that scikit-learn's tools use,
+            always only the mean.
         resolution : float or (float, float), optional
             Size of the cells along x and y, in degrees or the unit of the reference system. Cells cover ``bounds``
             from the south-west corner.
         bounds : (west, south, east, north), optional
             Extent for ``resolution``. None: that of the rows.
         template : xarray.DataArray or xarray.Dataset, optional
-            A map whose cells are taken instead.
+            A map whose cells to use instead.
         x, y : array-like, optional
             Centres of the cells, instead.
         covariates : xarray.Dataset, mapping of str to xarray.DataArray, or xarray.DataArray, optional
-            Rasters of the covariates, whose values are those of the cells in which points lie. Without another
-            argument for it, the map has the cells of the first one. Cells without a value get none in the map.
+            Rasters of the covariates; a point takes the value of the cell that contains it. If no other argument
+            defines the map, it has the cells of the first raster. Cells without a value have none in the map.
         include_noise : bool
             Whether the standard deviation is that of a measurement.
 
@@ -221,7 +222,8 @@ class Kriging(RegressorMixin, BaseEstimator):
         -------
         table, ndarray of shape (m,), or two of these
             At points: a copy of the table with the columns ``mean`` and ``std`` (a GeoDataFrame for a GeoSeries), or
-            arrays. Of several measurements, names are ``mean_lead`` and ``std_lead``, and arrays have shape (m, k).
+            arrays. For several measurements, columns are named such as ``mean_lead`` and ``std_lead``, and arrays have
+            shape (m, k).
         xarray.Dataset
             A map: ``mean`` and ``std`` with dimensions ``(y, x)``, or ``(latitude, longitude)`` for degrees, from north
             to south where ``resolution`` was given, with the reference system of the rows.
@@ -230,8 +232,8 @@ class Kriging(RegressorMixin, BaseEstimator):
         Raises
         ------
         InvalidInputError
-            If points or covariates cannot be used, the arguments make no grid, or a package of the extra ``geo`` is
-            missing.
+            If points or covariates cannot be used, the arguments do not define a grid, or a package of the extra
+            ``geo`` is missing.
         """
         check_is_fitted(self)
         grid = {"resolution": resolution, "bounds": bounds, "template": template, "x": x, "y": y}
@@ -306,7 +308,7 @@ class Kriging(RegressorMixin, BaseEstimator):
         return found
 
     def score(self, frame: Any, target: Any, sample_weight: Any = None) -> float:
-        """Return the coefficient of determination of the means at rows that are given as for `fit`."""
+        """Return the coefficient of determination of the means at rows, given as for `fit`."""
         values = column(frame, target) if isinstance(target, str) else intake.targets(target)
         return float(r2_score(values, self.predict(frame, return_std=False), sample_weight=sample_weight))
 
@@ -323,26 +325,26 @@ class Kriging(RegressorMixin, BaseEstimator):
     ) -> Any:
         """Return means of the latent function over cells or polygons, with their standard deviations.
 
-        When to use: where the mean over an area is asked for, as the ore of a block or the rain of a basin. Its
+        When to use: for the mean over an area, such as the ore grade of a block or the rainfall of a basin. Its
         standard deviation is smaller than that at a point, because errors within the area partly cancel. This is block
         kriging. `Kriging.predict` gives values at the centres of cells.
 
         Parameters
         ----------
         cells : GeoDataFrame or GeoSeries of polygons, optional
-            In the reference system of the rows, or in another one that is known.
+            In the reference system of the rows, or in another known one.
         resolution, bounds, template
             As for `predict`, instead of ``cells``; centres must be evenly spaced.
         covariates
-            Rasters as for `predict`, which must have values all over the cells.
+            Rasters as for `predict`, which must have values everywhere in the cells.
         n_points : int
-            Points along each side of a cell, or of the bounds of a polygon, at which the function is taken. Take more
-            if a lengthscale is shorter than a cell.
+            Points along each side of a cell, or of the bounds of a polygon, at which the function is evaluated. Use
+            more if a lengthscale is shorter than a cell.
 
         Returns
         -------
         GeoDataFrame or xarray.Dataset
-            Columns ``mean`` and ``std`` beside the geometries, or a map as that of `predict`.
+            Columns ``mean`` and ``std`` beside the geometries, or a map as from `predict`.
 
         Raises
         ------
@@ -417,16 +419,16 @@ class Kriging(RegressorMixin, BaseEstimator):
         max_rows: Count = 2000,
         random_state: RandomState = 0,
     ) -> Variogram:
-        """Return the empirical variogram of the measurements, and that of the model over the same pairs.
+        """Return the empirical variogram of the measurements, and that of the model for the same pairs.
 
-        A linear mean, also that of covariates, is subtracted before: the variogram is of what the kernel and the noise
-        describe. Arguments are those of `gigagp.geo.variogram`; distances are great-circle distances in km where
-        coordinates are degrees.
+        A linear mean, including that of covariates, is subtracted first: the variogram is that of the part that the
+        kernel and the noise describe. Arguments are those of `gigagp.geo.variogram`; distances are great-circle
+        distances in km where coordinates are degrees.
 
         Raises
         ------
         InvalidInputError
-            If an argument is invalid; or the noise differs from row to row, or the target was transformed, so that the
+            If an argument is invalid; or if the noise varies between rows or the target was transformed, so that the
             model has no variogram of the measurements.
         """
         check_is_fitted(self)
@@ -458,13 +460,13 @@ class Kriging(RegressorMixin, BaseEstimator):
         return trend + posterior.model.mean.offset(X)
 
     def leave_one_out(self) -> Any:
-        """Return a table of the rows as they are predicted from all others.
+        """Return a table of the rows, each predicted from all others.
 
         Returns
         -------
         GeoDataFrame or dict of str to ndarray
             ``observed``, ``mean`` and ``std`` of the measurement given the others, ``residual`` (observed - mean) and
-            ``standardized``, the residual over the standard deviation, and the places. Without geopandas a
+            ``standardized``, the residual divided by the standard deviation, and the places. Without geopandas a
             dictionary of these columns, with ``x`` and ``y``.
 
         Raises
@@ -477,16 +479,16 @@ class Kriging(RegressorMixin, BaseEstimator):
         return self._table(found.mean, found.std)
 
     def cross_validate(self, cv: Any = None) -> CrossValidation:
-        """Predict the rows of each of several folds from a model that is learned from the other rows.
+        """Predict the rows of each fold from a model that is fitted to the other rows.
 
         When to use: to see how good a map is away from the places. `leave_one_out` keeps the hyperparameters of all
-        rows, and leaves each place its neighbours.
+        rows, and each place keeps its neighbours.
 
         Parameters
         ----------
         cv : int or splitter of scikit-learn, optional
-            A number of folds of whole blocks, as `gigagp.geo.BlockKFold` makes them; or ``BlockKFold(block_size=...)``,
-            or any other splitter. None: five such folds.
+            A number of folds, each of whole blocks as in `gigagp.geo.BlockKFold`; or ``BlockKFold(block_size=...)``, or
+            any other splitter. None: five such folds.
 
         Returns
         -------
@@ -544,9 +546,9 @@ class Kriging(RegressorMixin, BaseEstimator):
         Parameters
         ----------
         maps : xarray.Dataset
-            What `predict` or `block_means` has returned.
+            Map returned by `predict` or `block_means`.
         path : str or path, optional
-            File for the picture: PNG, PDF or SVG. None: the figure is shown where pyplot shows figures.
+            File for the picture: PNG, PDF or SVG. None: the figure is shown as pyplot shows figures.
 
         Returns
         -------

@@ -114,7 +114,7 @@ class Places:
             if not _within(points, near).any() and _within(points[:, ::-1], near).all():
                 raise InvalidInputError(
                     f"All points of Kriging, such as ({points[0, 0]:.7g}, {points[0, 1]:.7g}), are far from the rows, "
-                    "and among them if x and y are swapped. Longitude comes first, and then latitude."
+                    "but among them if x and y are swapped. Longitude comes first, and then latitude."
                 )
         elif (box := _area(self.crs)) is not None and _within(self.X, box).any():
             for doubt in _doubts(points, self.crs):
@@ -132,7 +132,7 @@ class Places:
         else:
             found = Places.of(table)
         if self.crs is None and found.is_geographic != self.is_geographic:
-            msg = "The points of Kriging are in degrees, and the rows in a plane that is not known. Give Kriging a crs."
+            msg = "The points of Kriging are in degrees, and the rows in an unknown plane. Give Kriging a crs."
             raise InvalidInputError(msg)
         if found.crs is None or self.crs is None or found.crs == self.crs:
             return found.X
@@ -143,7 +143,7 @@ class Places:
         if len(wrong):
             row = int(wrong[0])
             where = f"{found.X[row].tolist()} in {system_name(found.crs)}"
-            msg = f"Row {row} of the points of Kriging, {where}, has no place in {system_name(self.crs)}."
+            msg = f"Row {row} of the points of Kriging, {where}, has no coordinates in {system_name(self.crs)}."
             raise InvalidInputError(msg)
         return X
 
@@ -285,7 +285,7 @@ def _doubts(X: np.ndarray, crs: Any) -> tuple[str, str]:
     if box is None or _within(X, box).any():
         return "", ""
     extent = f"x from {box[0]:.7g} to {box[2]:.7g} and y from {box[1]:.7g} to {box[3]:.7g}"
-    start = f"All places of Kriging are outside of the area of {system_name(crs)}, {extent}, and"
+    start = f"All places of Kriging are outside the area of {system_name(crs)}, {extent}, and"
     swapped = in_degrees = ""
     if _within(X[:, ::-1], box).all():
         swapped = f"{start} inside if x and y are swapped. Give x (longitude, easting) first, and then y."

@@ -1,4 +1,4 @@
-"""Cross-validation of maps by blocks: whole areas are left out, as they are where nobody has measured."""
+"""Cross-validation of maps by blocks: whole areas are held out, as where nobody has measured."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _BLOCKS_PER_FOLD, _HALVINGS = 4, 30
 class BlockKFold(GroupKFold):
     """Folds of whole blocks of a map, for ``cv`` of `Kriging.cross_validate` and of scikit-learn's tools.
 
-    When to use: to see how good a map is between and beyond the places, where rows around a place say less than its
-    own neighbours do in folds of single rows.
+    When to use: to see how good a map is between and beyond the places. With folds of single rows, each place keeps its
+    neighbours, and scores are too good.
 
     Parameters
     ----------
     n_splits : int, default 5
         Number of folds, of about equal numbers of rows.
     block_size : float or (float, float), optional
-        Side of the blocks along x and y, in the unit of the coordinates. Take more than the distance over which rows
-        resemble each other. None: the extent of the rows, halved until four blocks with rows are there for each fold.
+        Side of the blocks along x and y, in the unit of the coordinates. Use more than the distance over which rows are
+        correlated. None: the extent of the rows, halved until there are four blocks with rows for each fold.
     shuffle : bool, default False
-        Whether blocks are given to the folds at random.
+        Whether blocks are assigned to the folds at random.
     random_state : int or RandomState, optional
         Seed for ``shuffle``.
 
@@ -112,7 +112,7 @@ def _numbered(X: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Measurements beside what models predict that were learned without their folds.
+    """Measurements beside their predictions by models that were fitted without the fold.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class CrossValidation:
         return -float(self.predicted.log_density.mean())
 
     def coverage(self, level: float = 0.95) -> float:
-        """Return the share of the measurements in their central intervals of this probability."""
+        """Return the fraction of the measurements inside their central intervals of this probability."""
         return self.predicted.share_inside(level)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
@@ -152,7 +152,7 @@ class CrossValidation:
         Parameters
         ----------
         path : str or path, optional
-            File for the picture: PNG, PDF or SVG. None: the figure is shown where pyplot shows figures.
+            File for the picture: PNG, PDF or SVG. None: the figure is shown as pyplot shows figures.
 
         Returns
         -------

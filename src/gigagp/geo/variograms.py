@@ -37,11 +37,11 @@ class Variogram:
     count : ndarray of int of shape (b,)
         Number of pairs.
     edges : ndarray of shape (b + 1,)
-        Limits of the bins. A pair at a limit belongs to the bin below it, also if the distance exceeds the limit by the
+        Limits of the bins. A pair at a limit belongs to the bin below it, even if its distance exceeds the limit by
         rounding of the coordinates: rows on a lattice have many such pairs.
     model : ndarray of shape (b,) or None
-        Mean over the same pairs of ``k(x, x) / 2 + k(z, z) / 2 - k(x, z)`` plus the noise variance: what Matheron's
-        estimator is expected to be under the model, for any kernel, also one that is not isotropic.
+        Mean over the same pairs of ``k(x, x) / 2 + k(z, z) / 2 - k(x, z)`` plus the noise variance: the expectation of
+        Matheron's estimator under the model, for any kernel, also an anisotropic one.
     n_rows : int
         Number of rows whose pairs were taken.
     """
@@ -77,23 +77,23 @@ def variogram(
 ) -> Variogram:
     """Return the empirical variogram of measurements.
 
-    When to use: to see before a fit over which distance measurements resemble each other, and after it whether the
-    model's variogram passes through the empirical one. Values in neighbouring bins are correlated, and those beyond
-    half of the extent come from few independent pairs.
+    When to use: to see before a fit over which distance measurements are correlated, and after it whether the model's
+    variogram agrees with the empirical one. Values in neighbouring bins are correlated, and those beyond half of the
+    extent come from few independent pairs.
 
     Parameters
     ----------
     X : array-like of shape (n, d)
-        Places; further columns than the two of a place do not count for distances with ``metric="haversine"``.
+        Places; with ``metric="haversine"`` only the first two columns count for distances.
     y : array-like of shape (n,)
-        Measurements, or what remains of them after a trend.
+        Measurements, or their residuals from a trend.
     n_bins : int
         Number of bins of equal width.
     max_distance : float, optional
         Upper limit of the last bin. None: half of the largest distance between corners of the extent of the rows.
     estimator : {"matheron", "cressie"}
-        Mean of the squared differences, or the robust one from the fourth power of the mean of root differences, which
-        single gross errors hardly change.
+        Mean of the squared differences, or the robust estimator from the fourth power of the mean root difference,
+        which is hardly affected by single gross errors.
     metric : {"euclidean", "haversine"}
         ``"haversine"``: great-circle distances in km between longitudes and latitudes in degrees.
     kernel : Kernel, optional

@@ -28,13 +28,13 @@ class Kernel(ABC):
     A kernel that was constructed without lengthscales is *unbound*: only the data say how many there are. `bind`
     settles this. Every method that takes data binds first, so ``RBF().block(X, X)`` works.
 
-    Every kernel has a continuous part, a function of two points, and may have a white part, which exists only
-    between a row and itself. `block` and `diagonal` give the continuous part. `white` gives what has to be added to the
-    diagonal of K(X, X). So the covariance between two data sets never depends on whether rows coincide.
+    Every kernel has a continuous part, a function of two points, and may have a white part, which exists only between a
+    row and itself. `block` and `diagonal` give the continuous part. `white` gives what has to be added to the diagonal
+    of K(X, X). The covariance between two data sets therefore never depends on whether rows coincide.
 
-    For a kernel of your own that depends on scaled distances, derive from `gigagp.kernels.StationaryKernel` and write
-    `profile`. For any other, derive from `gigagp.kernels.Leaf` and write `block` and `diagonal` with differentiable
-    torch operations. Products, gradients and composition then work.
+    For your own kernel of scaled distances, derive from `gigagp.kernels.StationaryKernel` and define `profile`. For any
+    other, derive from `gigagp.kernels.Leaf` and define `block` and `diagonal` with differentiable torch operations.
+    Products, gradients and composition then work.
     """
 
     @property
@@ -86,8 +86,8 @@ class Kernel(ABC):
     def standardized(self, units: Units) -> Kernel:
         """Return this kernel, whose numbers are in the data's own units, for the standardized problem, bound.
 
-        Values that were not given take their defaults there. A kernel whose hyperparameters have no units stays as it
-        is: it sees standardized inputs, and its values are shares of the target's variance.
+        Values that were not given take their defaults there. A kernel whose hyperparameters have no units is not
+        changed: it sees standardized inputs, and its values are fractions of the target's variance.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The kernel of a column of categories."""
+"""The kernel of a categorical column."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gigagp.kernels.units import Unit, Units
 class Categorical(RBF):
     """Overlap kernel of one-hot columns: ``k = variance * exp(-[x differs from z] / lengthscale^2)``.
 
-    When to use: in a product with a kernel of the numbers, with one factor for each column of categories, such as
-    ``Matern(columns=[0, 1]) * Categorical(columns=[2, 3, 4], fixed=["variance"])``. It is an `RBF` of the one-hot
+    When to use: in a product with a kernel of the numerical inputs, with one factor for each categorical column, such
+    as ``Matern(columns=[0, 1]) * Categorical(columns=[2, 3, 4], fixed=["variance"])``. It is an `RBF` of the one-hot
     columns with one lengthscale, since two different categories have the squared distance two. All categories are
-    equally far from each other, also rare ones: the columns are never standardized. A long lengthscale means that the
-    categories hardly differ, a short one that nothing is learned from one category about another.
+    equally far from each other, including rare ones: the columns are never standardized. A long lengthscale means that
+    the categories hardly differ, a short one that one category says nothing about another.
 
-    With ``encode="auto"`` of the estimators, ``columns`` has the number of the column of categories itself.
+    With ``encode="auto"`` of the estimators, ``columns`` is the number of the categorical column itself.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Categorical(RBF):
     variance : float, optional
         Default 1.
     columns : sequence of int, optional
-        The one-hot columns of one column of categories; None for all inputs.
+        The one-hot columns of one categorical column; None for all inputs.
     fixed, bounds
         As for `RBF`.
     """

@@ -1,4 +1,4 @@
-"""What is said of a kernel that is left to the data: the inputs and the metric of all that are tried."""
+"""What the candidates have in common when the kernel is chosen from the data: inputs and metric."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gigagp.settings.fields import CountOrZero, Settings
 
 @dataclass(frozen=True)
 class Chosen(Settings):
-    """Stands for a kernel that the data choose, among kernels of these inputs with this metric.
+    """Choose the kernel from the data, among kernels of these inputs with this metric.
 
     When to use: if ``kernel=None`` would choose among the wrong kernels. ``GPRegressor(kernels.Chosen(ard=False))`` is
-    for inputs in one unit, such as eastings and northings, and ``kernels.Chosen(metric="haversine")`` for longitudes
-    and latitudes. Where nothing is chosen, as for very few rows, the kernel is the ``default`` of this form.
+    for inputs in the same unit, such as eastings and northings, and ``kernels.Chosen(metric="haversine")`` for
+    longitudes and latitudes. If nothing is chosen, as for very few rows, the kernel is the ``default`` of this form.
     With two inputs and ``ard=False``, kernels with a direction (``metric="rotated"``) are tried too.
 
     Parameters
@@ -28,8 +28,8 @@ class Chosen(Settings):
     metric : {"euclidean", "haversine", "rotated"}
         As for `Matern`.
     default : {"matern32", "rbf"}, default "matern32"
-        The kernel that is kept unless another is clearly better: ``kernels.Matern(nu=1.5)``, or ``kernels.RBF()``,
-        which `GPClassifier` has.
+        The kernel that is kept unless another is clearly better: ``kernels.Matern(nu=1.5)``, or ``kernels.RBF()``, the
+        default of `GPClassifier`.
     """
 
     ard: bool = True

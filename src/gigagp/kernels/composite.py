@@ -174,7 +174,7 @@ def group_terms(kernel: Kernel) -> dict[int, Group]:
 def own_groups(kernel: Kernel) -> dict[int, Group]:
     """Return `group_terms`, unless a product has the same columns of levels.
 
-    In a panel, where each level has a function of its own as well, rows of the same level tell of both, so that fewer
+    In a panel, where each level has its own function as well, rows of the same level tell of both, so that fewer
     rows tell of the hyperparameters.
     """
     in_products = {
@@ -187,8 +187,8 @@ class Product(Composite):
     """Product of kernels, for instance a `Periodic` that decays: ``Periodic() * RBF()``.
 
     The variances of the parts multiply, so only their product can be learned. Fix all but one:
-    ``Periodic() * RBF(fixed=("variance",))``. The first variance that is learned, or the first where none is, is in
-    squared units of the target. The others are plain numbers.
+    ``Periodic() * RBF(fixed=("variance",))``. The first learned variance (or the first one, if none is learned) is in
+    squared units of the target; the others are plain numbers.
     """
 
     symbol: ClassVar[str] = " * "

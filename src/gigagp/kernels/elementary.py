@@ -191,12 +191,11 @@ def checked_centre(centre: ParameterLike, owner: str) -> Tensor | None:
 
 
 class White(Leaf):
-    """White noise as a kernel: ``variance`` between a row and itself, 0 between any two rows, also equal ones.
+    """White noise as a kernel: ``variance`` between a row and itself, 0 between different rows, even equal ones.
 
-    Models have a noise variance anyway. Use this for noise that multiplies something, as in ``White() * Linear()``, and
-    for bounds on the noise. Where it is a term of its own, as in ``RBF() + White()``, it replaces the model's noise
-    variance, which is then 0 unless it is given too. Estimators refuse it for counts and labels, which have no noise
-    variance.
+    Every model has a noise variance already. Use this kernel for noise in a product, as in ``White() * Linear()``, and
+    for bounds on the noise. As a separate term, as in ``RBF() + White()``, it replaces the model's noise variance,
+    which is then 0 unless you give it too. Estimators refuse it for counts and labels, which have no noise variance.
 
     Parameters
     ----------

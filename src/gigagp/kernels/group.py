@@ -38,25 +38,25 @@ _KEYS = 2.0**52
 class Group(Leaf):
     """Effects of groups: ``k = [same level] (variance_0 + sum_j variance_j (x_j - centre_j) (z_j - centre_j))``.
 
-    When to use: where rows come in groups, such as shops, patients or items, each of which has an effect of its own
-    (a random effect): ``Matern() + Group("shop") + Group("item")``. Effects are independent normal numbers, and their
-    variance is learned: levels with few rows are shrunk towards zero, and a level without rows has the prior. With
-    ``slopes`` each level also has a slope of its own along some inputs. Other terms of the kernel that name no
-    ``columns`` depend on all inputs but the columns of levels. A product such as
-    ``Matern(columns=[0]) * Group("shop")`` is a separate function for each level.
+    When to use: if rows come in groups, such as shops, patients or items, each with its own effect (a random effect):
+    ``Matern() + Group("shop") + Group("item")``. Effects are independent and normal, and their variance is learned:
+    effects of levels with few rows are shrunk towards zero, and a level without rows has the prior. With ``slopes``
+    each level also has its own slope in some inputs. Other kernel terms without ``columns`` depend on all inputs except
+    the grouping columns. A product such as ``Matern(columns=[0]) * Group("shop")`` is a separate function for each
+    level.
 
     Parameters
     ----------
     levels : int, str or sequence of them
-        Column with the level of each row, by number or name: whole numbers, or with ``encode="auto"`` of the estimators
-        anything. Of several columns the combinations are levels: ``Group(["shop", "department"])`` is for departments
-        that are nested in shops, where each shop has a department 1 of its own.
+        Column with the level of each row, by number or name: integers, or any values with ``encode="auto"`` of the
+        estimators. With several columns the levels are their combinations: ``Group(["shop", "department"])`` is for
+        departments nested in shops, where department 1 of one shop is unrelated to department 1 of another.
     slopes : int, str or sequence of them, optional
         Inputs along which each level has a slope, independent of its effect.
     variance : float or array-like, optional
         Variance of the effects, then of each slope. Default 1.
     centre : float or array-like, optional
-        The input at which a level's line has the value of its effect, for each slope. Default: the mean of the training
+        The input at which the line of a level equals its effect, for each slope. Default: the mean of the training
         inputs where the estimator standardizes them, otherwise zero.
     fixed, bounds
         As for `RBF`.
@@ -163,7 +163,7 @@ class Group(Leaf):
             raise InvalidInputError(
                 f"Column {self._level_columns[place]} of X must be whole numbers of at most "
                 f"{_LARGEST.get(X.dtype, 2.0**42):g} in size, the levels, for Group; got {float(own[row, place]):g} in "
-                f'row {row}. Number the levels, or give encode="auto" to have texts and other values numbered.'
+                f'row {row}. Number the levels, or give encode="auto" to have strings and other values numbered.'
             )
         return found.long()
 

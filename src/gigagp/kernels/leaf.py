@@ -33,7 +33,7 @@ _FEATURES = frozenset({"has_spectrum", "draw_frequencies", "draw_at", "frequenci
 
 
 class Leaf(Kernel):
-    """Base of the elementary kernels, and of kernels of your own.
+    """Base of the elementary kernels, and of your own kernels.
 
     A subclass names its hyperparameters in `shapes`, passes their values to ``__init__`` and writes `block` and
     `diagonal`. It reads values with `value` and inputs with `active`. `Hyperparameter` turns names into attributes.
@@ -379,7 +379,7 @@ class Leaf(Kernel):
     def by_input(self, name: str, like: Tensor | None = None) -> Tensor:
         """Return the values of a hyperparameter of inputs, one for each active input, shape (n_active,).
 
-        With a metric of its own a kernel has coordinates in place of active inputs, here and in `by_value`.
+        With its own metric a kernel has coordinates in place of active inputs, here and in `by_value`.
         """
         value, shared = self.value(name, like), self.shared_values()
         if shared is not None and self._ard:

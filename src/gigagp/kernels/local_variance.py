@@ -1,4 +1,4 @@
-"""Scales that differ from place to place: for noise, and for functions, that vary more here than there."""
+"""Scales that vary with the inputs, of noise and of functions."""
 
 from __future__ import annotations
 
@@ -56,19 +56,20 @@ class LocalVariance(LocalScale):
 
     When to use: as a factor. ``RBF() + White(fixed=True) * LocalVariance(points, width)`` has noise whose variance
     ``v(x)`` depends on the inputs (``GPRegressor(noise="varying")`` sets it up), and
-    ``RBF(fixed=["variance"]) * LocalVariance(points, width)`` a function whose variance does, such as heights in
+    ``RBF(fixed=["variance"]) * LocalVariance(points, width)`` is a function whose variance does, such as elevation in
     mountains and in plains.
 
-    The logarithm of the variance is an average over points p_j of log variances that are learned, with weights that
-    fall with the distance: ``log v(x) = sum_j w_j(x) log v_j``, where ``w_j(x)`` is proportional to
+    The logarithm of the variance is a weighted average of learned log variances at points p_j, with weights that
+    decrease with the distance: ``log v(x) = sum_j w_j(x) log v_j``, where ``w_j(x)`` is proportional to
     ``exp(-|(x - p_j) / width|^2 / 2)`` and the weights sum to one. Far from all points, v is that of the nearest.
 
     Parameters
     ----------
     points : array-like of shape (m, n_active)
-        Places with a variance of their own, in the units of the inputs.
+        Points with their own variance, in the units of the inputs.
     width : float or array-like of shape (n_active,)
-        Distance over which the variance changes, in the units of the inputs; about the distance of neighbouring points.
+        Distance over which the variance changes, in the units of the inputs; about the distance between neighbouring
+        points.
     variance : float or array-like of shape (m,), optional
         Variance at each point. Default 1.
     columns : sequence of int, optional
@@ -79,7 +80,7 @@ class LocalVariance(LocalScale):
     References
     ----------
     Lazaro-Gredilla and Titsias, Variational heteroscedastic Gaussian process regression, 2011, has the model in which
-    the logarithm of the noise is a process of its own.
+    the logarithm of the noise variance is itself a Gaussian process.
     """
 
     shapes: ClassVar[dict[str, bool]] = {"variance": True}
@@ -113,7 +114,7 @@ class LocalVariance(LocalScale):
 
     @property
     def points(self) -> Tensor:
-        """Places with a variance of their own, (m, n_active), in the units of the inputs."""
+        """Points with their own variance, (m, n_active), in the units of the inputs."""
         return self._points
 
     @property
@@ -149,16 +150,16 @@ class LocalVariance(LocalScale):
 class ScaleMap(LocalScale):
     """Covariance ``k(x, z) = s(x) s(z)`` of one random number times a known function of the inputs.
 
-    When to use: as a factor, like `LocalVariance`, where many rows tell the scale in many places.
-    ``GPRegressor(noise="scaled")`` makes it of the errors of left-out rows. It has no hyperparameters, so that its
-    number of places costs a fit nothing.
+    When to use: as a factor, like `LocalVariance`, if there are enough rows to resolve the scale in many places.
+    ``GPRegressor(noise="scaled")`` computes it from leave-one-out errors. It has no hyperparameters, so a large number
+    of knots does not slow down a fit.
 
-    The logarithm of s is linear between knots along each input, and that of the nearest knot beyond them.
+    The logarithm of s is linear between knots along each input, and constant beyond them.
 
     Parameters
     ----------
     knots : sequence of array-like of shape (k,)
-        For each active input the places along it, ascending, in the units of the inputs.
+        For each active input its knots, ascending, in the units of the input.
     log_scale : array-like of shape (k_1, ..., k_n_active)
         Logarithm of s at each combination of knots.
     columns : sequence of int, optional
@@ -183,7 +184,7 @@ class ScaleMap(LocalScale):
 
     @property
     def knots(self) -> tuple[Tensor, ...]:
-        """The places along each active input, ascending, in the units of the inputs."""
+        """The knots along each active input, ascending, in the units of the inputs."""
         return self._knots
 
     @property

@@ -27,31 +27,29 @@ _LEAST_CORRELATION = 1e-2
 class Outputs(Leaf):
     """Learned covariance ``k = B[l, m]`` of outputs l and m: the intrinsic model of coregionalisation.
 
-    When to use: in a product with a kernel of the other inputs, where each row is a measurement of one of several
-    outputs, and a column says of which: ``Matern(columns=[0, 1], fixed=["variance"]) * Outputs(3, columns=[2])``. A sum
-    of such products, each with a kernel of its own, is the linear model of coregionalisation. ``rank=0`` keeps outputs
-    apart: as a factor of `White` it is a noise variance for each output, and as that of another kernel the own part of
-    each.
+    When to use: in a product with a kernel of the other inputs, if each row is a measurement of one of several outputs,
+    and a column says which: ``Matern(columns=[0, 1], fixed=["variance"]) * Outputs(3, columns=[2])``. A sum of such
+    products, each with its own kernel, is the linear model of coregionalisation. ``rank=0`` makes outputs independent:
+    times `White` it is a noise variance for each output, times another kernel an independent function for each.
 
-    The covariance is ``B[l, m] = sqrt(variance_l variance_m) R[l, m]`` with a correlation matrix R of any signs. R
-    follows from partial correlations r through their ``agreement`` ``sqrt((1 + r) / (1 - r))``, the standard deviation
-    of the sum of two outputs over that of their difference: 1 where they know nothing of each other, larger where they
-    move together, and smaller where they move against each other. `covariance` returns B.
+    The covariance is ``B[l, m] = sqrt(variance_l variance_m) R[l, m]`` with a correlation matrix R whose entries may
+    have any sign. R is parametrised by partial correlations r, in terms of their ``agreement``
+    ``sqrt((1 + r) / (1 - r))``, the standard deviation of the sum of two outputs divided by that of their difference: 1
+    for no correlation, larger for positive and smaller for negative correlation. `covariance` returns B.
 
     Parameters
     ----------
     n_outputs : int
         Number of outputs k.
     columns : sequence of int
-        The column with the number of the output of each row, 0 to k - 1; or k columns of which one is 1 and the others
-        are 0.
+        The column with the number of the output of each row, 0 to k - 1; or k one-hot columns.
     rank : int, optional
         Number of functions that all outputs share: ``R = W W' + D`` with W of this many columns and a diagonal D, the
-        own part of each output. None: any correlation matrix.
+        independent part of each output. None: any correlation matrix.
     ordered : bool, default False
-        Whether outputs are levels in a row, such as simulators from coarse to fine, each of which depends on the one
-        before it alone: R[l, m] is the product of the correlations between them (an autoregression, Kennedy and O'Hagan
-        2000).
+        Whether outputs are ordered levels, such as simulators from coarse to fine, each of which depends only on the
+        one before it: R[l, m] is the product of the correlations between them (the autoregressive model of Kennedy and
+        O'Hagan 2000).
     variance : float or array-like of shape (k,), optional
         Variance of each output. Default 1.
     agreement : float or array-like, optional
@@ -243,7 +241,7 @@ class Outputs(Leaf):
         return units.centre[self._active_columns(len(units.scale))]
 
     def with_groups(self, groups: Sequence[int], columns: Sequence[int] | None = None) -> Self:
-        """Return the kernel of an encoded table, whose one-hot columns of categories are the outputs.
+        """Return the kernel of an encoded table, whose one-hot categorical columns are the outputs.
 
         The last of them is for categories that the fit has not seen, which are no output.
         """

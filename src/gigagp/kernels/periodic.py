@@ -25,8 +25,8 @@ _MOST_HARMONICS, _MISSING, _ANGLES = 32, 1e-12, 256
 class Periodic(Leaf):
     """Periodic kernel: ``k = variance * exp(-2 sum_k sin^2(pi (x_k - z_k) / period_k) / lengthscale_k^2)``.
 
-    This is `RBF` on a circle, around which ``[cos, sin](2 pi x / period)`` winds each input. With one input it is
-    scikit-learn's ``ExpSineSquared``. Multiply with `RBF` for a pattern that changes slowly.
+    This is `RBF` on a circle, onto which ``[cos, sin](2 pi x / period)`` maps each input. With one input it is
+    scikit-learn's ``ExpSineSquared``. Multiply by `RBF` for a pattern that changes slowly.
 
     Parameters
     ----------
@@ -149,10 +149,10 @@ class Periodic(Leaf):
 class Cosine(Leaf):
     """Cosine kernel: ``k = variance * prod_k cos(2 pi (x_k - z_k) / period_k)``.
 
-    Its functions are waves of the given periods with random amplitudes and phases. Multiply with `RBF` or `Matern` for
-    an oscillation that loses its phase after a lengthscale, such as sound, vibrations and seasons that differ. A
-    spectral mixture has several such terms. `Periodic` repeats any shape, but unlike `Cosine` it never makes points
-    half a period apart correlate negatively.
+    Its functions are waves of the given periods with random amplitudes and phases. Multiply by `RBF` or `Matern` for an
+    oscillation that loses its phase after a lengthscale, such as sound, vibrations and irregular seasons. A spectral
+    mixture has several such terms. `Periodic` repeats any shape, but unlike `Cosine` it never makes points half a
+    period apart correlate negatively.
 
     Parameters
     ----------

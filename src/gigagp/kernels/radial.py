@@ -47,25 +47,25 @@ class RBF(StationaryKernel):
     fixed : sequence of str or bool
         Names of hyperparameters that are not learned; True for all.
     bounds : mapping of str to (lower, upper), optional
-        The range that learning keeps to, such as ``{"lengthscale": (0.1, 10.0)}``: in the units of the value, one
-        number or one for each active input, None where there is no bound. Every optimizer respects them.
+        The range allowed in learning, such as ``{"lengthscale": (0.1, 10.0)}``: in the units of the value, one number
+        or one for each active input, None where there is no bound. Every optimizer respects them.
     metric : {"euclidean", "haversine", "rotated"}
         How distances between points are measured.
 
         - ``"euclidean"``: that of the inputs, each in units of its lengthscale.
         - ``"haversine"``: that of points on the Earth. The first two active inputs are longitude and latitude in
           degrees, in this order; longitudes may run from -180 to 180 or from 0 to 360. They share one lengthscale,
-          which is in **kilometres** and comes first. Distances are chords through the Earth, which makes kernels of any
-          smoothness positive definite: ``2 R sin(s / 2 R)`` for a great-circle distance s and the radius R of 6371 km.
-          The chord is 0.1 % shorter at 1000 km, 1 % at 3,100 km and 10 % at 10,000 km.
-        - ``"rotated"``: that of the inputs after the axes of the first two are turned by `angle`. Their lengthscales,
-          the first two, are along and across it. Give both inputs in the same unit.
+          which is in **kilometres** and comes first. Distances are chords through the Earth, for which kernels of any
+          smoothness are positive definite: ``2 R sin(s / 2 R)`` for a great-circle distance s and the radius R of 6371
+          km. The chord is 0.1 % shorter at 1000 km, 1 % at 3,100 km and 10 % at 10,000 km.
+        - ``"rotated"``: that of the inputs after rotating the axes of the first two by `angle`. Their lengthscales, the
+          first two, are along and across this direction. Both inputs must be in the same unit.
 
-        Further active inputs, such as time, have lengthscales of their own.
+        Further active inputs, such as time, have their own lengthscales.
     angle : float, optional
         Only for ``metric="rotated"``: the direction of the first lengthscale in degrees, counterclockwise from the axis
-        of the first active input to that of the second. It is learned. Directions are the same after 180 degrees, so
-        that 180, the default, stands for 0; it has to be positive.
+        of the first active input to that of the second. It is learned. Directions repeat after 180 degrees, so the
+        default, 180, means 0; the value must be positive.
     """
 
     words: ClassVar[dict[str, dict[str, Any]]] = {"rbf": {}}
@@ -278,7 +278,7 @@ class RationalQuadratic(StationaryKernel):
         return draw["normal"] * (upper_gamma_quantile(draw["tail"], alpha).clamp_min(1e-300) / alpha).sqrt()
 
 
-# Profiles of kernels that need derivatives of their own ---------------------------------------------------------------
+# Profiles of kernels that need their own derivatives ---------------------------------------------------------------
 
 
 class _Matern(torch.autograd.Function):

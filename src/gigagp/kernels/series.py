@@ -28,17 +28,17 @@ class _OfOneInput(Leaf):
 
 
 class IntegratedWiener(_OfOneInput, Centred):
-    """Integral of a random walk: a trend whose slope wanders, ``k = variance m^2 (3 M - m) / 6``.
+    """Integral of a random walk: a trend with a slowly varying slope, ``k = variance m^2 (3 M - m) / 6``.
 
     m and M are the smaller and the larger distance of the two points from the centre. The covariance of points on
-    different sides of it is zero: value and slope are zero at the centre, and from there functions run to both sides.
-    With ``mean="linear"``, or with `Constant` and `Linear` beside it, this is the local linear trend of structural
-    time-series models, and its posterior mean is a cubic smoothing spline.
+    different sides of it is zero: value and slope are zero at the centre, and functions continue independently to both
+    sides. With ``mean="linear"``, or with `Constant` and `Linear` beside it, this is the local linear trend of
+    structural time-series models, and its posterior mean is a cubic smoothing spline.
 
     Parameters
     ----------
     variance : float, optional
-        By how much the variance of the slope grows in each unit of the input. Default 1.
+        Increase of the variance of the slope per unit of the input. Default 1.
     centre : float, optional
         Where functions and their slopes are zero. Default: the mean of the training inputs where the estimator
         standardizes them, otherwise zero. With a linear mean it does not matter.
@@ -82,7 +82,7 @@ class IntegratedWiener(_OfOneInput, Centred):
 
 
 class DampedTrend(_OfOneInput, Centred):
-    """Integral of a slope that forgets itself: a trend that levels off a lengthscale beyond the rows.
+    """Integral of a slope that decays: a trend that levels off a lengthscale beyond the rows.
 
     The slope has the covariance of ``Matern(0.5, lengthscale, variance)``, and functions are zero at the centre. A long
     lengthscale makes them straight lines, as `Linear` does, and a short one random walks.
@@ -90,7 +90,7 @@ class DampedTrend(_OfOneInput, Centred):
     Parameters
     ----------
     lengthscale : float, optional
-        After which the slope is forgotten. Default 1 in standardized inputs.
+        Distance over which the slope decays. Default 1 in standardized inputs.
     variance : float, optional
         Variance of the slope. Default 1.
     centre : float, optional
@@ -159,12 +159,12 @@ class DampedTrend(_OfOneInput, Centred):
 
 
 class Oscillator(_OfOneInput):
-    """Swings of a damped oscillator that white noise drives: cycles that change their height and lose their phase.
+    """Damped oscillator driven by white noise: cycles that change their amplitude and lose their phase.
 
     With ``a = 1 / (2 quality)``, ``b = sqrt(1 - a^2)`` and x = 2 pi / period times the distance:
-    ``variance exp(-a x) (cos(b x) + (a / b) sin(b x))``. After ``quality / pi`` periods the phase is forgotten. At a
-    quality of 1/2 this is `Matern` of smoothness 3/2, and below there are no waves. For a cycle with a sharp shape take
-    a sum of oscillators with the period, half of it, and so on, or `Periodic` times `Matern`.
+    ``variance exp(-a x) (cos(b x) + (a / b) sin(b x))``. After ``quality / pi`` periods the phase is lost. At a quality
+    of 1/2 this is `Matern` of smoothness 3/2, and below that there are no oscillations. For a cycle with a sharp shape
+    use a sum of oscillators with the period, half the period, and so on, or `Periodic` times `Matern`.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class Oscillator(_OfOneInput):
         That of the undamped oscillator, in units of the input. Default 1. The likelihood may have many local optima in
         it: give a good value.
     quality : float, optional
-        Number of radians until the phase is forgotten, over two. Default 5.
+        Half the number of radians until the phase is lost. Default 5.
     columns, fixed, bounds
         As for `RBF`. There must be one active input.
 

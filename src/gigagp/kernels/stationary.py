@@ -1,4 +1,4 @@
-"""Base of the kernels of the scaled distance, and of such kernels of your own."""
+"""Base of the kernels of the scaled distance, including your own."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _RELIED_ON = ("block", "scale", "coordinates", "active", "value", "lengths")
 class StationaryKernel(Leaf):
     """``k(x, z) = variance * g(q)`` with ``q = sum_k (x_k - z_k)^2 / lengthscale_k^2`` and a profile g, g(0) = 1.
 
-    A kernel of your own needs `profile` alone; products and gradients then go through autograd, tile by tile::
+    Your own kernel needs only `profile`; products and gradients then use autograd, tile by tile::
 
         class Cauchy(kernels.StationaryKernel):
             def profile(self, q):
                 return 1 / (1 + q)
 
-    What it declares beyond that makes it faster or able to do more:
+    Further declarations make it faster or let it do more:
 
     - `profile_` and `profile_derivatives_`, together with `profile` in the same class: closed forms on tiles, which
       need neither autograd nor memory for it.
@@ -51,7 +51,7 @@ class StationaryKernel(Leaf):
     - ``shapes`` and ``units`` with more hyperparameters, which the constructor then takes by keyword. Closed forms
       know ``alpha`` alone.
 
-    None of this is inherited by a class that replaces `profile` or `block`: it has other numbers than its parent.
+    A class that replaces `profile` or `block` inherits none of this, because its values differ from its parent's.
 
     Parameters
     ----------

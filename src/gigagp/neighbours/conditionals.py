@@ -1,6 +1,6 @@
 """The conditional distributions of rows given a few other rows, of which a Vecchia approximation is made.
 
-Each is a problem of its own: the covariance of a row and its neighbours, its Cholesky factor, and two triangular
+Each is a separate problem: the covariance of a row and its neighbours, its Cholesky factor, and two triangular
 solves. Compiled code solves as many at once as a vector register has numbers (``products/native/conditionals.h``).
 `gigagp.neighbours.batched` does the same with batches of torch, for any kernel and device.
 """

@@ -105,7 +105,7 @@ class Unsaved(Settings):
 class Minimiser(Settings):
     """An optimizer from any function that minimises another function, such as those of `scipy.optimize`.
 
-    When to use: for a search that the package does not provide, on some hundred to some thousand rows.
+    When to use: for a search that the package does not provide, on a few hundred to a few thousand rows.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ class WeakPrior:
     """Independent normal priors on the coordinates of a log `ParameterSpace`; ``centre`` and ``precision`` are (p,).
 
     The priors of lengthscales are centred at the root of ``n_inputs``. Inputs that share a lengthscale, such as the
-    one-hot columns of a column of categories, count as one. ``target_variance`` scales the priors of signal and noise.
+    one-hot columns of a categorical column, count as one. ``target_variance`` scales the priors of signal and noise.
     """
 
     def __init__(self, space: ParameterSpace, n_inputs: int, target_variance: float) -> None:

@@ -60,7 +60,7 @@ def dress(matplotlib_axis: Any, axis: Axis) -> None:
 
 
 def mark_ends(ax: Any, axis: Axis, ends: tuple[float, float], low: float, high: float) -> None:
-    """Draw lines where the rows of the fit end, if that is between two values."""
+    """Draw lines where the training rows end, if that is between two values."""
     for edge in ends:
         if low < edge < high:
             ax.axvline(axis.shown(np.array([edge]))[0], color=GUIDE, linewidth=0.8, linestyle=":")

@@ -37,7 +37,7 @@ def residuals(
     model : GPRegressor
         A fitted model.
     X, y : array-like, optional
-        Test rows. None: the rows of the fit, each predicted from all others.
+        Test rows. None: the training rows, each predicted from all others.
     ax : matplotlib axes, optional
         Where to draw. None: a new figure.
     label : str, optional

@@ -36,7 +36,7 @@ def curve(
 ) -> Any:
     """Draw a model of one input: data points, mean, and bands that contain 50 and 95 % of the probability.
 
-    What lies beyond the rows of the fit has another colour and a dashed line. The number of points follows the
+    What lies beyond the training rows has another colour and a dashed line. The number of points follows the
     shortest lengthscale and period of the kernel, so that no cycle is lost between points. Where a curve would need
     more points than a picture has room for, the range of the mean within each of 480 columns is drawn.
 
@@ -46,11 +46,11 @@ def curve(
         A fitted model of one input that is a number or a date. Of a classifier, the probability of a class is drawn,
         with rows of this class at one and all others at zero.
     X, y : array-like of shape (n, 1) and (n,), optional
-        Data points. None: the rows of the fit, if the model keeps them.
+        Data points. None: the training rows, if the model keeps them.
     ax : matplotlib axes, optional
         Where to draw. None: a new figure.
     lower, upper : float, date or text, optional
-        Ends of the picture. None: the range of the rows of the fit.
+        Ends of the picture. None: the range of the training rows.
     target : int, default 0
         Number of the target, from 0.
     label : str, optional

@@ -31,7 +31,7 @@ class PartialDependence:
     name : str
         Name of the column.
     values : ndarray of shape (r,)
-        Numbers; datetime64 for dates; texts for categories.
+        Numbers; datetime64 for dates; strings for categories.
     mean : ndarray of shape (r,)
         Posterior mean of the average. Of a classifier it is the average of the probabilities of a class.
     std : ndarray of shape (r,)
@@ -76,13 +76,13 @@ def partial_dependence_values(
     column : str or int
         Name of the column, or its number from 0.
     X : array-like, optional
-        Rows to average over. None: the rows of the fit, or a row of typical cells if the model does not keep them.
+        Rows to average over. None: the training rows, or a row of typical cells if the model does not keep them.
     target : int, default 0
         Number of the target, from 0.
     n_rows : int, default 50
         Most rows to average over; of more, some are drawn at random.
     resolution : int, default 40
-        Number of values of a column of numbers, over the range of the rows of the fit.
+        Number of values of a column of numbers, over the range of the training rows.
     random_state : int, default 0
         Seed of the draws.
 
@@ -125,7 +125,7 @@ def _normal_averages(view: View, tables: np.ndarray, seed: int) -> tuple[np.ndar
     predictor = view.plain
     if predictor.posterior.covariance_is_cheap:
         means, variances = [], []
-        # A prediction has a cost of its own, for each draw of a mixture, so one answers for several tables.
+        # A prediction has its own cost, for each draw of a mixture, so one answers for several tables.
         for some in np.array_split(tables, -(-r * n // _COVARIANCE_POINTS)):
             mean, covariance = predictor.predict(some.reshape(-1, d), return_cov=True)
             covariance = covariance if covariance.ndim == 2 else covariance[:, :, view.place]

@@ -47,7 +47,7 @@ def plot(
     - Three inputs: maps in slices of one of them, all with the same colours.
     - A classifier of two classes: the probability of the second one, ``model.classes_[1]``, in these pictures. Of more
       classes: the probabilities of all of them along one input; the most probable class and its probability on maps.
-    - More inputs, or columns of categories: relevance of the inputs, and the partial dependence on those that matter
+    - More inputs, or categorical columns: relevance of the inputs, and the partial dependence on those that matter
       most (`relevance`, `partial_dependence`).
 
     Parameters
@@ -56,10 +56,10 @@ def plot(
         A fitted model.
     X, y : array-like, optional
         Data points to draw, for a classifier with their labels, and with more than three inputs the rows to average
-        over. None: the rows of the fit, if the model keeps them.
+        over. None: the training rows, if the model keeps them.
     path : str or path, optional
         File for the picture, written atomically; its extension determines the format (PNG, PDF, SVG). None: the figure
-        is shown where pyplot shows figures, such as in a notebook.
+        is shown as pyplot shows figures, such as in a notebook.
     label : str, optional
         Name of the target, with its unit.
     target : int, optional
@@ -67,7 +67,7 @@ def plot(
         classes, the class whose probability is drawn. None: all of them, or the first one where there are more than
         three inputs.
     lower, upper : sequence of numbers or dates, optional
-        Corners of the region, one entry for each input. None: the range of the rows of the fit.
+        Corners of the region, one entry for each input. None: the range of the training rows.
     include_noise : bool, default False
         Whether uncertainty is that of new measurements instead of the function.
     resolution : int, optional

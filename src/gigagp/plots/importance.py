@@ -75,7 +75,7 @@ def relevance_values(
     model : GPRegressor or GPClassifier
         A fitted model. Of a classifier, the function is the probability of a class.
     X : array-like, optional
-        Rows. None: the rows of the fit, if the model keeps them.
+        Rows. None: the training rows, if the model keeps them.
     target : int, default 0
         Number of the target, from 0.
     n_rows : int, default 400

@@ -71,7 +71,7 @@ def map_values(
         With three inputs, the values of that input, one for each slice. None: a sixth, a half and five sixths of its
         range.
     lower, upper : sequence of float, optional
-        Corners of the region, with one number for each input. None: the range of the rows of the fit or, if the model
+        Corners of the region, with one number for each input. None: the range of the training rows or, if the model
         does not store it, two standard deviations on either side of the mean.
     resolution : int, default 160
         Number of points along an axis.
@@ -149,7 +149,7 @@ class Grid:
 def region(
     view: View, axes: Sequence[Axis], lower: Sequence[Any] | None, upper: Sequence[Any] | None
 ) -> tuple[list[float], list[float]]:
-    """Return the corners of a region, given or those of the rows of the fit, in the data's own units."""
+    """Return the corners of a region, given or those of the training rows, in the data's own units."""
     own = [view.range_of(axis) for axis in axes]
     corners = []
     for k, (name, given) in enumerate((("lower", lower), ("upper", upper))):

@@ -65,7 +65,7 @@ def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0, expo
     model : GPRegressor
         A fitted model whose noise is part of its predictions.
     X, y : array-like, optional
-        Test rows. None: the rows of the fit, each predicted from all others (`GPRegressor.leave_one_out`).
+        Test rows. None: the training rows, each predicted from all others (`GPRegressor.leave_one_out`).
     target : int, default 0
         Number of the target, from 0.
     exposure : array-like of shape (n,), float or None, default None

@@ -46,14 +46,14 @@ def surface(
         A fitted model of two inputs that are numbers or dates. Of a classifier, the map is that of the probability of a
         class, with a line where it is one half.
     X, y : array-like of shape (n, 2) and (n,), optional
-        Data points. None: the rows of the fit, if the model keeps them. Up to 400 points have the colour of their
+        Data points. None: the training rows, if the model keeps them. Up to 400 points have the colour of their
         value; more are small dots.
     ax : matplotlib axes, optional
         Where to draw. None: a new figure.
     quantity : {"mean", "std"}, default "mean"
         What is drawn.
     lower, upper : sequence of two numbers, optional
-        Corners of the map. None: the range of the rows of the fit.
+        Corners of the map. None: the range of the training rows.
     target, label, include_noise
         As for `curve`; ``include_noise`` adds the noise to the standard deviation.
     resolution : int, default 160

@@ -161,7 +161,7 @@ class View:
 
     @cached_property
     def rows(self) -> Rows | None:
-        """The rows of the fit in their own units; None if the model does not keep them."""
+        """The training rows in their own units; None if the model does not keep them."""
         posterior, scaling = self.regressor.posterior_, self.regressor.scaling_
         if not isinstance(posterior, RowsPosterior):
             return None
@@ -229,7 +229,7 @@ class View:
 
     @property
     def knows_places(self) -> bool:
-        """Whether the range of the rows of the fit is known."""
+        """Whether the range of the training rows is known."""
         return len(self.regressor.posterior_.places()) > 0
 
     def range_of(self, axis: Axis) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Checks of the arguments of engines, which all engines make before any work."""
+"""Checks of the arguments of engines, which all engines make before anything is computed."""
 
 from __future__ import annotations
 

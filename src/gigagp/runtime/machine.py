@@ -23,12 +23,12 @@ _TRANSFORM = 1.5e-9
 #: Compute capabilities of the GPUs for computing centres (P100, V100, A100, H100, B200), which have half
 #: of their speed in float64, and the least that other GPUs lose by it.
 _FOR_CENTRES, _OTHERS = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0)), 32.0
-#: Nominal seconds for each kernel entry of a product with some twenty columns, and their growth with the inputs.
+#: Nominal seconds for each kernel entry of a product with about twenty columns, and their growth with the inputs.
 _ENTRY, _ENTRY_OF_INPUT = 1.1e-9, 2e-11
 
 
 def entries_seconds(n_entries: float, n_inputs: int) -> float:
-    """Return the nominal seconds of products with some twenty columns that take this many kernel entries."""
+    """Return the nominal seconds of products with about twenty columns that take this many kernel entries."""
     return (_ENTRY + n_inputs * _ENTRY_OF_INPUT) * n_entries
 
 

@@ -30,7 +30,7 @@ from gigagp.runtime.group import Processes
 class Meter(ABC):
     """Interface for reports of long work. A context manager, and inside of its block the meter that `current` returns.
 
-    A class of your own needs `start`, `step` and `close`; the other methods lead to these or do nothing.
+    Your own class needs `start`, `step` and `close`; the other methods lead to these or do nothing.
     """
 
     @abstractmethod

@@ -62,69 +62,69 @@ class Best(NamedTuple):
 
 
 class Search:
-    """Bayesian optimization of a function of numbers and categories, one `ask` and one `tell` after the other.
+    """Bayesian optimization of a function of numbers and categories, by alternating `ask` and `tell`.
 
     When to use: for functions so expensive that half a second to choose the next point does not matter: experiments,
-    simulations, trainings of models. It needs no further package; for several objectives, constraints that are
-    measured, or other acquisition functions, `gigagp.botorch` makes a fit a model of BoTorch, and
-    `gigagp.search.optuna` has a sampler for Optuna.
+    simulations, training of models. It needs no other package. For several objectives, measured constraints or other
+    acquisition functions, `gigagp.botorch` turns a fit into a BoTorch model, and `gigagp.search.optuna` has a sampler
+    for Optuna.
 
     Parameters
     ----------
     bounds : mapping of str to tuple or list, or array-like of shape (d, 2)
-        What each input may be. In a dictionary a pair of integers such as ``(1, 8)`` is an integer, any other pair of
-        numbers a real number, ``(1e-5, 1e-1, "log")`` has a log scale, and a list such as ``["a", "b"]`` or
-        ``[False, True]`` has categories. Points are then dictionaries. An array has lower and upper bound of each
-        input, which is a real number, and points are arrays of shape (d,).
+        Allowed values of each input. In a dictionary, a pair of integers such as ``(1, 8)`` means an integer, any other
+        pair of numbers a real number, ``(1e-5, 1e-1, "log")`` a real number on a log scale, and a list such as
+        ``["a", "b"]`` or ``[False, True]`` categories. Points are then dictionaries. An array holds the lower and upper
+        bounds of real inputs, and points are arrays of shape (d,).
     maximize : bool, default False
-        Whether large values are sought.
+        Whether to maximize instead of minimize.
     acquisition : {"logei", "thompson"}, default "logei"
         What the next point maximizes: the log of the expected improvement (Ament et al. 2023, arXiv:2310.20708), or a
         sample of the posterior function, which suits large batches.
     regressor : GPRegressor, optional
-        Its arguments are those of the model. None: ``GPRegressor(kernels.Matern(2.5))``. The model sees each input
-        scaled to its bounds, from 0 to 1. The kernel is for the numeric inputs; it is multiplied by a `Categorical`
+        Template for the arguments of the model. None: ``GPRegressor(kernels.Matern(2.5))``. The model sees each input
+        scaled by its bounds, from 0 to 1. The kernel is for the numeric inputs; it is multiplied by a `Categorical`
         kernel for each categorical input.
     n_initial : int, optional
-        Number of points of a scrambled Sobol sequence that are asked for first. None: ``2 (d + 1)``.
+        Number of initial points, from a scrambled Sobol sequence. None: ``2 (d + 1)``.
     feasible : callable, optional
-        A cheap function of a point that returns whether it may be asked for, such as
+        A cheap function of a point that returns whether it may be evaluated, such as
         ``lambda x: x["layers"] * x["width"] < 4096``.
     file : path, optional
-        A JSON file that is written at every `ask` and `tell`. If it exists, the search goes on from there, with the
-        points first that were asked for and never told. One process at a time may use it.
+        A JSON file that is written at every `ask` and `tell`. If it exists, the search continues from it, starting with
+        the points whose values were never told. Only one process at a time may use it.
     random_state : int or generator, default 0
-        Source of all random numbers; a search that goes on from a file has that of the file.
+        Source of all random numbers; a search that continues from a file uses that of the file.
 
     Attributes
     ----------
     gp : GPRegressor or None
         Model of the values (of minus the values, with ``maximize=True``) on the unit cube; None until one was needed.
-        An integer is a number in it, and a category has a column of zeros and ones for each value.
+        An integer is one column, and a categorical input has a one-hot column for each value.
 
     Raises
     ------
     InvalidInputError
-        If an argument is invalid, or ``file`` has a search over other bounds.
+        If an argument is invalid, or ``file`` holds a search over other bounds.
     ModelFileError
-        If ``file`` is damaged, or no file of a search.
+        If ``file`` is damaged, or not a file of a search.
 
     Notes
     -----
-    Rows are added to the model at fixed hyperparameters (`GPRegressor.condition_on`). These are learned
-    again after a tenth more rows, or after a value that the model considered very unlikely. Learning starts from the
-    current values, and from scratch each time the number of rows has doubled. Points that are pending count as rows
-    with their predicted values (Ginsbourger et al. 2010, doi:10.1007/978-3-642-10701-6_6). So do failed ones, with a
-    value between the predicted one and the worst so far: the more of the four nearest points have failed, the nearer it
-    is to the worst. A failure by chance therefore hides no optimum, and the search leaves a region where all trials
-    fail.
+    Rows are added to the model at fixed hyperparameters (`GPRegressor.condition_on`). These are learned again after a
+    tenth more rows, or after a value that the model considered very unlikely. Learning starts from the current values,
+    and from scratch each time the number of rows has doubled. Pending points count as rows with their predicted values
+    (Ginsbourger et al. 2010, doi:10.1007/978-3-642-10701-6_6). So do failed points, with a value between the predicted
+    one and the worst so far: the more of the four nearest points have failed, the closer it is to the worst. A single
+    chance failure therefore does not hide an optimum, and the search leaves a region where all trials fail.
 
-    The model sees integers and categories as they are evaluated, so that the acquisition function is that of the
-    points that exist (Garrido-Merchán and Hernández-Lobato 2020, arXiv:1805.03463). Up to a thousand points are all
-    tried; otherwise gradient steps in the real inputs and steps to neighbouring integers and categories alternate.
+    The model sees integers and categories as they are evaluated, so the acquisition function is only ever computed at
+    points that exist (Garrido-Merchán and Hernández-Lobato 2020, arXiv:1805.03463). If there are at most a thousand
+    points, all are tried; otherwise gradient steps in the real inputs alternate with steps to neighbouring integers and
+    categories.
 
-    No point is asked for twice, unless different values at equal points have shown that there is noise, or all feasible
-    points are known.
+    No point is suggested twice, unless different values at the same point have shown that there is noise, or all
+    feasible points are known.
 
     Examples
     --------
@@ -183,8 +183,9 @@ class Search:
     def ask(self, n: Count = 1) -> Any:
         """Return points to evaluate next: an array of shape (n, d), or a list of n dictionaries.
 
-        They are pending until they are told, so that a further `ask` returns other points. Before two values are told,
-        all points are those of the Sobol sequence. Several threads may ask and tell; one at a time is served.
+        They are pending until their values are told, so another `ask` returns other points. Before two values are told,
+        all points come from the Sobol sequence. Several threads may call `ask` and `tell`; calls are served one at a
+        time.
 
         Parameters
         ----------
@@ -193,7 +194,7 @@ class Search:
         Raises
         ------
         InvalidInputError
-            If ``feasible`` allows no point that was found, or does not return True or False.
+            If no point allowed by ``feasible`` was found, or it does not return True or False.
         """
         with self._lock:
             rows = self._left[:n]
@@ -212,19 +213,20 @@ class Search:
         return row
 
     def tell(self, x: Any, y: Any) -> None:
-        """Report values, of points that were asked for or of any others within the bounds.
+        """Report values of suggested points, or of any others within the bounds.
 
         Parameters
         ----------
         x : array-like of shape (d,) or (k, d), or a dictionary or a list of k of them
             Points.
         y : float or array-like of shape (k,)
-            Values. A trial that failed has none: report it by `tell_failed`.
+            Values. Report a failed trial, which has none, with `tell_failed`.
 
         Raises
         ------
         InvalidInputError
-            If a value is not finite, a point is not within the bounds, or their numbers differ; then nothing is stored.
+            If a value is not finite, a point is outside the bounds, or their numbers differ; in that case nothing is
+            stored.
         """
         rows = self._space.rows(x, "x of Search.tell")
         values = intake.numbers(y, "y of Search.tell", finite=False).reshape(-1)
@@ -253,7 +255,7 @@ class Search:
         Raises
         ------
         InvalidInputError
-            If a point is not within the bounds.
+            If a point is outside the bounds.
         """
         rows = self._space.rows(x, "x of Search.tell_failed")
         with self._lock:
@@ -263,9 +265,9 @@ class Search:
 
     @checks_arguments
     def is_done(self, tolerance: Positive | None = None) -> bool:
-        """Return whether further evaluations promise little, as a rule for stopping.
+        """Return whether further evaluations promise little: a stopping rule.
 
-        It is true if the last three suggestions of the model were all expected to improve the best value by less than
+        True if each of the last three suggestions of the model was expected to improve the best value by less than
         ``tolerance``, or if every feasible point of a space without real inputs is known and no noise was seen. The
         model may be wrong: see `docs/botorch.md` on local optima.
 
@@ -299,7 +301,7 @@ class Search:
 
     @property
     def pending(self) -> Any:
-        """Points that were asked for and not told yet: an array of shape (k, d), or a list of dictionaries."""
+        """Suggested points without a value yet: an array of shape (k, d), or a list of dictionaries."""
         return self._space.points(self._pending)
 
     @property
@@ -309,7 +311,7 @@ class Search:
 
     @property
     def best(self) -> Best:
-        """The best value that was told, and where; with noisy values, it is better than the function there.
+        """The best value told so far, and its point; with noise it is better than the function there.
 
         Raises
         ------
@@ -322,12 +324,12 @@ class Search:
         return Best(self._space.points(self._told[place : place + 1])[0], float(self.y[place]))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the told values in their order, and the best one so far.
+        """Draw the values in the order in which they were told, and the best so far.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
-            None: those of a new figure.
+            None: axes of a new figure.
 
         Returns
         -------

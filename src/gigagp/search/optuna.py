@@ -36,7 +36,7 @@ class GigaSampler(optuna.samplers.BaseSampler):
     """Bayesian optimization by `gigagp.search.Search`, for studies with one objective.
 
     It suggests the parameters that all completed trials have in common: real numbers, integers, steps, log scales and
-    categories. Others are drawn at random. Trials that other processes have ended are told to it too.
+    categories. Others are drawn at random. Trials completed by other processes are used too.
 
     Parameters
     ----------
@@ -45,12 +45,12 @@ class GigaSampler(optuna.samplers.BaseSampler):
     acquisition, regressor
         As for `Search`.
     n_initial : int, optional
-        Number of trials before the model suggests any. None: ``2 (d + 1)`` for d parameters.
+        Number of trials before the model suggests points. None: ``2 (d + 1)`` for d parameters.
 
     Raises
     ------
     InvalidInputError
-        If an argument is invalid, or, by the first trial, if the study has several objectives.
+        If an argument is invalid, or, at the first trial, if the study has several objectives.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class GigaSampler(optuna.samplers.BaseSampler):
         self._lock = threading.RLock()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the parameters that all completed trials have, and that can vary."""
+        """Return the parameters that all completed trials have in common, and that can vary."""
         if len(study.directions) > 1:
             msg = f"GigaSampler is for studies with one objective; got {len(study.directions)}. Use another sampler."
             raise InvalidInputError(msg)
@@ -98,7 +98,7 @@ class GigaSampler(optuna.samplers.BaseSampler):
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Tell the search what a trial has brought."""
+        """Tell the search the result of a trial."""
         with self._lock:
             if self._current is not None:
                 self._current.tell(trial, state, values[0] if values else None)
@@ -126,7 +126,7 @@ class _Known:
         self._told: set[int] = set()
 
     def tell(self, trial: FrozenTrial, state: TrialState, value: float | None) -> None:
-        """Tell once what a trial has brought; a value that is not finite counts as a failure."""
+        """Tell the result of a trial once; a value that is not finite counts as a failure."""
         if trial.number in self._told:
             return
         self._told.add(trial.number)

@@ -47,7 +47,7 @@ def read(path: str | os.PathLike[str], space: Space, maximize: bool) -> dict[str
         difference = f"maximize is {data['maximize']} there, and {maximize} was given"
     if difference:
         raise InvalidInputError(
-            f"file of Search: {name} has another search: {difference}. Give another file, or what that one was given."
+            f"file of Search: {name} holds another search: {difference}. Give another file, or the same arguments."
         )
     try:
         for part in ("told", "failed", "pending"):

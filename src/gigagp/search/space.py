@@ -323,7 +323,7 @@ class Space:
         chosen = numbers if kernel.columns is None else kernel.columns
         if not set(chosen) <= set(numbers):
             owner = type(kernel).__name__
-            msg = f"columns of {owner} of the regressor of Search must be inputs that are no categories, {numbers}"
+            msg = f"columns of {owner} of the regressor of Search must be inputs that are not categorical, {numbers}"
             raise InvalidInputError(f"{msg}; got {list(chosen)}.")
         return kernel.with_groups(list(range(len(chosen))), [self._parts[k][1].start for k in chosen])
 
@@ -412,7 +412,7 @@ def _unnamed_inputs(bounds: Any) -> tuple[Range, ...]:
 
 def _named_input(name: Any, given: Any) -> Input:
     if not isinstance(name, str):
-        raise InvalidInputError(f"bounds of Search must have texts as names; got {name!r}.")
+        raise InvalidInputError(f"bounds of Search must have strings as names; got {name!r}.")
     where = f"bounds of Search for {name!r} must"
     if isinstance(given, list):
         return _choice(given, where)
@@ -438,7 +438,7 @@ def _choice(given: list[Any], where: str) -> Choice:
     values = tuple(_plain(one) for one in given)
     odd = [one for one in values if not (one is None or isinstance(one, str | bool | int | float)) or one != one]
     if odd:
-        raise InvalidInputError(f"{where} have categories that are texts, numbers, booleans or None; got {short(odd)}.")
+        raise InvalidInputError(f"{where} have categories of strings, numbers, booleans or None; got {short(odd)}.")
     if len(values) < 2 or any(_same_value(one, two) for k, one in enumerate(values) for two in values[:k]):
         raise InvalidInputError(f"{where} have at least two categories, all different; got {short(given)}.")
     return Choice(values)

@@ -1,7 +1,7 @@
 """Long solves of a fit with a checkpoint: a killed process goes on from the last iteration that was written.
 
 The last solve of a fit on a million rows takes minutes an iteration. `gigagp.estimators.checkpoint` logs evaluations
-and not what happens within one, so conjugate gradients write their state to a file of their own beside the checkpoint.
+and not what happens within one, so conjugate gradients write their state to their own file beside the checkpoint.
 It is identified by everything that determines the solve, and read when the resumed fit reaches the same solve.
 """
 

@@ -33,7 +33,7 @@ def shares_in_blocks(
     try:
         names, places = np.unique(labels, return_inverse=True)
     except TypeError:
-        msg = f"blocks of {method} must be labels of one kind, such as numbers or texts."
+        msg = f"blocks of {method} must be labels of one kind, such as numbers or strings."
         raise InvalidInputError(msg) from None
     places = places.reshape(-1)
     given = np.ones(n_points) if weights is None else intake.numbers(weights, "weights")

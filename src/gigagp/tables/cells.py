@@ -118,7 +118,7 @@ def to_floats(values: np.ndarray, place: Place) -> np.ndarray:
         return _from_objects(values, place)
     if kind == "c":
         raise InvalidInputError(f"{place.name} must hold real numbers; got {values.dtype}. Complex data not supported.")
-    what = {"M": "dates", "m": "time spans", "S": "bytes", "V": "records", "T": "texts"}.get(kind, str(values.dtype))
+    what = {"M": "dates", "m": "time spans", "S": "bytes", "V": "records", "T": "strings"}.get(kind, str(values.dtype))
     index = (0,) * values.ndim if values.size else ()
     raise place.not_a_number(f"{what} ({values.dtype})", index, f"Turn them into numbers{place.or_otherwise(index)}.")
 

@@ -135,7 +135,7 @@ def _require_given(y: Any, name: str) -> None:
 def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int = 0) -> np.ndarray:
     """Return class labels, shape (n,), from an array of shape (n,) or (n, 1).
 
-    They are whole numbers, booleans or strings, all of one type.
+    They are integers, booleans or strings, all of one type.
     """
     _require_given(y, name)
     frame = _frame(y)
@@ -162,7 +162,7 @@ def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int
                 "class label. Use GPRegressor for continuous targets."
             )
     elif values.dtype.kind not in "biuUO":
-        msg = f"Unknown label type: {values.dtype}. Labels in {name} must be whole numbers, texts or booleans."
+        msg = f"Unknown label type: {values.dtype}. Labels in {name} must be integers, strings or booleans."
         raise InvalidInputError(msg)
     return values
 
@@ -359,13 +359,13 @@ def _of_one_type(values: np.ndarray, place: Place, *, as_array: bool) -> np.ndar
             raise place.not_finite(f"an empty cell ({type(cell).__name__})", (row,), 1)
         else:
             raise InvalidInputError(
-                f"Unknown label type: {type(cell).__name__}. Labels in {place.name} must be whole numbers, texts or "
+                f"Unknown label type: {type(cell).__name__}. Labels in {place.name} must be integers, strings or "
                 f"booleans; got {cell!r}{place.of((row,))}."
             )
     if len(kinds) > 1:
         found = " and ".join(f"{cells[row]!r}{place.of((row,))}" for row in sorted(kinds.values()))
         raise InvalidInputError(
-            f"Labels in {place.name} must be of one type; got {found}. Make all of them texts, or all of them numbers."
+            f"Labels in {place.name} must be of one type; got {found}. Make them all strings, or all numbers."
         )
     if str in kinds:
         return np.array(cells) if as_array else np.array(cells, dtype=object)

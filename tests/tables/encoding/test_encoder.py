@@ -125,7 +125,7 @@ def test_arrays_and_lists_of_rows():
 
 def test_columns_without_information_are_left_out_and_named():
     X = frame().assign(id=[f"row {k}" for k in range(N)], same="x", one=1.0, empty=None)
-    with pytest.warns(EncodingWarning, match="'id' is left out: all cells are different texts") as caught:
+    with pytest.warns(EncodingWarning, match="'id' is left out: every cell has a different text") as caught:
         encoder = TableEncoder.fit(X)
     assert len(caught) == 1
     assert all(f"{name!r} is left out" in str(caught[0].message) for name in ("same", "one", "empty"))
@@ -282,9 +282,9 @@ def of_column(cells: list) -> tuple[TableEncoder, str]:
     [
         (
             ["32", "32A", "7", "32", "7", "7"],
-            "such as '32A' in row 1 .*correct the 1 cell with texts or leave them empty",
+            "such as '32A' in row 1 .*correct the 1 cell with text or leave them empty",
         ),
-        (["1", "1 and 2", "2+", "1", "2", "2"], "such as '1 and 2' in row 1 .*correct the 2 cells with texts"),
+        (["1", "1 and 2", "2+", "1", "2", "2"], "such as '1 and 2' in row 1 .*correct the 2 cells with text"),
         ([3, 4, "4b", 3, None, 4.0], "such as '4b' in row 2"),
         (["1.5", "2.5", "3,5", "1.5", "", "2.5"], "such as '3,5' in row 2 .*A decimal point is needed"),
     ],

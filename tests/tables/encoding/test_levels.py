@@ -150,7 +150,7 @@ def test_default_fits_and_classes_have_the_group():
     assert found.std() < means.std()  # shrunk
     labels = GPClassifier(encode="auto", optimizer=None).fit(table, y > 0)
     assert any(isinstance(leaf, kernels.Group) for leaf in labels.latent_.kernel_.leaves())
-    with pytest.warns(EncodingWarning, match="all cells are different texts"):
+    with pytest.warns(EncodingWarning, match="every cell has a different text"):
         GPRegressor(kernels.Matern(), encode="auto", optimizer=None).fit(table[:50], y[:50])
 
 

@@ -231,7 +231,7 @@ def test_strange_texts_survive_a_file(kind, tmp_path):
     ("place", "value", "message"),
     [
         (("encoder",), None, "header.encoder"),
-        (("encoder", 1, "categories"), ["a"] * 3, "different texts"),
+        (("encoder", 1, "categories"), ["a"] * 3, "different strings"),
         (("encoder", 1, "categories"), ["a"], "encoded columns"),
         (("encoder", 1, "column"), "numbers", "fill"),
         (("encoder", 0, "fill"), 1e400, "finite"),

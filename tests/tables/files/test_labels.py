@@ -70,7 +70,7 @@ def test_signs():
         (["a", "b", None], r"t: column 'y', row 13: the label is missing"),
         ([1.0, 2.0, float("nan")], r"row 13: the label is missing"),
         ([1.0, 2.0, 2.5], r"row 13: 2\.5 is not a class label\. Use GPRegressor"),
-        ([datetime.date(2020, 1, 1)] * 3, r"row 11: labels must be numbers, texts or booleans"),
+        ([datetime.date(2020, 1, 1)] * 3, r"row 11: labels must be numbers, strings or booleans"),
     ],
 )
 def test_what_is_no_label_is_named(values, match):
@@ -103,7 +103,7 @@ def test_classes_that_cannot_be():
         mixed.of_array(np.array(["a", 1], dtype=object), 0)
     mixed.of_array(np.array(["a", "b"], dtype=object), 0)
     mixed.of_array(np.array([1]), 2)
-    with pytest.raises(InvalidInputError, match="texts and numbers as labels"):
+    with pytest.raises(InvalidInputError, match="strings and numbers as labels"):
         mixed.finish("folder")
     with pytest.raises(InvalidInputError, match="one column of labels"):
         Labels().of_array(np.zeros((3, 2)), 0)

@@ -117,7 +117,7 @@ def _about_errors(view: View, found: Predicted, error: np.ndarray, explained: fl
 
 
 def repeated_rows(view: View, rows: Rows) -> str | None:
-    """Return a caution if test rows are rows of the fit, whose scores are too good."""
+    """Return a caution if test rows are training rows, whose scores are too good."""
     if view.rows is None:
         return None
     scale = view.regressor.scaling_.x_scale, float(view.regressor.scaling_.y_scale[view.place])

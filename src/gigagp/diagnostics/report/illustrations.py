@@ -28,7 +28,7 @@ _MAP_POINTS = 160
 def of_the_function(view: View, X: Any, test: Rows, label: str | None, *, every: bool = False) -> list[Picture]:
     """Return pictures of the function, or of every class of a classifier, and of what each input does.
 
-    They show the rows of the fit, or the test rows if the model does not keep them.
+    They show the training rows, or the test rows if the model does not keep them.
     """
     name = view.label(label)
     numeric = len(view.axes) == len(view.columns)

@@ -56,7 +56,7 @@ def effects_of_groups(
 
 
 def _encoded(group: Group, encoder: TableEncoder | None) -> list[tuple[Categories | Numbered, slice]]:
-    """Return the columns of texts whose combinations are the levels of a group, with their places; none if not all."""
+    """Return the text columns whose combinations are the levels of a group, with their places; none if not all."""
     if encoder is None:
         return []
     pairs = zip(encoder.columns, encoder.inputs, strict=True)

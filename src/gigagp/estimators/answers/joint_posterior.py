@@ -240,7 +240,7 @@ class JointPosterior:
 
 
 class JointOutputs:
-    """The joint distributions of independent outputs, each with a model of its own, at the same batches of points.
+    """The joint distributions of independent outputs, each with its own model, at the same batches of points.
 
     Attributes and methods are those of `JointPosterior`, with an axis of the outputs, of length t, at the end. Counts
     and classes have no log density.

@@ -1,4 +1,4 @@
-"""Answers of several outputs, each with a model of its own: the answers of all models, joined.
+"""Answers of several outputs, each with its own model: the answers of all models, joined.
 
 An estimator of such outputs has a fitted estimator for each of them in ``_models``. The decorators here are on
 everything that answers for one model; the methods themselves know nothing of others.

@@ -301,7 +301,7 @@ class Predictor:
 
     @_answer
     def leave_one_out(self, groups: np.ndarray | None = None) -> LeaveOneOut:
-        """Return the rows of the fit as they are predicted from all others, or from all others but those of a group.
+        """Return the training rows as they are predicted from all others, or from all others but those of a group.
 
         ``groups`` has the number of the group of each row, shape (n,).
         """

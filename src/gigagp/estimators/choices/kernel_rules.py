@@ -140,9 +140,9 @@ def pick(
 
 
 def _best(trials: Sequence[KernelTrial]) -> KernelTrial:
-    """Return the default kernel, which comes first, or the one that is surely better; see `KernelTrial.objection`.
+    """Return the default kernel, which comes first, or the one that is clearly better; see `KernelTrial.objection`.
 
-    A direction has to be surely better than the same kernel without one.
+    A direction has to be clearly better than the same kernel without one.
     """
     default, *others = trials
     turned = [one for one in others if one.name.startswith(TURNED)]

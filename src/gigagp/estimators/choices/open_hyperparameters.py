@@ -41,7 +41,7 @@ _SHARE_OF_FIT, _LEAST = 2.0, 0.5
 
 
 def check_draws(objective: TableObjective, optimizer: object, likelihood: Likelihood) -> None:
-    """Refuse a fit that can have no draws, before any work; see `uncertain_posterior` for what shows later."""
+    """Refuse early a fit that can have no draws; see `uncertain_posterior` for what shows later."""
     _check(optimizer, likelihood, objective.table.n_targets)
     if not (objective.has_posteriors_near or isinstance(objective, AutomaticObjective)):
         raise _refusal('inference.Exact, Iterative or Vecchia, or "auto"')

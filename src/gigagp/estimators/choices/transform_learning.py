@@ -156,7 +156,7 @@ def _candidates(rows: _Rows, plain: _Fit, positive: bool) -> Iterable[_Fit]:
 
 
 def _chosen(plain: _Fit, tried: list[_Fit]) -> TargetTransform:
-    """Return the transform of the most likely fit that is surely better than none, with a note."""
+    """Return the transform of the most likely fit that is clearly better than none, with a note."""
     failings = {found.transform.kind: _failing(found, plain) for found in tried}
     best = decide(
         plain, tried, lambda found: failings[found.transform.kind], lambda found: found.value - _penalty(found)
@@ -168,7 +168,7 @@ def _chosen(plain: _Fit, tried: list[_Fit]) -> TargetTransform:
 
 
 def _failing(found: _Fit, plain: _Fit) -> str | None:
-    """Return why a transform is not surely better than none, or None if it is."""
+    """Return why a transform is not clearly better than none, or None if it is."""
     doubt = found.doubt(plain, _penalty(found))
     if doubt is None and not found.rmse <= _RMSE_FACTOR * plain.rmse:
         doubt = f"but the leave-one-out RMSE changes by {100 * (found.rmse / plain.rmse - 1):+.1f} %"

@@ -1,4 +1,4 @@
-"""Candidates that are learned from a few rows, and taken only if they are surely better than the plain choice.
+"""Candidates that are learned from a few rows, and taken only if they are clearly better than the plain choice.
 
 The arguments ``likelihood``, ``target_transform`` and ``kernel`` can leave a choice to the data. Each has candidates of
 its own and its own reasons against them. This module learns, compares and chooses candidates.
@@ -97,7 +97,7 @@ class Trial:
         return found._replace(in_gaps=len(differences) * told[0], gaps_error=len(differences) * told[1])
 
     def doubt(self, plain: Trial, penalty: float = 0.0) -> str | None:
-        """Return why this, less a penalty in nats, is not surely better than the plain trial, or None if it is."""
+        """Return why this, less a penalty in nats, is not clearly better than the plain trial, or None if it is."""
         gain = self.gain(plain)
         if gain.value - penalty <= MARGIN:
             return "too few"

@@ -33,7 +33,7 @@ from gigagp.optimization import History
 
 #: Argument of the estimators.
 NoiseRule = Literal["constant", "varying", "scaled", "auto"]
-#: Rows for each point with a variance of its own, and the fewest and most points.
+#: Rows for each point with its own variance, and the fewest and most points.
 _ROWS_EACH, _FEWEST, _MOST = 10, 4, 40
 #: Inputs up to which noise is looked for in cells of all of them, and the most that noise depends on otherwise.
 _FEW_INPUTS = 3

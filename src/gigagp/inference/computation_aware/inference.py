@@ -47,13 +47,13 @@ class ComputationAware(Inference):
     finite data and that due to limited computation.
 
     When to use: if overconfidence is worse than wide intervals, and for tables that are too large for solves. Memory is
-    O(n i). With learned actions, each step computes every kernel entry three times, so that memory is linear in n but
-    time is not.
+    O(n i). With learned actions, each step computes every kernel entry three times, so memory is linear in n but time
+    is quadratic.
 
     Parameters
     ----------
     n_actions : int, default 512
-        Number of linear combinations, i. It is limited by the number of rows, with which inference is exact.
+        Number of linear combinations, i, at most the number of rows, for which inference is exact.
     policy : Policy, default ``actions.Learned()``
         Choice of the linear combinations; see `gigagp.actions`.
     loss : {"elbo", "projected"}, default "elbo"

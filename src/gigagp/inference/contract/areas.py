@@ -105,7 +105,7 @@ class AreaTable(TrainingTable):
         return replace(self, X=self.X.cpu(), Y=self.Y.cpu(), areas=self.areas.cpu())
 
     def appended(self, X: Tensor, Y: Tensor) -> AreaTable:
-        """Return the table with values at further points, each an area of its own."""
+        """Return the table with values at further points, each as its own area."""
         both = torch.cat([self.X, X.to(self.X)]), torch.cat([self.Y, Y.to(self.Y)])
         return replace(self, X=both[0], Y=both[1], areas=self.areas.appended(X)).require_finite()
 

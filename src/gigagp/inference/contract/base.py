@@ -218,7 +218,7 @@ class Inference(Settings, ABC):
         return checked_bounds(low, high)
 
     def check_model(self, model: Model) -> None:
-        """Refuse (`InvalidInputError`) a kernel, mean or noise that this method does not support, before any work."""
+        """Refuse early (`InvalidInputError`) a kernel, mean or noise that this method does not support."""
         if self.abilities.kernels == "random features" and not model.kernel.has_features():
             raise InvalidInputError(
                 f"kernel of GPRegressor must have random features for {self.label}; got {model.kernel!r}. Use "

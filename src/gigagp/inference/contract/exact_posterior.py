@@ -162,7 +162,7 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         return [self._effects_of(group) for group in groups] if groups and self.table.has_points else None
 
     def _effects_of(self, group: Group) -> GroupEffect:
-        """Return the effects of a group: each is a variable of its own, correlated with the rows of its level."""
+        """Return the effects of a group: each is a separate variable, correlated with the rows of its level."""
         levels, own = group.levels(self.X).unique(dim=0, return_inverse=True)
         prior, lines = group.value("variance", self.factor), group.lines(self.X).to(self.factor)
         means, stds = [], []

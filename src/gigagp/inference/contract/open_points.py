@@ -37,7 +37,7 @@ class OpenPosterior:
     input may be, and a mixture of narrow distributions would have next to no density between them.
 
     Targets of one model share one variance. It has the largest of the variances that the unknown inputs cause in them.
-    Targets with models of their own each have a posterior, and the variance that belongs to it.
+    Targets with their own models each have a posterior, and the variance that belongs to it.
     """
 
     def __init__(self, posterior: Posterior, values: Tensor) -> None:

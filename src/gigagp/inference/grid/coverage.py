@@ -16,7 +16,7 @@ LEAST_OCCUPANCY = 0.93
 #: The same as a share of the torus. A long lengthscale needs a wide torus, and the space around the grid is then a hole
 #: too (24 x 24 nodes, Matern-5/2 with a third of the domain, tolerance 1e-5: over 1,000 steps with the circulant).
 LEAST_SHARE = 0.12
-#: Share of the nodes inside the margins with rows of their own, below which neighbours among the nodes are tried.
+#: Share of the nodes inside the margins with their own rows, below which neighbours among the nodes are tried.
 _LEAST_OWN = 0.93
 
 

@@ -45,9 +45,10 @@ class Grid(GridSettings, Inference):
     Parameters
     ----------
     size : "auto", int or sequence of int, default "auto"
-        Number of nodes per input, including two cells of margin on each side. ``"auto"`` chooses the spacing for the
-        lengthscales at the start of learning, within the limits of the memory budget and the number of rows. Where the
-        rows of `GPRegressor.fit` lie on a lattice with gaps that is about as fine, its points are nodes.
+        Number of nodes per input, including two cells of margin on each side. ``"auto"`` chooses the spacing by the
+        lengthscales at the start of learning, within the limits of the memory budget and the number of rows. If the
+        rows of `GPRegressor.fit` lie on a lattice of about that spacing, with gaps, the nodes are the points of the
+        lattice.
     interpolation : {"cubic", "linear"}, default "cubic"
         Interpolation scheme: 4 or 2 nodes per input.
     outside : {"refuse", "clamp", "prior"}, default "refuse"
@@ -59,8 +60,8 @@ class Grid(GridSettings, Inference):
     max_iterations : int, default 1000
         Largest number of iterations of a solve.
     preconditioner : {"auto", "circulant", "holes", "long_waves", "vecchia", "none"}, default "auto"
-        Preconditioner of the solves. ``"auto"`` is ``"circulant"`` where rows are everywhere. If at least 7 % of the
-        nodes have no rows of their own, a short trial decides between it and ``"vecchia"``
+        Preconditioner of the solves. ``"auto"`` is ``"circulant"`` if rows are everywhere. If at least 7 % of the nodes
+        have no rows, a short trial decides between it and ``"vecchia"``
         (`gigagp.inference.grid.preconditioners.nodes`); if as many have no rows within a cell, also ``"holes"``
         (`gigagp.inference.grid.whitened_system`) and ``"long_waves"``
         (`gigagp.inference.grid.preconditioners.long_waves`). If a lengthscale is much longer than the grid, every
@@ -72,16 +73,16 @@ class Grid(GridSettings, Inference):
         ``sqrt(2 / n_samples)``.
     variance : {"samples", "low_rank", "solve"}, default "samples"
         Source of the variances of ``predict(return_std=True)``: the posterior samples, a Lanczos approximation of rank
-        ``rank`` that never understates the variance, or a solve for each point. Where rows are few, so that the nodes
-        times their square are at most twice the cube of ``exact_nodes``, variances are exact.
+        ``rank`` that never understates the variance, or a solve for each point. Variances are exact for few rows: if
+        the number of nodes times the squared number of rows is at most twice the cube of ``exact_nodes``.
     rank : int, default 100
         Rank of ``variance="low_rank"``. Building it takes 2 rank m numbers of memory, of which rank m are kept.
     exact_nodes : int, default 1500
         Largest number of nodes for which dense factors are used, without stochastic estimates.
     seed : int, default 0
-        Seed of the probe vectors that are collected with the rows.
+        Seed of the probe vectors that are accumulated with the rows.
     distributed : bool, default False
-        Whether `GPRegressor.fit_table` runs in every process of the default group of ``torch.distributed``, called with
+        Whether `GPRegressor.fit_table` runs in every process of the default ``torch.distributed`` group, called with
         the same arguments. Each process passes over its share of the files or chunks; all continue with the same sums
         and return the same model.
 
@@ -105,7 +106,7 @@ class Grid(GridSettings, Inference):
     posteriors = (GridPosterior,)
 
     def check_model(self, model: Model) -> None:
-        """Refuse models that grid inference does not support, before any work.
+        """Refuse models that grid inference does not support, before anything is computed.
 
         Raises
         ------

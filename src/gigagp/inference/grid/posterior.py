@@ -106,7 +106,7 @@ class GridPosterior(GrowingPosterior):
         )
 
     def row_refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
-        """Return the error for rows beyond the grid, which was chosen for the rows of the fit; None if all fit."""
+        """Return the error for rows beyond the grid, which was chosen for the training rows; None if all fit."""
         inside = self.grid.covers(X)
         if bool(inside.all()):
             return None

@@ -222,7 +222,7 @@ def _preview(
     if job.learn is not None and len(preview.sample) > 1:
         X, Y = scaling.inputs(preview.sample.X.numpy()), scaling.targets(preview.sample.Y.numpy())
         table = TrainingTable(torch.from_numpy(X), torch.from_numpy(Y), model.mean, job.budget)
-        # Learning uses only its exact likelihoods of subsets. It has a generator of its own, because a resumed fit has
+        # Learning uses only its exact likelihoods of subsets. It has its own generator, because a resumed fit has
         # no preview and must continue with the same numbers.
         choice = GridChoice(torch.from_numpy(lower), torch.from_numpy(upper), len(X))
         objective = GridObjective(settings, table, torch.Generator().manual_seed(settings.seed), choice)

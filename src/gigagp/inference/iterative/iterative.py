@@ -96,18 +96,18 @@ class Iterative(Inference):
         probe vectors, as in the paper.
     n_samples : int or "auto", default "auto"
         Number of posterior samples that the last solve computes. From samples alone, predicted variances have a
-        relative standard error of ``sqrt(2 / n_samples)``. ``"auto"`` is 16 where nearest neighbours make their
-        variances as certain as those of 64, and otherwise the number that this takes, at most 64.
+        relative standard error of ``sqrt(2 / n_samples)``. ``"auto"`` is 16 where variances combined with nearest
+        neighbours are as accurate as from 64 samples alone, and otherwise as many as this takes, at most 64.
     final_tolerance : float or None, default None
         Relative residual of the last solve, from which predictions are made. None is the tolerance of the solver. With
-        ``solver="auto"``, None keeps the residual below a twentieth of the standard deviation with which the latent
-        function is predicted at the rows, below a fifth of that of the noise, and its relative size at or below 0.01.
+        ``solver="auto"``, None keeps the residual below a twentieth of the predicted standard deviation of the latent
+        function at the rows, below a fifth of that of the noise, and the relative residual at or below 0.01.
     computational_uncertainty : bool, default False
         Whether to include the uncertainty due to unfinished solves in predicted variances, as computation-aware
         inference does. Predictions are then conditioned on all products with H in the last solve, and on its solution
         split into clusters of rows, which costs one more epoch. Variances are never below the exact ones and have no
         sampling error. Use it for solves that stop early on a budget (``max_epochs`` of the solver); where solves
-        converge, the default variances are sharper. It needs 16 bytes per row and stored column, for up to 1,280
+        converge, the default variances are sharper. It takes 16 bytes per row and stored column, for up to 1,280
         columns, and computes the last solve in float64 (``dtype="mixed"`` is refused).
     """
 
@@ -143,7 +143,7 @@ class Iterative(Inference):
         return IterativeObjective(self, table, generator)
 
     def forecast(self, subject: Subject) -> Forecast:
-        """Return the time of two to three solves with some twenty columns, whose products a trial has counted."""
+        """Return the time of two to three solves with about twenty columns, whose products a trial has counted."""
         n = subject.table.n_rows
         seconds = solves_seconds(subject.table, subject.products, subject.model.kernel)
         seconds *= min(share_in_float32(subject.table, subject.products), 1.0)
@@ -488,7 +488,7 @@ def _prior_functions(probes: Probes) -> PriorSamples | None:
 
 
 #: Root mean squares of residuals for targets and samples, in units of the deviation with which the latent function is
-#: predicted at new rows, and at most in units of the noise's, with which it is known at the rows of the fit. The error
+#: predicted at new rows, and at most in units of the noise's, with which it is known at the training rows. The error
 #: of the posterior mean is about the residual's size.
 _ERRORS, _ERRORS_AT_ROWS = (0.05, 0.1), (0.2, 0.4)
 #: Range of the relative residual: the loosest, and the tightest that each precision can reach.

@@ -210,7 +210,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
     def with_rows(self, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None = None) -> PathwisePosterior:
         """Return the posterior given additional rows, from solves that go on from those for the earlier rows.
 
-        The samples are those of the same prior functions, with noise of their own at the new rows.
+        The samples are those of the same prior functions, with their own noise at the new rows.
         """
         model, table, n, update = self.model.appended(noise), self.table.appended(X, Y), self.n_rows, self.update
         matrix = table.solve_matrix(model.kernel, model.noise_variance)

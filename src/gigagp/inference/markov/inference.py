@@ -1,4 +1,4 @@
-"""`inference.Markov`: the settings of inference along the time."""
+"""`inference.Markov`: the settings of state-space inference in time."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ class _Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Markov(Inference):
-    """Exact inference along the time, in time and memory linear in the rows, by a Kalman filter and smoother.
+    """Exact state-space inference, linear in the number of rows, by a Kalman filter and smoother.
 
-    A kernel with a state-space form is a linear equation that noise drives: a row needs the state of the row before and
-    not all earlier rows. The answers are those of `Exact` to rounding: likelihood, gradient, mean, variance,
-    covariance, samples, rows left out, further rows. Rows may come in any order, with steps of any length and with
-    repeated times.
+    A kernel with a state-space form is the covariance of a linear differential equation driven by noise: a row depends
+    on earlier rows only through the state at the previous row. All results equal those of `Exact` up to rounding:
+    likelihood, gradient, mean, variance, covariance, samples, leave-one-out predictions and added rows. Rows may come
+    in any order, with steps of any length and with repeated times.
 
-    When to use: for a series in time, or any table of one input, of any number of rows; and for a panel, or correlated
-    outputs, of up to some fifty entities at any number of times. A state has p + 1 numbers for a Matern kernel of
-    smoothness p + 1/2, 2 for a wave, an oscillator or a trend and 1 for a constant or a slope. Those of a sum add up,
-    and those of a product multiply; time grows with the square or the cube of their number.
+    When to use: for a time series, or any table with one input, with any number of rows; and for a panel, or correlated
+    outputs, of up to about fifty entities at any number of times. The state dimension is p + 1 for a Matern kernel of
+    smoothness p + 1/2, 2 for a wave, an oscillator or a trend, and 1 for a constant or a slope. Dimensions add up in a
+    sum and multiply in a product; time grows with the square or the cube of the dimension.
 
-    In a panel every part of the kernel is a product of kernels of one column of times and of other columns, those of
-    the entities, of which any kernel is allowed. A state then has these numbers for each entity. Entities without rows
-    are predicted from their columns, as by `Exact`.
+    In a panel every term of the kernel is a product of kernels of the time column and kernels of the other columns,
+    those of the entities, which may be any kernels. There is then a state of this dimension for each entity. Entities
+    without rows are predicted from their columns, as by `Exact`.
 
     Notes
     -----
-    A `Periodic` kernel is the sum of its harmonics, as many as it takes to miss less than 1e-12 of its variance; that
-    is 11 for a lengthscale of 1. There are at most 32, which suffice for lengthscales from 0.24 on. The share that they
-    miss bounds the error of every covariance, and `describe()` tells it. `RBF` and `RationalQuadratic` have no state of
-    finitely many numbers and are refused, and so are likelihoods that are not Gaussian, except Student-t noise.
+    A `Periodic` kernel is represented by as many harmonics as are needed to lose less than 1e-12 of its variance: 11
+    for a lengthscale of 1. There are at most 32, which suffice for lengthscales from 0.24 on. The fraction that they
+    lose bounds the error of every covariance, and `describe()` reports it. `RBF` and `RationalQuadratic` have no
+    finite-dimensional state and are refused, and so are non-Gaussian likelihoods, except Student-t noise.
 
     References
     ----------

@@ -160,7 +160,7 @@ class WeightSearch:
     def _step(self, here: Point, bend: Tensor) -> tuple[Tensor, Tensor, float]:
         """Return the step of the mean (m, t) and of the trend (p, t) with curvatures (n, t), and the gain it promises.
 
-        A target alone has one factor. Several have curvatures of their own, and the precision of the root, which has
+        A target alone has one factor. Several have their own curvatures, and the precision of the root, which has
         one curvature for all, is the preconditioner of conjugate gradients.
         """
         slope, m = here.fit.slope, self.Phi.shape[1]

@@ -53,7 +53,7 @@ class WeightOptions(Settings):
     augment: bool = False
     quadrature_nodes: Count = NODES
 
-    #: whether every weight has a prior precision of its own, which is learned
+    #: whether every weight has its own prior precision, which is learned
     learns_precision = False
 
     def __post_init__(self) -> None:

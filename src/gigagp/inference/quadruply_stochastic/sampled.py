@@ -146,7 +146,7 @@ class MinibatchObjective(WeightObjective):
     def own_optimizer(self) -> SubsetFirst | SparseAdam:
         """Return the optimizer of a fit where none is given: it learns the weights alone.
 
-        The hyperparameters are those that the likelihood of some thousand rows prefers. The bound of independent
+        The hyperparameters are those that the likelihood of a few thousand rows prefers. The bound of independent
         weights prefers too much noise (on kin40k six times as much, which costs a fifth of the accuracy), and a
         thousand rows prefer too smooth a function (on protein an error of 0.65, not 0.52).
         """

@@ -44,11 +44,11 @@ class QuadruplyStochastic(WeightOptions, Inference):
     posterior, or for other likelihoods the best Gaussian one, by Newton's method. Hyperparameters start at the optimum
     for up to 1,000 rows, under the same likelihood.
 
-    When to use: for classes, counts and heavy tails at any number of rows, and for many rows of a function that needs
+    When to use: for classes, counts and heavy tails with any number of rows, and for many rows of a function that needs
     many basis functions, where solves with all rows are too slow or too large. In a sampled fit the mean starts at the
-    posterior of some rows and converges to the exact one of the basis, slowly where the noise is small. The variance is
-    never below that given all rows, unless ``n_columns`` asks for a covariance of the weights. For a Gaussian
-    likelihood `Exact` and, up to some 50,000 rows, `Iterative` are nearer to the exact process.
+    posterior of a subset of rows and converges to the exact one of the basis, slowly if the noise is small. The
+    variance is never below that given all rows, unless ``n_columns`` asks for a covariance of the weights. For a
+    Gaussian likelihood `Exact` and, up to about 50,000 rows, `Iterative` are closer to the exact process.
 
     Parameters
     ----------
@@ -58,18 +58,18 @@ class QuadruplyStochastic(WeightOptions, Inference):
     basis : {"fourier", "inducing", "grid"}, default "fourier"
         Random Fourier features of the kernel; covariances with n_basis of the training rows (where these are all rows,
         the predictive mean is that of the exact Gaussian process); or the leading eigenfunctions of a separable kernel
-        on a grid. See `gigagp.inference.quadruply_stochastic.bases`. In a sampled fit ``optimizer="auto"`` learns the
-        weights alone, at the hyperparameters that the likelihood of some rows prefers, and
-        `gigagp.optimization.SparseAdam` moves the hyperparameters of a Fourier basis along with the weights. Where all
-        functions are used at once, the hyperparameters of every basis but the grid are learned.
+        on a grid. See `gigagp.inference.quadruply_stochastic.bases`. In a sampled fit ``optimizer="auto"`` learns only
+        the weights, at hyperparameters learned from a subset of rows, and `gigagp.optimization.SparseAdam` moves the
+        hyperparameters of a Fourier basis along with the weights. Where all functions are used at once, the
+        hyperparameters of every basis but the grid are learned.
     row_batch : int or None, default None
         Rows of a step; a smaller table is used whole. None: 128.
     basis_batch : int or None, default None
         Functions in each of the two samples of a step, at most ``n_basis``. None: 10,000, or all of up to 20,000; 1,000
         with ``basis="inducing"``, where a step needs a block of the prior precision, ``basis_batch^2`` covariances.
-        This batch should be larger than ``row_batch``. The functions that a sample leaves out make one error, which all
-        rows of the step share, so more rows do not average it. Its variance is the squared norm of the sampled weights
-        over ``basis_batch``, for any number of functions.
+        This batch should be larger than ``row_batch``. The functions that a sample leaves out cause an error that all
+        rows of the step share, so more rows do not average it out. Its variance is the squared norm of the sampled
+        weights over ``basis_batch``, for any number of functions.
     n_columns : int or None, default None
         Dense columns of C, a factor of the weights' covariance. They are the first columns (a chevron); 0 is
         mean-field, and n_basis a full factor (m^2 numbers). None: the covariance is that of the exact process given the
@@ -80,9 +80,9 @@ class QuadruplyStochastic(WeightOptions, Inference):
     column_batch : int or None, default None
         Dense columns that a step of a sampled fit sees, at most ``n_columns``: the third sample of the paper's Theorem
         2. The columns are divided into groups of at most this many neighbours, and a step sees a random group. With 10
-        of 100 columns a step takes about half of the time, and with a full covariance its time does not depend on m.
-        None: all of up to 128 columns, and 64 of more. All columns are better where they are few: the features then
-        cost as much as the columns, the reported bound is less noisy, and the columns have an anchor. A relevance
+           of 100 columns a step takes about half the time, and with a full covariance its time does not depend on m.
+           None: all of up to 128 columns, and 64 of more. If there are few, it is better to use all: the features then
+           cost as much as the columns, the reported bound is less noisy, and the columns have an anchor. A relevance
         vector machine always sees all of them, because its precisions depend on all.
     diagonal : {"learned", "closed_form"}, default "learned"
         How the diagonal columns of C are found: by ascent, or as the optimum in closed form after the last step, in one
@@ -94,10 +94,10 @@ class QuadruplyStochastic(WeightOptions, Inference):
         the paper. Dense columns start at that posterior too, except with ``basis="inducing"``, where the rows are some
         of the points.
     anchor : bool, default True
-        Compute the function of the weights at all rows now and then, O(n m), so rarely that it costs no more than the
-        steps between. A step then samples only the difference from it. The variance due to sampled functions nearly
-        vanishes, and with it the gap of the bound of other likelihoods. There are no anchors for rows that are not held
-        (``fit_table`` of a large table). False: as in the paper.
+        Whether to compute the function of the weights at all rows now and then, O(n m), so rarely that it costs no more
+        than the steps between. A step then samples only the difference from it. The variance due to sampled functions
+        nearly vanishes, and with it the gap of the bound for other likelihoods. There are no anchors for rows that are
+        not in memory (``fit_table`` of a large table). False: as in the paper.
     n_support : int, default 0
         Rows of the control variates, which is their rank; 0: none. In a step they cost about as much as the same number
         of rows in the batch. They remove variance that the sampling of the basis causes; ``variance_removed`` of the
@@ -187,25 +187,25 @@ class QuadruplyStochastic(WeightOptions, Inference):
 class RelevanceVectorMachine(QuadruplyStochastic):
     """Sparse Bayesian learning: a kernel function at every training row, few of which are kept.
 
-    Every weight has a prior precision of its own, which follows the weight at the optimum of the same bound. Most
-    precisions grow without limit, and their weights vanish. The rows of the others are the relevance vectors
+    Every weight has its own prior precision, which follows the weight at the optimum of the same bound. Most precisions
+    grow without limit, and their weights vanish. The rows of the others are the relevance vectors
     (``posterior_.relevance_vectors``).
 
-    When to use: where a small, readable model is wanted. Predictions cost as much as the relevance vectors. The
-    variance is small far from all of them. Up to some 5,000 rows all rows are used at once and the precisions converge:
-    a noisy sinc keeps 7 to 13 of 100 to 500 rows (13 in the paper). A sampled fit keeps more. A precision is at most
-    one over the square of its weight, so the noise of the steps holds the precisions of superfluous weights down, and
-    where neighbours share a weight it takes many steps to remove one of them. Anchors take away most of that noise; a
-    larger ``row_batch``, more steps and a smaller ``final_share`` of the optimizer take away more.
+    When to use: for a small, interpretable model. The cost of predictions grows with the number of relevance vectors.
+    The variance is small far from all of them. Up to about 5,000 rows all rows are used at once and the precisions
+    converge: a noisy sinc keeps 7 to 13 of 100 to 500 rows (13 in the paper). A sampled fit keeps more. A precision is
+    at most one over the square of its weight, so the noise of the steps holds the precisions of superfluous weights
+    down, and where neighbours share a weight it takes many steps to remove one of them. Anchors take away most of that
+    noise; a larger ``row_batch``, more steps and a smaller ``final_share`` of the optimizer take away more.
 
-    Where all rows are used at once, the fit takes float64 in any case; with ``dtype="float32"`` a warning says so.
+    If all rows are used at once, the fit always uses float64; with ``dtype="float32"`` a warning says so.
 
     Parameters
     ----------
     threshold : float, default 1e4
         Precision above which a weight is dropped.
     others
-        As for `QuadruplyStochastic`. Where the table has more than ``n_basis`` rows, the functions are at random ones.
+        As for `QuadruplyStochastic`. If the table has more than ``n_basis`` rows, the functions are at random rows.
 
     References
     ----------

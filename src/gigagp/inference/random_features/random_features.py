@@ -46,11 +46,11 @@ class RandomFeatures(Inference):
 
     With a ``truncation``, values and gradients are unbiased for the exact likelihood (SS-RFF). The series of features
     is cut at a random length and reweighted; its last term is the exact likelihood by a Cholesky factor, which is drawn
-    rarely. The variance is large: learning needs a hundred times as many steps, and three n x n arrays must fit into
-    the memory budget.
+    rarely. The variance is large: learning needs a hundred times as many steps, and three n x n arrays must fit in the
+    memory budget.
 
     When to use: without truncation, for smooth functions of few inputs on very many rows, where speed is worth a bias;
-    with truncation, to study the estimator. `Iterative` learns hyperparameters without bias at a small variance.
+    with truncation, to study the estimator. `Iterative` learns hyperparameters without bias and with small variance.
 
     Parameters
     ----------

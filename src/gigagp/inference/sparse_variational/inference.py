@@ -39,7 +39,7 @@ class SparseVariational(SparseSettings, Inference):
         number used.
     batch_size : int or None, default None
         Number of rows in a minibatch, limited by the number of rows. None uses all rows at every step, with the
-        collapsed bound. Minibatches need `gigagp.optimization.Adam`, which is what ``optimizer="auto"`` ends with.
+        collapsed bound. Minibatches need `gigagp.optimization.Adam`, which ``optimizer="auto"`` uses in the end.
     start : {"kmeans++", "greedy", "random"}, default "kmeans++"
         Choice of the initial inducing points among the training rows. ``"kmeans++"`` spreads them by squared distance
         in lengthscales (Arthur and Vassilvitskii 2007). ``"greedy"`` adds the row of largest variance given the
@@ -50,8 +50,8 @@ class SparseVariational(SparseSettings, Inference):
     learn_inducing_points : bool, default True
         Whether to learn the inducing points together with the hyperparameters; False keeps them fixed.
     jitter : float, default 1e-8
-        Number added to the diagonal of the inducing points' covariance, as a share of the prior variance. The bound is
-        still a lower bound, for inducing values observed with this noise.
+        Number added to the diagonal of the inducing points' covariance, as a fraction of the prior variance. The bound
+        is still a lower bound, for inducing values observed with this noise.
 
     References
     ----------
@@ -107,7 +107,7 @@ class SparseVariational(SparseSettings, Inference):
 
 #: Rows of the largest trial, and the number of trials, each with half the rows of the next.
 _TRIAL_ROWS, _TRIALS = 8000, 3
-#: Products of all rows' features with m x m matrices in a gradient, and gradients of a fit: on some thousand rows, and
+#: Products of all rows' features with m x m matrices in a gradient, and gradients of a fit: on a few thousand rows, and
 #: then on all rows of a larger table. Measured on four tables: 20 to 200, and 5 to 30.
 _PRODUCTS, _FIRST, _LAST, _THINNED = 3, 80, 15, 16_000
 #: Gain of exact inference over neighbours below which inducing points are not tried.

@@ -41,40 +41,41 @@ _ORDER_NUMBERS, _COPIES = 16, 4
 
 @dataclass(frozen=True)
 class Vecchia(Inference):
-    """Inference from nearest neighbours: linear in the rows, and with as many neighbours as rows exact.
+    """Inference from nearest neighbours: linear in the number of rows, and exact with all rows as neighbours.
 
     The likelihood is a product of the densities of rows, each given its nearest earlier rows (Vecchia 1988). A
-    prediction conditions the function at a point on the rows nearest to it. Nearness is measured in lengthscales.
-    For labels, counts and other targets that are not Gaussian, latent values take the place of rows, and their
-    posterior is Laplace's approximation.
+    prediction conditions the function at a point on the rows nearest to it. Distances are in units of the lengthscales.
+    For labels, counts and other non-Gaussian targets, latent values take the place of the targets, and their posterior
+    is Laplace's approximation.
 
-    When to use: for maps and other tables of up to three inputs and any number of rows, where 30 neighbours decide the
-    likelihood to a few nats. In more inputs it is a quick way to good hyperparameters, and more neighbours bring it
-    closer to the exact answer; `describe()` says how close. Where there are many inputs and little noise,
+    When to use: for maps and other tables with up to three inputs and any number of rows, where 30 neighbours
+    approximate the log likelihood to a few nats. With more inputs it quickly finds good hyperparameters, and more
+    neighbours bring it closer to the exact result; `describe()` says how close. With many inputs and little noise,
     `Iterative` predicts better.
 
     Parameters
     ----------
     n_neighbors : int, default 30
-        Earlier rows that each row is conditioned on. From four inputs on, at least 60 are worth their cost, which is
-        ``n m^3 / 3`` operations for a likelihood.
+        Earlier rows, m, that each row is conditioned on. With four or more inputs, at least 60 are worth their cost,
+        which is ``n m^3 / 3`` operations for a likelihood.
     prediction_neighbors : int or None, default None
-        Rows that a new point is conditioned on. None is 90 up to three inputs and 200 beyond, and at least
-        ``n_neighbors``; it is all rows if each row is conditioned on all others. Up to three inputs a third of them
-        are taken at coarser scales, so that they surround gaps. For targets that are not Gaussian None is 60, because
-        latent values have no noise to average.
+        Rows that a new point is conditioned on. None is 90 up to three inputs and 200 with more, and at least
+        ``n_neighbors``; it is all rows if each row is conditioned on all others. Up to three inputs a third of them are
+        at coarser scales, so that they surround gaps. For non-Gaussian targets None is 60, because latent values have
+        no noise to average.
     learning_rows : int or None, default None
-        Random rows whose densities estimate the likelihood in learning, each given neighbours among all rows. So a step
-        costs the same for any number of rows. None is 10,000, and in the end as many as cost about a second: 555,000
-        with 30 neighbours. Targets that are not Gaussian are learned from this many rows alone, half of them random and
-        half in dense clusters; None is 20,000. Final answers use all rows.
+        Random rows whose densities estimate the likelihood in learning, each given neighbours among all rows, so that a
+        step costs the same for any number of rows. None is 10,000, and in the end as many as take about a second:
+        555,000 with 30 neighbours. Non-Gaussian targets are learned from only this many rows, half of them random and
+        half in dense clusters; None is 20,000. Final predictions use all rows.
 
     Notes
     -----
-    `GPRegressor.fit_table` passes a few times over a table that exceeds the memory budget. Learning rows, as many as a
-    third of the budget has room for, get their nearest earlier rows among all rows in a random order. A random part of
-    the rows, as large as the budget allows, is held for the mean's coefficients and for predictions. So the
-    hyperparameters are those of the whole table, and predictions are valid, but less sharp than from all rows.
+    `GPRegressor.fit_table` passes a few times over a table that exceeds the memory budget. Rows for learning, as many
+    as fit in a third of the budget, get their nearest earlier rows among all rows in a random order. A random subset of
+    the rows, as large as the budget allows, is kept for the coefficients of the mean and for predictions. The
+    hyperparameters are therefore those of the whole table, and predictions are valid, but less sharp than from all
+    rows.
 
     References
     ----------
@@ -128,7 +129,7 @@ class Vecchia(Inference):
         return subject.with_nll(subject.row_seconds * table.n_rows, 8.0 * numbers * table.n_rows, subject.nll)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
-        """Hold the numbers of all rows, or of a random part of them if they are too many, and return their fit."""
+        """Keep all rows, or a random subset if they are too many, and return their fit."""
         numbers = _ORDER_NUMBERS + _COPIES * (job.source.n_inputs + job.source.n_columns)
         gaussian = isinstance(job.likelihood, Gaussian)
         access = job.resources.enter_context(RowAccess(job.source, job.source.chunk_rows, job.likelihood.check_targets))

@@ -66,7 +66,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
 
     The values have a nugget, in the approximation as in the predictions. Without it, rows of a smooth kernel determine
     each other to the last digit: weights are as large as the inverse of that rounding, and the values that they
-    multiply have errors of their own.
+    multiply have their own errors.
     """
 
     kind = "vecchia-laplace"

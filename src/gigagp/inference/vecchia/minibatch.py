@@ -21,7 +21,7 @@ class Minibatch(NamedTuple):
     rows: Tensor  # places of the rows in ``table``, (q,)
     neighbours: Tensor  # places of their neighbours in ``table``, (q, m), int32; -1 where there are fewer
     #: Numbers of the rows of ``table`` in the table that models belong to; None: they are the same rows, or no row has
-    #: a noise of its own.
+    #: its own noise.
     origin: Tensor | None = None
 
     @classmethod

@@ -4,7 +4,8 @@ Most numbers mean the same. These differ, as of GPyTorch 1.15:
 
 - a kernel has no variance of its own, except `LinearKernel`; `ScaleKernel` multiplies by one;
 - the lengthscale of `PeriodicKernel` is the square of ours;
-- the period of `CosineKernel` is half of ours, and it is a function of one distance, so only for one input the same.
+- the period of `CosineKernel` is half of ours, and it is a function of one distance, so the two agree only for one
+  input.
 
 The reference is the code of ``gpytorch.kernels``, https://docs.gpytorch.ai/en/stable/kernels.html.
 """
@@ -61,20 +62,20 @@ _CORRECTIONS = 3
 def from_gpytorch(kernel: Any) -> Kernel:
     """Return the kernel of this package that equals one of GPyTorch.
 
-    Known are RBF, Matern, rational quadratic, periodic, linear, constant and (for one input) cosine kernels, scales,
-    sums and products, with ``ard_num_dims`` and ``active_dims``. A scale becomes the variance of the kernel that it
-    scales. Constraints become bounds, and parameters without ``requires_grad`` are fixed.
+    Supported are RBF, Matern, rational quadratic, periodic, linear, constant and (for one input) cosine kernels,
+    scales, sums and products, with ``ard_num_dims`` and ``active_dims``. A scale becomes the variance of the kernel
+    that it scales. Constraints become bounds, and parameters without ``requires_grad`` are fixed.
 
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel
-        Without batches. Numbers are taken as they are, also where the kernel is float32.
+        Without batches. Values are copied exactly, also if the kernel is float32.
 
     Returns
     -------
     Kernel
-        Its numbers are in the units of the inputs that the other kernel saw. A model of BoTorch may have transformed
-        them: compare on transformed inputs, or with ``standardize=False``.
+        Its numbers are in the units of the inputs that the other kernel saw. A BoTorch model may have transformed them:
+        compare on transformed inputs, or with ``standardize=False``.
 
     Raises
     ------
@@ -84,7 +85,7 @@ def from_gpytorch(kernel: Any) -> Kernel:
     Warns
     -----
     GigaGPWarning
-        If the kernel has priors, which are left out.
+        If the kernel has priors, which are dropped.
     """
     package = imported("gpytorch.kernels", "GPyTorch", "gpytorch", "from_gpytorch")
     if not isinstance(kernel, package.Kernel):

@@ -2,9 +2,9 @@
 
 Most numbers mean the same. These differ:
 
-- a kernel has no variance of its own, except `WhiteKernel`; it is multiplied with a `ConstantKernel`;
-- `ExpSineSquared` is a function of one distance, so only for one input the same as `Periodic`;
-- `DotProduct` adds an offset, of which it has the root: ``sigma_0^2 + x . z``;
+- a kernel has no variance of its own, except `WhiteKernel`; it is multiplied by a `ConstantKernel`;
+- `ExpSineSquared` is a function of one distance, so it equals `Periodic` only for one input;
+- `DotProduct` adds the square of an offset: ``sigma_0^2 + x . z``;
 - there are no active columns.
 
 The reference is the code of ``sklearn.gaussian_process.kernels``.
@@ -54,9 +54,9 @@ _LOWER, _UPPER = 1e-5, 1e5
 def from_sklearn(kernel: Any) -> Kernel:
     """Return the kernel of this package that equals one of scikit-learn.
 
-    Known are RBF, Matern, rational quadratic, exp-sine-squared (for one input), dot-product, constant and white
+    Supported are RBF, Matern, rational quadratic, exp-sine-squared (for one input), dot-product, constant and white
     kernels, sums and products. A constant factor becomes the variance of the kernel that it multiplies. Bounds are kept
-    (scikit-learn's default is 1e-5 to 1e5), and what is ``"fixed"`` is not learned.
+    (scikit-learn's default is 1e-5 to 1e5), and ``"fixed"`` values are not learned.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def from_sklearn(kernel: Any) -> Kernel:
     Raises
     ------
     InvalidInputError
-        If a part has no counterpart, or a value lies outside of its bounds; the message names the part.
+        If a part has no counterpart, or a value is outside its bounds; the message names the part.
     """
     package = imported("sklearn.gaussian_process.kernels", "scikit-learn", "scikit-learn", "from_sklearn")
     if not isinstance(kernel, package.Kernel):

@@ -193,7 +193,7 @@ class _WithZeros(Rate):
 
 
 class _ZeroInflated(_WithZeros):
-    """Base of mixtures of zeros and counts that have zeros of their own; the density is not log-concave at zero."""
+    """Base of mixtures of zeros and counts that have their own zeros; the density is not log-concave at zero."""
 
     @abstractmethod
     def counts(self) -> Likelihood:

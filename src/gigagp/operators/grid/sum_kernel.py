@@ -98,7 +98,7 @@ class SumKernel:
         columns = [torch.zeros(self.n, 0, dtype=torch.float64)]
         for term in self.slopes:
             for column, centre in zip(term.columns, term.centre().tolist(), strict=True):
-                # a column of its own for each slope, so that several linear terms add up
+                # a separate column for each slope, so that several linear terms add up
                 columns.append(self.grid.extended(partial(_line, column, centre)))
         return torch.cat(columns, 1)
 

@@ -451,9 +451,9 @@ def suits_panel(matrix: KernelMatrix, budget: int) -> bool:
 class CompletePanel(PreconditionerRecipe):
     """The inverse of the complete panel by eigenvectors of its entities and of its times, corrected at the gaps.
 
-    When to use: for panels of up to some thousand entities and times (`docs/iterative.md` says what a panel is). Up to
-    6,000 gaps it is the inverse of H where the kernel is one product, which parts of entities alone and of times alone
-    may be added to, and the noise is one number, or a number for each entity times one for each time. A build takes
+    When to use: for panels of up to a few thousand entities and times (`docs/iterative.md` says what a panel is). Up to
+    6,000 gaps it is the inverse of H where the kernel is one product, to which parts of entities alone and of times
+    alone may be added, and the noise is one number, or a number for each entity times one for each time. A build takes
     ``10 (N^3 + T^3)`` operations for N entities and T times.
 
     Parameters

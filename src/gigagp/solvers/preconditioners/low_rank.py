@@ -93,7 +93,7 @@ def jitter_note(jitter: float) -> str:
 
 
 def beside_columns(own: str, rank: int, jitter: float) -> str:
-    """Return the description of a preconditioner with a part of its own beside randomly pivoted columns, if any."""
+    """Return the description of a preconditioner with its own part beside randomly pivoted columns, if any."""
     return (f"{rank} randomly pivoted columns plus {own}" if rank else own) + jitter_note(jitter)
 
 

@@ -1,4 +1,4 @@
-"""Columns of texts, categories, dates and missing cells as numbers, by an encoder that is part of a fitted model."""
+"""Columns of text, categories, dates and missing cells as numbers, by an encoder that is part of a fitted model."""
 
 from gigagp.tables.encoding.encoder import Encode, Panel, TableEncoder, panel_places
 from gigagp.tables.encoding.model_inputs import (

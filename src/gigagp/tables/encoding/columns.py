@@ -205,7 +205,7 @@ class Dates(Column):
 
 @dataclass(frozen=True)
 class Categories(Column):
-    """A column of categories, one-hot: one column for each, and a last one for all others.
+    """A categorical column, one-hot: one column for each, and a last one for all others.
 
     ``categories`` are in the order of their numbers of rows. Missing cells, of which the fit had ``missing``, are a
     category of their own. ``others`` counts the further ones of models of earlier versions.
@@ -263,7 +263,7 @@ class Categories(Column):
 
 @dataclass(frozen=True)
 class Numbered(Column):
-    """A column of texts, as their numbers among ``levels``; another text has the next free number."""
+    """A text column, as the numbers of its texts among ``levels``; another text has the next free number."""
 
     levels: tuple[str, ...] = ()
     kind: ClassVar[Kind | None] = "category"
@@ -301,7 +301,7 @@ class Numbered(Column):
 
 @dataclass(frozen=True)
 class Levels(Numbered):
-    """A column of very many categories, each of which has an effect of its own.
+    """A column of very many categories, each of which has its own effect.
 
     The first level, an empty text, is that of missing cells, of which the fit had ``missing``. The others are in the
     order of their numbers of rows.
@@ -390,7 +390,7 @@ def _categories_of(label: str, cells: Cells, gone: int) -> Column:
     counts = np.bincount(cells.values[~cells.missing].astype(np.int64), minlength=len(cells.texts))
     ranked = sorted(np.flatnonzero(counts).tolist(), key=lambda k: (-counts[k], cells.texts[k]))
     if len(ranked) > 2 and counts.max() == 1:
-        return LeftOut(label, "all cells are different texts, so that nothing can be learned from them")
+        return LeftOut(label, "every cell has a different text, so nothing can be learned from it")
     found = tuple(cells.texts[k] for k in ranked)
     return Categories(label, found, gone) if len(found) <= MOST_CATEGORIES else Levels(label, ("", *found), gone)
 
@@ -449,11 +449,11 @@ def from_plain(data: Any, where: str) -> Column:
     if kind is Categories:
         categories = values["categories"]
         if not 0 < len(categories) <= MOST_CATEGORIES or len(set(categories)) < len(categories) or "" in categories:
-            raise ModelFileError(f"{where}.categories must be 1 to {MOST_CATEGORIES} different texts.")
+            raise ModelFileError(f"{where}.categories must be 1 to {MOST_CATEGORIES} different strings.")
     if kind in (Levels, Entities):
         levels = values["levels"] if kind is Entities else values["levels"][1:]
         if not levels or len(set(levels)) < len(levels) or "" in levels:
-            raise ModelFileError(f"{where}.levels must be one or more different texts.")
+            raise ModelFileError(f"{where}.levels must be one or more different strings.")
         if kind is Levels and values["levels"][0]:
             raise ModelFileError(f"{where}.levels must begin with the empty text of missing cells.")
     return kind(**values)

@@ -44,21 +44,21 @@ _SHOWN_NOTES = 8
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """Numbers from a table with texts, categories, truth values, dates and missing cells.
+    """Numbers from a table with text, categories, booleans, dates and missing cells.
 
-    What happens to a column depends on what it holds in the table of the fit.
+    What happens to a column depends on its values in the training table.
 
-    - **Numbers**, also those that are stored as texts, stay as they are. Missing cells get the median, and a column
-      that marks them.
+    - **Numbers**, also those stored as text, stay as they are. Missing cells get the median, and a column marks
+      them.
     - **Dates** become days since the earliest one. If they span more than a year, sine and cosine of the time of the
-      year follow, and if they have different times of day, sine and cosine of these. Texts are dates if all are
-      written as 2024-03-31 or 2024-03-31 14:30, or as 12/31/2015 where one order of day and month fits all of them.
-    - **Numbers beside texts** in one column are texts, with a warning.
-    - **Texts, categories and truth values** become one-hot columns. A missing cell is a category of its own.
+      year follow, and if they have different times of day, sine and cosine of these. Text is read as dates if all
+      cells are written as 2024-03-31 or 2024-03-31 14:30, or as 12/31/2015 where one order of day and month fits all.
+    - **Numbers beside text** in one column are read as text, with a warning.
+    - **Text, categories and booleans** become one-hot columns. A missing cell is its own category.
     - **More than 50 categories** become their numbers, the levels of a `kernels.Group`, which fits add to their kernel:
-      each has an effect of its own, and other parts of the kernel do not depend on the column.
-    - **Columns without information** are left out: constant ones, and texts that all differ, such as names and numbers
-      of rows.
+      each has its own effect, and other parts of the kernel do not depend on the column.
+    - **Columns without information** are left out: constant ones, and text that differs in every row, such as
+      names and row numbers.
 
     All encoded columns of a category have one lengthscale, and so have the two of a season. One-hot columns are not
     standardized, so that a rare category is as far from the others as a frequent one. A category that the fit has not

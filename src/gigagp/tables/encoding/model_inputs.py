@@ -89,5 +89,5 @@ def refuse_streams(estimator: Any) -> None:
     if estimator.encode != "strict":
         raise InvalidInputError(
             'encode of GPRegressor and GPClassifier must be "strict" for fit_table, which reads numbers only; got '
-            f"{estimator.encode!r}. Use fit for tables with texts, dates or missing cells, or turn them into numbers."
+            f"{estimator.encode!r}. Use fit for tables with text, dates or missing cells, or turn them into numbers."
         )

@@ -58,7 +58,7 @@ class Cells:
 
 
 def read_cells(column: Any, place: Place, wanted: Kind | None = None, order: Order = "") -> Cells:
-    """Read one column of any type; None, NaN, masked cells and empty texts are missing cells.
+    """Read one column of any type; None, NaN, masked cells and empty strings are missing cells.
 
     ``wanted`` and ``order`` (of day and month) are what the column had in the table of the fit. Without them texts are
     numbers if all of them are, dates if all are as ISO 8601 has them (2024-03-31, 2024-03-31 14:30) or one order of day
@@ -96,7 +96,7 @@ def read_cells(column: Any, place: Place, wanted: Kind | None = None, order: Ord
         return _texts(values, place, wanted, order)
     raise CellTypeError(
         f"{place.name} has values of type {kind}{place.of((0,)).partition(', row')[0]}. Columns may hold numbers, "
-        "texts, truth values, dates and time spans: convert it to one of these, or leave it out."
+        "text, booleans, dates and time spans: convert it to one of these, or leave it out."
     )
 
 
@@ -156,7 +156,7 @@ def _mixed(column: Any, place: Place, error: Exception) -> InvalidInputError:
         msg = f"{place.name} must hold real numbers; got {shown(cell)}{place.of((row,))}. Complex data not supported."
         return InvalidInputError(msg)
     return CellTypeError(
-        f"{place.name}: the argument must be a string or a real number, a truth value or a date in every cell; got "
+        f"{place.name}: the argument must be a string or a real number, a boolean or a date in every cell; got "
         f"{shown(cell)} of type {type(cell).__name__}{place.of((row,))} ({' '.join(str(error).split())[:100]})."
     )
 
@@ -229,9 +229,9 @@ def _texts(values: pa.Array, place: Place, wanted: Kind | None, order: Order) ->
         n_texts = int((~sound)[present].sum())
         if 2 * n_texts <= len(present):
             note = (
-                f"has numbers and texts, such as {shown(text)} in row {place.first_row + row} (counted from 0), and is "
-                f"read as texts.{number_hint(text)} To keep the numbers, correct the {n_texts:,} "
-                f"cell{'s' * (n_texts != 1)} with texts or leave them empty"
+                f"has numbers and text, such as {shown(text)} in row {place.first_row + row} (counted from 0), and is "
+                f"read as text.{number_hint(text)} To keep the numbers, correct the {n_texts:,} "
+                f"cell{'s' * (n_texts != 1)} with text or leave them empty"
             )
     orders = (order,) if wanted == "date" else _ORDERS
     readings = {one: [_date(text, one) for text in found.texts] for one in orders}
@@ -260,7 +260,7 @@ def _why_no_dates(texts: Sequence[str], readings: dict[Order, list[float | None]
     else:
         misfits = {one: shown(texts[dates.index(None)]) for one, dates in readings.items()}
         why = " and ".join(f"{text} does not fit {one}" for one, text in misfits.items())
-    return f"is read as texts, although these look like dates: {why}. Write dates as 2024-03-31"
+    return f"is read as text, although these look like dates: {why}. Write dates as 2024-03-31"
 
 
 def _mixes_numbers_and_texts(column: Any) -> bool:
@@ -307,7 +307,7 @@ def numbered_texts(texts: Sequence[str]) -> dict[str, int]:
 
 
 def same_text(text: str, known: dict[str, int]) -> int | None:
-    """Return the position of a text among known ones; truth values and numbers are found in any spelling."""
+    """Return the position of a text among known ones; booleans and numbers are found in any spelling."""
     number = (repr(float(text)),) if is_number(text) else ()
     return next((known[one] for one in (text, *_TRUTH.get(text.lower(), ()), *number) if one in known), None)
 

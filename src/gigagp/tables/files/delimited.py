@@ -19,7 +19,7 @@ from gigagp.tables.files.table import INDEX
 
 #: Separators that are recognised. The one that occurs most often in the first line is taken.
 _SEPARATORS = ",;\t|"
-#: Cells for missing values and truth values. They occur in data, but not as names in a header.
+#: Cells for missing values and booleans. They occur in data, but not as names in a header.
 _DATA_WORDS = {"", "true", "false", "na", "n/a", "#n/a", "null"}
 _HEAD_BYTES = 2**20
 

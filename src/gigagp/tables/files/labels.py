@@ -18,7 +18,7 @@ class Labels:
     """The classes of a column, and the codes 0, 1, ... that stand for its labels.
 
     Until the classes are known, codes are given in the order in which labels first occur. `finish` sorts the
-    ``classes``, numbers, texts or booleans, and says how the codes change.
+    ``classes``, numbers, strings or booleans, and says how the codes change.
     """
 
     def __init__(self, classes: Sequence[Any] | np.ndarray | None = None) -> None:
@@ -120,7 +120,7 @@ class Labels:
     def finish(self, source: str) -> np.ndarray:
         """Sort the classes that have been collected, and return the new code of each old one, shape (n_classes,).
 
-        There must be two at least, and no texts beside numbers, which have no common order.
+        There must be two at least, and no strings beside numbers, which have no common order.
         """
         found = list(self._codes)
         if self._untyped and all(isinstance(label, str) for label in found):
@@ -135,7 +135,7 @@ class Labels:
             )
         if len({isinstance(label, str) for label in found}) > 1:
             raise InvalidInputError(
-                f"{source} has texts and numbers as labels ({', '.join(map(repr, found[:6]))}). Make them of one type."
+                f"{source} has strings and numbers as labels ({', '.join(map(repr, found[:6]))}). Use one type."
             )
         return self._sort(found)
 
@@ -162,7 +162,7 @@ def _not_a_label(label: Any) -> str | None:
     if isinstance(label, float) and not label.is_integer():
         return f"{label!r} is not a class label. Use GPRegressor for continuous targets."
     if not isinstance(label, bool | int | float | str):
-        return f"labels must be numbers, texts or booleans; got {label!r} of type {type(label).__name__}."
+        return f"labels must be numbers, strings or booleans; got {label!r} of type {type(label).__name__}."
     return None
 
 

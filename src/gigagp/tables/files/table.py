@@ -145,7 +145,7 @@ def not_a_number(source: str, name: str, row: int, cell: str, *, is_target: bool
     else:
         advice = (
             "Correct the cell, or leave the column out (--columns chooses the inputs). Tables that fit into memory may "
-            'have texts as inputs: fit with encode="auto", or the command gigagp fit without --strict.'
+            'have text as inputs: fit with encode="auto", or the command gigagp fit without --strict.'
         )
     where = f"{source}: column {name!r}, row {row}"
     return InvalidInputError(f"{where}: {shown(cell)} is not a number.{number_hint(cell)} {advice}")

@@ -1,7 +1,7 @@
 """Minibatches of rows that are not held: passes over a source in random order.
 
 To read a single row of a Parquet file, its whole row group has to be decoded. So a pass cuts every section (a row
-group) at random into pieces of some thousand rows, and puts the pieces into random order. A *window* of consecutive
+group) at random into pieces of a few thousand rows, and puts the pieces into random order. A *window* of consecutive
 pieces is read at once, which decodes each of its row groups once, and its rows are shuffled. Batches are cut from the
 windows.
 
