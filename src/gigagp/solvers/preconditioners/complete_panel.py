@@ -140,7 +140,7 @@ class _Alone:
     L, R : Tensor of shape (N, N or 0) and (T, T or 0)
         Roots of both parts.
     w, v : Tensor of shape (N,) and (T,)
-        Ones.
+        Ones, in the basis.
     """
 
     L: Tensor
@@ -165,8 +165,7 @@ class _Alone:
 
     def project(self, grid: Tensor) -> Tensor:
         """Return ``F'`` times tables (N, T, s), shape (k, s)."""
-        of_entities = torch.einsum("nts,t->ns", grid, self.v) if self.L.shape[1] else grid[:, 0]
-        of_times = torch.einsum("nts,n->ts", grid, self.w) if self.R.shape[1] else grid[0]
+        of_entities, of_times = torch.einsum("nts,t->ns", grid, self.v), torch.einsum("nts,n->ts", grid, self.w)
         return torch.cat([self.L.T @ of_entities, self.R.T @ of_times])
 
     def expand(self, vectors: Tensor) -> Tensor:
@@ -443,7 +442,7 @@ def suits_panel(matrix: KernelMatrix, budget: int) -> bool:
     observed = torch.unique(panel.known.entity * n_times + panel.known.time)
     n_gaps = n_entities * n_times - len(observed)
     n_alone = n_entities + n_times
-    needed = 48 * (n_entities**2 + n_times**2) + 24 * n_gaps**2 + 16 * n_alone * (n_alone + n_gaps)
+    needed = 48 * (n_entities**2 + n_times**2) + 24 * n_gaps**2 + 24 * n_alone * (n_alone + n_gaps)
     return needed <= budget and n_gaps <= _MOST_GAPS and max(n_entities, n_times) <= _MOST_ENTITIES
 
 
