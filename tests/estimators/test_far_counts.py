@@ -8,7 +8,7 @@ import pytest
 from gigagp import GPRegressor, kernels, optimization
 from gigagp.errors import FitWarning
 
-MESSAGE = "A few counts are not what the rows around them predict"
+MESSAGE = "A few counts are not predicted by the rows around them"
 
 
 def rows(n: int, d: int = 1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -213,12 +213,12 @@ def test_outputs_have_draws_of_their_own():
 
 
 def test_the_description_says_how_much_wider_answers_are(alone):
-    words = dict(facts(alone))["answers"]
+    words = dict(facts(alone))["predictions"]
     assert f"{len(alone._uncertain.components)} draws" in words
     learned = alone.predict(rows()[0], return_std=True, hyperparameters="learned")[1]
     ratio = np.sort(alone.predict(rows()[0], return_std=True)[1] / learned)
     assert f"{ratio[19]:.3g} times" in words
-    assert "at the learned" in dict(facts(GPRegressor(kernels.Matern(nu=1.5)).fit(*rows(20))))["answers"]
+    assert "at the learned" in dict(facts(GPRegressor(kernels.Matern(nu=1.5)).fit(*rows(20))))["predictions"]
 
 
 def test_learning_again_keeps_the_draws(alone):

@@ -409,7 +409,7 @@ def test_a_time_budget_is_shared(monkeypatch):
 def test_descriptions_say_which_it_is():
     apart, shared = (GPRegressor(optimizer=None, outputs=kind).fit(X, Y) for kind in ("auto", "shared"))
     text = apart.describe()
-    assert "3, each with hyperparameters of its own" in text
+    assert "3, each with its own hyperparameters" in text
     assert [f"y[:, {k}]" in text for k in range(4)] == [True, True, True, False]
     assert all(one.describe() in text for one in apart.estimators_)
     assert "3, which share the kernel and the noise" in shared.describe()

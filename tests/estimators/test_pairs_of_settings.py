@@ -224,7 +224,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.few(28)
-@pytest.mark.filterwarnings("ignore:Learning stopped after", "ignore:What the fit takes for noise")  # so few steps
+@pytest.mark.filterwarnings("ignore:Learning stopped after", "ignore:The noise of this fit")  # so few steps
 @pytest.mark.parametrize("exposure", [False, True], ids=["no exposure", "exposure"])
 @pytest.mark.parametrize("groups", [(), (1,)], ids=["no groups", "groups"])
 @pytest.mark.parametrize("noise", KERNELS)

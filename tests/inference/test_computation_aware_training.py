@@ -292,14 +292,14 @@ def test_validation_scores_are_those_of_the_posterior():
 def test_more_actions_than_rows_are_as_many_as_rows():
     gp = fit(count=512)
     assert gp.posterior_.n_actions == 90
-    assert gp.solver_ == "90 block-sparse actions (512 asked for, 90 rows)"
-    assert "512 asked for, 90 rows" in gp.describe()
+    assert gp.solver_ == "90 block-sparse actions (512 requested, 90 rows)"
+    assert "512 requested, 90 rows" in gp.describe()
 
 
 def test_a_policy_that_stops_early_says_so():
     gp = fit(actions.ConjugateGradients(tolerance=0.5), count=60)
     assert gp.posterior_.n_actions < 20
-    assert "(60 asked for: the residual reached its tolerance)" in gp.solver_
+    assert "(60 requested: the residual reached its tolerance)" in gp.solver_
 
 
 def test_what_cannot_fit_the_budget_is_refused():

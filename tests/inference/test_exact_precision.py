@@ -110,7 +110,7 @@ def test_whatever_else_is_asked_for_takes_float64_too(settings):
 def test_relevance_vectors_say_that_they_take_float64():
     X, y, _ = rows("spread")
     settings = {"inference": inference.RelevanceVectorMachine(), "optimizer": None, "noise_variance": 0.1}
-    with pytest.warns(SolverWarning, match="Weights of relevance vectors .* took float64"):
+    with pytest.warns(SolverWarning, match="Weights of relevance vectors .* used float64"):
         gp = GPRegressor(RBF(1.0), dtype="float32", **settings).fit(X, y)
     assert gp.posterior_.dtype == torch.float64
     GPRegressor(RBF(1.0), **settings).fit(X, y)  # says nothing

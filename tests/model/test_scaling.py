@@ -175,7 +175,7 @@ def test_gaussian_noise_warns_of_far_targets(where):
 def test_fits_warn_of_targets_that_no_row_around_them_predicts(chosen):
     """The standard deviation of all targets is hardly larger for this one, but the fit is much worse."""
     X, y = with_a_far_target(10.0)
-    with pytest.warns(FitWarning, match="are not what the rows around them predict: 1 of 200 .* such as 10 in row 17"):
+    with pytest.warns(FitWarning, match="are not predicted by the rows around them: 1 of 200 .* such as 10 in row 17"):
         GPRegressor(random_state=0, **{"kernel": kernels.Matern(nu=1.5)} | chosen).fit(X, y)
 
 

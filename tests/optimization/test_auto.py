@@ -249,7 +249,7 @@ def test_waves_that_only_neighbours_can_see_are_not_taken_for_noise():
         return ((gp.predict(X[test]) - y[test]) ** 2).mean() / y.var()
 
     assert left_out_error("auto") < 0.1
-    with pytest.warns(FitWarning, match="takes for noise has structure"):
+    with pytest.warns(FitWarning, match="noise of this fit has structure"):
         assert left_out_error(Auto(rougher_starts=False)) > 0.8  # the control
 
 

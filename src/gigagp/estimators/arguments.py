@@ -203,7 +203,7 @@ class Arguments:
         elif isinstance(estimator.kernel, Kernel) and has_white_term(estimator.kernel):
             got = f"a White term in the kernel, which is all the noise there is; got {estimator.kernel!r}"
         elif has_checkpoint:
-            got = "a checkpoint, since it takes two fits"
+            got = "a checkpoint, because it needs two fits"
         elif current_run().processes is not None:
             got = "distributed=True"
         elif not isinstance(inference, Exact | Iterative | Vecchia | Automatic | Markov):

@@ -109,7 +109,7 @@ def _check(arguments: Arguments) -> None:
     elif estimator.target_transform != "none":
         got = f"target_transform={estimator.target_transform!r}; transform the columns of y before the fit"
     elif estimator.noise != "constant":
-        got = f"noise={estimator.noise!r}; each output has a noise variance of its own"
+        got = f"noise={estimator.noise!r}; each output has its own noise variance"
     elif estimator.encode != "strict":
         got = f"encode={estimator.encode!r}; give a table of numbers"
     elif estimator.hyperparameter_units != "own":

@@ -42,7 +42,7 @@ def describe(estimator: FittedEstimator) -> str:
     models = estimator.estimators_
     if len(models) > 1:
         parts = (f"\n{output_name(number)}\n{describe(one)}" for number, one in enumerate(models))
-        return "\n".join([f"{'outputs':13s} {len(models)}, each with hyperparameters of its own", *parts])
+        return "\n".join([f"{'outputs':13s} {len(models)}, each with its own hyperparameters", *parts])
     lines = []
     for word, text in facts(estimator):
         lines += [f"{word if not k else '':13s} {line}" for k, line in enumerate(text.splitlines())]
@@ -167,7 +167,7 @@ def _noise(estimator: FittedEstimator) -> list[tuple[str, str]]:
         "(noise_weights_)"
     )
     if model.student.df <= LEAST_DF:
-        words += f"\n{LEAST_DF:g} is the least number of degrees of freedom that is learned"
+        words += f"\n{LEAST_DF:g} is the smallest number of degrees of freedom that is learned"
     return [
         (
             "noise",
@@ -216,7 +216,7 @@ def _answers(estimator: FittedEstimator) -> list[tuple[str, str]]:
     mixture, learned = estimator._uncertain, estimator.posterior_
     if mixture is None:
         words = "at the learned hyperparameters, as if they were known"
-        return [] if estimator.optimizer_ is None else [("answers", words)]
+        return [] if estimator.optimizer_ is None else [("predictions", words)]
     rows = mixture.places()[:: max(1, mixture.n_rows // _ROWS_WIDENED)]
     wide, narrow = (one.mean_and_variance(rows.to(one.dtype))[1].double().cpu().sqrt() for one in (mixture, learned))
     ratio = (wide / narrow.clamp_min(1e-300)).sort().values
@@ -226,7 +226,7 @@ def _answers(estimator: FittedEstimator) -> list[tuple[str, str]]:
         "(Laplace's approximation)\nstandard deviations of the function at the rows are "
         f"{middle:.3g} times those at the learned values (median), {most:.3g} times at one row of 20"
     )
-    return [("answers", words)]
+    return [("predictions", words)]
 
 
 def _truncated_solves(estimator: FittedEstimator) -> list[tuple[str, str]]:
@@ -249,7 +249,7 @@ _FIRST = {
     "target",
     "likelihood",
     "noise",
-    "answers",
+    "predictions",
     "outliers",
     "inference",
     "interrupted",
@@ -309,7 +309,7 @@ def _score(estimator: Any) -> list[tuple[str, str]]:
         nll = -float(estimator.leave_one_out().log_density.mean())
     except GigaGPError:
         return []
-    words = f"mean NLL {nll:.4g} of rows that are predicted from all others"
+    words = f"mean NLL {nll:.4g} of rows predicted from all others"
     if estimator.target_transform_.is_identity:
         without = 0.5 * math.log(2 * math.pi * math.e) + float(np.log(estimator.scaling_.y_scale).mean())
         words += f"; {without:.4g} without inputs"

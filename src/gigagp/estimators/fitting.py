@@ -772,7 +772,7 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
     if groups_of(model.kernel) and estimator.panel is None:
         raise InvalidInputError(
             "plan of GPRegressor needs a kernel without groups, also of an encoded column with more than 50 "
-            "categories. With groups inference is exact up to 3,000 rows, and inference.Vecchia beyond."
+            "categories. With groups inference is exact up to 3,000 rows, above that inference.Vecchia is used."
         )
     inference = Automatic(arguments.deadline, all_rows=model.noise_is_known)
     problem = problem.placed(inference)

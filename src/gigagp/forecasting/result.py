@@ -233,7 +233,7 @@ class Forecast:
         chosen = self.chosen
         lines = [f"{self.name}: {len(self.times)} steps from {self.rows.n:,} values"]
         lines += [f"  weight {one.weight:.2f}: {one.candidate}" for one in chosen.tried]
-        wider = f"  variances times {chosen.factor:.2f}, as left-out stretches show"
+        wider = f"  variances times {chosen.factor:.2f}, as held-out stretches show"
         return "\n".join([*lines, wider] if chosen.factor > 1 else lines)
 
 

@@ -179,7 +179,7 @@ class CrossValidation:
         n = len(self.predicted.y)
         return (
             f"{np.max(self.table['fold']) + 1} folds of {n:,} rows: RMSE {self.rmse:.4g}, negative log density "
-            f"{self.nll:.4g}, {100 * self.coverage():.1f} % of the measurements in their intervals of 95 %"
+            f"{self.nll:.4g}, {100 * self.coverage():.1f} % of the measurements inside their 95 % intervals"
         )
 
 
@@ -190,4 +190,4 @@ def joined(parts: list[Predicted], rows: list[np.ndarray]) -> Predicted:
         np.concatenate([getattr(part, name) for part in parts])[order]
         for name in ("y", "mean", "std", "rank", "log_density")
     )
-    return Predicted(y, mean, std, rank, density, f"rows of {len(parts)} folds left out")
+    return Predicted(y, mean, std, rank, density, f"rows of {len(parts)} held-out folds")

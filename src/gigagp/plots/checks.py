@@ -125,7 +125,7 @@ def calibration(
     target: CountOrZero = 0,
     found: Predicted | None = None,
 ) -> Any:
-    """Draw the share of measurements inside of central intervals against the probability of these intervals.
+    """Draw the share of measurements inside central intervals against the probability of these intervals.
 
     A calibrated model is on the diagonal. The grey band holds 95 % of the shares that a calibrated model has by chance
     with this many independent rows, for each probability separately. Below the diagonal, intervals are too narrow.

@@ -169,4 +169,4 @@ def _left_out(view: View) -> Predicted:
                 raise InvalidInputError(msg)
             z = (part.table.Y.double() - left.mean) / left.variance.sqrt()[:, None]  # of the transformed target
             rank += share * ndtr(z.cpu().numpy()[:, view.place])
-    return Predicted(y, mean, std, rank, density, "rows of the fit, each predicted from all others")
+    return Predicted(y, mean, std, rank, density, "training rows, each predicted from all others")

@@ -127,7 +127,7 @@ class View:
         kind = self.regressor.likelihood_.exposure
         if isinstance(posterior, RowsPosterior) and posterior.table.beside.state() and kind == "none":
             raise InvalidInputError(
-                "A picture cannot show rows with offset or limits: their targets are no measurements of what is "
+                "A picture cannot show rows with offset or limits: their targets are not measurements of what is "
                 "predicted. Draw gp.predict yourself."
             )
         self.classes = model.classes_.tolist() if self.is_classifier else []

@@ -139,7 +139,7 @@ def test_each_problem_has_a_caution_and_a_sound_model_has_none(model):
     problems = {
         "Error bars are too narrow": cautions(model, X, y + RNG.normal(size=400)),
         "Error bars are too wide": cautions(model, X, model.predict(X)),
-        "outside of the range": cautions(model, X + 3, y),
+        "outside the range": cautions(model, X + 3, y),
         "predicted standard deviations off": cautions(model, X, y + 9.0 * (np.arange(400) == 7)),
         "too low by": cautions(model, X, y + 0.2),
         "only 20 test rows": cautions(model, X[:20], y[:20]),
@@ -160,9 +160,9 @@ def test_rows_of_the_fit_are_noticed():
     model = GPRegressor(kernels.RBF([1e6, 1.0]), inference.Exact(), None).fit(X, y)
     more, other = table(100)
     more["a"] *= 1e6
-    assert "100 of 100 test rows equal rows of the fit" in cautions(model, X, y)
+    assert "100 of 100 test rows equal training rows" in cautions(model, X, y)
     assert "25 of 125 test rows" in cautions(model, pd.concat([X[:25], more]), np.concatenate([y[:25], other]))
-    assert "rows of the fit" not in cautions(model, more, other)
+    assert "training rows" not in cautions(model, more, other)
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -211,7 +211,7 @@ def test_three_classes_are_shown_together(columns):
     assert words in whole
     assert words not in one
     assert "probability of low" in one  # classes_ are sorted: high, low, middle
-    assert "with the rows of the fit" in whole or len(columns) == 1
+    assert "with the training rows" in whole or len(columns) == 1
 
 
 @pytest.mark.usefixtures("without_pictures")

@@ -63,7 +63,7 @@ def dense_laplace(K: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 @pytest.mark.parametrize(("largest", "d"), [(1e5, 1), (1e10, 3)])
 def test_a_default_fit_with_a_large_count_agrees_with_dense_laplace(largest: float, d: int) -> None:
     X, y = counts(largest, d)
-    with pytest.warns(FitWarning, match="A few counts are not what the rows around them predict"):
+    with pytest.warns(FitWarning, match="A few counts are not predicted by the rows around them"):
         model = GPRegressor(likelihood="poisson", random_state=0).fit(X, y)
     points = torch.from_numpy(X)
     mean, std = model.predict_latent(X, return_std=True)

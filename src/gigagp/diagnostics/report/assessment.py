@@ -99,7 +99,7 @@ def _about_errors(view: View, found: Predicted, error: np.ndarray, explained: fl
             side = "low" if bias > 0 else "high"
             cautions.append(
                 f"Predictions are too {side} by {abs(bias):.3g} on average (standard error {chance:.2g}): "
-                "the test rows may differ from those of the fit."
+                "the test rows may differ from the training rows."
             )
     far = int((np.abs(error) > _FAR * found.std).sum())
     if far:
@@ -110,8 +110,8 @@ def _about_errors(view: View, found: Predicted, error: np.ndarray, explained: fl
         )
     if found.outside > 0:
         cautions.append(
-            f"{_percent(found.outside)} of the test rows have an input outside of the range of the fit. Predictions "
-            "there extrapolate."
+            f"{_percent(found.outside)} of the test rows have an input outside the range of the fit. "
+            "Predictions there extrapolate."
         )
     return cautions
 
@@ -126,7 +126,7 @@ def repeated_rows(view: View, rows: Rows) -> str | None:
     if not count:
         return None
     return (
-        f"{count:,} of {len(rows.y):,} test rows equal rows of the fit, in inputs and target. "
+        f"{count:,} of {len(rows.y):,} test rows equal training rows, in inputs and target. "
         "Scores of rows that a model has seen are too good."
     )
 
@@ -148,7 +148,7 @@ def about_the_fit(view: View) -> list[str]:
     bounds = at_bounds(regressor.posterior_.model)
     if bounds:
         cautions.append(
-            f"These hyperparameters ended at a bound: {', '.join(bounds[:6])}. The best values may lie beyond."
+            f"These hyperparameters ended at a bound: {', '.join(bounds[:6])}. The best values may lie beyond it."
         )
     ended = {
         "learning": "Ctrl-C ended the learning: hyperparameters are the best so far.",

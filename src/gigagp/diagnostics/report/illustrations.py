@@ -43,7 +43,7 @@ def of_the_function(view: View, X: Any, test: Rows, label: str | None, *, every:
 
 
 def _shown(view: View, test: Rows) -> tuple[Rows, str]:
-    return (test, "test rows") if view.rows is None else (view.rows, "rows of the fit")
+    return (test, "test rows") if view.rows is None else (view.rows, "training rows")
 
 
 def _curve(view: View, test: Rows, label: str | None, every: bool) -> Picture:
@@ -85,7 +85,7 @@ def _maps(view: View, test: Rows, label: str | None, every: bool) -> list[Pictur
             picture(
                 lambda ax: draw(ax, named=True),
                 f"Map of the most probable class over {pair}.",
-                f"Most probable class, stronger where it is surer{points}.",
+                f"Most probable class, stronger where it is more certain{points}.",
             ),
             picture(
                 lambda ax: draw(ax, named=False),
@@ -124,7 +124,7 @@ def _of_the_inputs(view: View, X: Any, label: str | None, name: str) -> list[Pic
     if has_shares:
         noun = view.noun.removeprefix("the ")
         caption = (
-            f"Sensitivity: the share of the {noun}'s variance that stays unknown while one input is unknown, over the "
+            f"Sensitivity: the share of the {noun}'s variance that remains while one input is unknown, over the "
             "test rows. Shares can add up to more than one."
         )
         alt = f"Bars of the sensitivity of each input; the largest are {best}."
@@ -166,7 +166,7 @@ def of_the_history(view: View) -> list[Picture]:
         ),
         picture(
             lambda ax: draw_history(steps, "gradient", ax),
-            f"Norm of the gradient over {len(steps)} steps, at the end {steps[-1].gradient_norm:.2g} nats a row.",
+            f"Norm of the gradient over {len(steps)} steps, at the end {steps[-1].gradient_norm:.2g} nats per row.",
             "Norm of the gradient for each row. Stages that use other rows or approximations do not compare exactly.",
         ),
     ]

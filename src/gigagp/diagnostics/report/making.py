@@ -189,7 +189,7 @@ def _errors(
         ),
         picture(
             lambda ax: calibration(view.model, ax=ax, found=measured),
-            f"Curve of the share of test rows inside of central intervals against their probability; {inside:.1f} "
+            f"Curve of the share of test rows inside central intervals against their probability; {inside:.1f} "
             "percent are inside the 95 percent interval.",
             "Calibration. Inside the grey band, the curve differs from the diagonal by no more than chance.",
             height=4.8,
@@ -208,7 +208,7 @@ def _classes(view: View, X: Any, rows: Rows) -> tuple[Assessment, list[Picture]]
     found = [
         picture(
             lambda ax: draw_confusion(ax, classes, codes, probability),
-            "Table of the number of test rows of each true class that get each class.",
+            "Table of the numbers of test rows by true and predicted class.",
             "True and predicted classes of the test rows; percentages are of the rows of a true class.",
             height=4.6,
         ),

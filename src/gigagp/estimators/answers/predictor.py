@@ -311,7 +311,7 @@ class Predictor:
         found, moments = posterior.left_out(), posterior.left_out_latent(self.likelihood)
         if (found is None and moments is None) or not isinstance(posterior, RowsPosterior):
             raise InvalidInputError(
-                "leave_one_out of GPRegressor needs inference.Exact, Iterative or Vecchia, and all rows of the fit; "
+                "leave_one_out of GPRegressor needs inference.Exact, Iterative or Vecchia, and all training rows; "
                 "for targets that are not Gaussian, Vecchia and at most 1,000 rows. This is a "
                 f"{posterior.kind} posterior of {posterior.n_rows:,} rows."
             )

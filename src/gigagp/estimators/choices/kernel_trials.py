@@ -65,7 +65,7 @@ class KernelTrial(Trial):
             default.model.noise_variance
         ):
             return "no noise left"
-        return "left-out rows predicted worse" if self.predicts_worse(default) else ""
+        return "left-out rows are predicted worse" if self.predicts_worse(default) else ""
 
     def objection(self, default: KernelTrial) -> str | None:
         """Return why ``"choose"`` does not take the kernel in place of the default; None if it may."""

@@ -63,7 +63,7 @@ def uncertain_posterior(
     """Return the mixture over the hyperparameters of a fit; `InvalidInputError` says where there is none."""
     learns = any(one.model.learned_names() for one in _parts(posterior))
     _check(optimizer if learns else None, likelihood, posterior.n_targets)
-    needed = "inference.Exact, Iterative or Vecchia and all rows of the fit"
+    needed = "inference.Exact, Iterative or Vecchia and all training rows"
     got = f"{needed}; this is a {posterior.kind} posterior of {posterior.n_rows:,} rows"
     if not isinstance(posterior, RowsPosterior) or posterior.table.drawn_from is not None:
         raise _refusal(got)

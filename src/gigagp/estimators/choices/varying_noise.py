@@ -75,12 +75,15 @@ def refined(
     plain = _scored(table, posterior, history, generator)
     if plain is None:
         if rule != "auto":
-            warn(f'noise="{rule}" needs left-out rows, which this fit has not. It is constant.', FitWarning)
-        return posterior, history, "constant: this fit has no left-out rows to compare"
+            warn(
+                f'noise="{rule}" needs leave-one-out predictions, which this fit lacks. The noise is constant.',
+                FitWarning,
+            )
+        return posterior, history, "constant: this fit has no leave-one-out predictions to compare"
     X = table.X.double().cpu()
     columns, chance = _columns(X, plain.ratios)
     if rule == "auto" and chance > _CHANCE:
-        return posterior, history, "constant, auto: squared errors of left-out rows are alike everywhere"
+        return posterior, history, "constant, auto: leave-one-out errors are equally large everywhere"
     forms = ("varying", "scaled") if rule == "auto" else (rule,)
     given = X, units, columns, posterior.model, plain
     changes = [_Mapped(form, *given) if len(X) >= _MAPPED else _AtPoints(form, *given) for form in forms]
@@ -108,7 +111,7 @@ def refined(
         told = f"left out {gain.left_out:+.1f} ({gain.standard_error:.1f})"
         words.append(f"{change.form} gains {gain.value:+.1f} nats, {told}")
     if rule != "auto" and not tried:
-        warn(f'noise="{rule}" could not be learned, so that it is constant. Give a kernel, or more rows.', FitWarning)
+        warn(f'noise="{rule}" could not be learned, so it is constant. Give a kernel, or more rows.', FitWarning)
     best = tried[0] if tried else plain
     if rule == "auto":
         best = decide(plain, tried, lambda one: one.objection(plain), lambda one: one.gain(plain).least)

@@ -49,7 +49,7 @@ def warn_of_far_counts(rows: Rows, table: TrainingTable, posterior: Posterior, l
         if float(sizes.max()) > _DEVIATIONS:
             example = rows.example(int(some[sizes.argmax()]), int(column))
             msg = (
-                f"A few counts are not what the rows around them predict: {len(those):,} of {rows.n_rows:,} lie far "
+                f"A few counts are not predicted by the rows around them: {len(those):,} of {rows.n_rows:,} lie far "
                 f"from the others, such as {example}. The function passes through them, and is too rough and uncertain "
                 'everywhere else. If they are errors, correct them or leave them out; if not, likelihood="student-t" '
                 "follows the other rows."

@@ -91,7 +91,7 @@ def supported(
             raised = found.noise_variance + more
             if gain > _SUPPORTED and float(raised) > float(model.noise_variance):
                 share = f"{float(more / table.target_variance):.2g} of the target's variance"
-                model, note = model.replace({NOISE: raised}), f"raised by {share}, as left-out rows support"
+                model, note = model.replace({NOISE: raised}), f"raised by {share}, as held-out rows support"
         if model is not found:
             posterior = objective.posterior(model, generator)
     except FAILURES:
@@ -169,7 +169,7 @@ def _from_places(
     within = places.noise(table.Y - posterior.trend(X.to(posterior.dtype)).double().cpu())
     if within <= _CONTRADICTS * noise:
         return model, ""
-    other, words = model, "learned from one row of each place, because too few rows repeat to tell the noise"
+    other, words = model, "learned from one row of each place, because too few rows repeat to determine the noise"
     if _FEWEST <= len(places.first) <= min(_MOST, len(X) - 1) and noise < variance:
         other = _learned(table.take_rows(places.first), start, optimizer).model
     if _is_flat(other, X[places.first], posterior.budget):

@@ -101,7 +101,7 @@ def warn_of_far_targets(rows: Rows, posterior: Posterior) -> bool:
         squares = squares[:, 0]
         share = len(those) / len(Y) * squares.mean() / noise
         if share > _SHARE and (squares / variance).mean() > _DEVIATIONS**2:
-            why = "A few targets are not what the rows around them predict"
+            why = "A few targets are not predicted by the rows around them"
             _warn_of_far(rows, why, len(those), int(some[squares.argmax()]), int(column))
             return True
     return False
@@ -122,7 +122,7 @@ def predicted_by_others(pool: Pool, those: Tensor, values: Tensor) -> tuple[Tens
 
 def _warn_of_far(rows: Rows, why: str, n_far: int, row: int, column: int) -> None:
     remedy = (
-        'correct them or take likelihood="student-t"; if not, take target_transform="auto".'
+        'correct them or use likelihood="student-t"; if not, use target_transform="auto".'
         if rows.has_others
         else "correct them or leave them out."
     )
@@ -147,7 +147,7 @@ def warn_of_rows_outside_bars(rows: Rows, posterior: Posterior) -> None:
         return
     row, column = divmod(int(sizes.argmax()), sizes.shape[1])
     remedy = (
-        'take likelihood="student-t" for heavy tails, or target_transform="auto" for skewed targets.'
+        'use likelihood="student-t" for heavy tails, or target_transform="auto" for skewed targets.'
         if rows.has_others
         else "give these targets more noise (noise_variance), or leave them out."
     )
@@ -204,7 +204,7 @@ def warn_of_flat_fit(looked_at: Rows, posterior: Posterior, *, is_sum: bool, lea
         msg = (
             "The fit explains the targets as noise: its kernel relates most rows to no other row. "
             "But nearby rows have similar targets: their correlation with the mean of the nearest "
-            f'{_NEAREST} is {observed:.2f}. Learning has ended in a poor optimum. Take optimizer="auto", or begin with '
+            f'{_NEAREST} is {observed:.2f}. Learning has ended in a poor optimum. Use optimizer="auto", or start from '
             f"other lengthscales{' and less noise' if learns_noise else ''}."
         )
         warn(msg, FitWarning)

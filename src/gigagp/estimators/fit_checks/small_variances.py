@@ -77,7 +77,7 @@ def _warns_at_rows(table: TrainingTable, posterior: Posterior, most: int, *, end
         )
     else:
         msg = (
-            f"Squared errors at training rows are {ratio:.2g} times the predicted variances, so that error bars are "
+            f"Squared errors at training rows are {ratio:.2g} times the predicted variances, so error bars are "
             "too small: the noise variance is less than what the approximation, or the kernel, leaves out. Let the fit "
             "learn noise_variance, with more steps if it did; or take more basis functions or inducing points, another "
             'kernel, or inference="auto".'

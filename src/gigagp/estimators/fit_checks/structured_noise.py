@@ -152,12 +152,12 @@ def warn_of_structured_noise(table: TrainingTable, posterior: Posterior, *, has_
     remedy = (
         "Use more basis functions, inducing points or nodes of the grid"
         if posterior.replaces_kernel
-        else "Give a kernel with a further component, such as kernels.Matern(nu=2.5) + kernels.Matern(nu=1.5)"
+        else "Use a kernel with a further component, such as kernels.Matern(nu=2.5) + kernels.Matern(nu=1.5)"
         if has_rule
-        else 'Take kernel="auto", or a sum of kernels such as kernels.RBF() + kernels.Matern(nu=1.5)'
+        else 'Use kernel="auto", or a sum of kernels such as kernels.RBF() + kernels.Matern(nu=1.5)'
     )
     msg = (
-        "What the fit takes for noise has structure, so that error bars of the function are too small: errors of "
+        "The noise of this fit has structure, so error bars of the function are too small: errors of "
         f"neighbouring rows, each predicted from all others, have a correlation of {found.correlation:.2f} (standard "
         f"error {found.standard_error:.2g}) beyond what the model expects. {remedy}."
     )

@@ -66,7 +66,7 @@ _REGRESSION = 30.0
 #: Why products are in float32.
 _IN_FLOAT32 = (
     "Its products are in float32, with which its solves are expected to take {:.2g} of the time on this GPU; residuals "
-    "in float64 decide when they end."
+    "in float64 decide when they stop."
 )
 #: Why the neighbours' posterior takes the place of the chosen method's.
 _LATE = "Its stages took longer than forecast."

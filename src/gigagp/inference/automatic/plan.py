@@ -236,14 +236,14 @@ def _reason(options: Sequence[Option], chosen: Option, budget: float, memory: fl
     gain = chosen.nll - least
     if better.memory > memory:
         what = f"would take {size_in_words(better.memory)} of memory"
-        return f"{better.inference.label} {what} and gain {gain:.2g} nats a row: give a larger memory_budget for it."
+        return f"{better.inference.label} {what} and gain {gain:.2g} nats per row: give a larger memory_budget for it."
     if better.seconds > _limit(budget):
         what = f"time_budget={in_words(better.seconds)!r}" if budget == math.inf else "a larger time_budget"
         return (
-            f"{better.inference.label} would take about {in_words(better.seconds)} and gain {gain:.2g} nats a row: "
+            f"{better.inference.label} would take about {in_words(better.seconds)} and gain {gain:.2g} nats per row: "
             f"give {what} for it."
         )
     return (
-        f"{better.inference.label} would gain only {gain:.2g} nats a row in {in_words(better.seconds)}, so that "
+        f"{better.inference.label} would gain only {gain:.2g} nats per row in {in_words(better.seconds)}, so that "
         f"{chosen.inference.label} was chosen."
     )

@@ -183,9 +183,9 @@ class ComputationAwareObjective(TableObjective):
         else:
             actions, product, note = self._choose(matrix)
         if self.count < self._asked and not note:
-            note = f"{self._asked} asked for, {self.table.n_rows} rows"
+            note = f"{self._asked} requested, {self.table.n_rows} rows"
         elif note:
-            note = f"{self._asked} asked for: {note}"
+            note = f"{self._asked} requested: {note}"
         self._note = note
         self._last = Evidence(model, self._ordered, actions, self.loss, self._noise(model), matrix, product)
         return self._last

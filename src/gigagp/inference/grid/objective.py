@@ -347,7 +347,7 @@ def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model, way_out: str |
     gap, noise = likelihood.gap(model), likelihood.noise_at(model)
     if gap > noise:
         msg = (
-            f"The grid leaves out more variance ({gap:.3g} in the mean over rows) than the noise has ({noise:.3g}): "
+            f"The grid leaves out more variance ({gap:.3g} on average over rows) than the noise has ({noise:.3g}): "
             f"predicted variances are too small near rows, unless the noise is learned on this grid. {way_out}"
         )
         warn(msg, GigaGPWarning)

@@ -19,7 +19,7 @@ _COPIES = 6
 _STEP_COPIES = 5
 #: Said of a float32 table.
 _WIDENED = (
-    "Weights of relevance vectors are large and cancel, for which float32 has too few digits: this fit took float64, "
+    "Weights of relevance vectors are large and cancel, for which float32 has too few digits: this fit used float64, "
     'as dtype="float64" does.'
 )
 #: Where all functions are used at once: arrays of the features' size, and square ones.

@@ -214,7 +214,9 @@ class RelevanceVectorMachine(QuadruplyStochastic):
 
     threshold: Positive = 1e4
 
-    abilities = replace(QuadruplyStochastic.abilities, name="relevance-vectors", rows="up to some 5,000", kernels="any")
+    abilities = replace(
+        QuadruplyStochastic.abilities, name="relevance-vectors", rows="up to about 5,000", kernels="any"
+    )
 
     learns_precision = True
 

@@ -67,7 +67,7 @@ class InducingPoints:
         if int(info) != 0 or not bool(torch.isfinite(self.factor.diagonal()).all()):
             raise NotPositiveDefiniteError(
                 f"the covariance of the {len(points)} inducing points is not positive definite (pivot {int(info)}). "
-                "Raise jitter of SparseVariational, or take a smaller n_inducing."
+                "Raise jitter of SparseVariational, or use a smaller n_inducing."
             )
 
     @property
