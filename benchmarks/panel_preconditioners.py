@@ -24,9 +24,10 @@ from checkout import commit
 from gigagp import kernels, solvers
 from gigagp.operators import KernelMatrix
 
-RECIPES: dict[str, solvers.CompletePanel | solvers.Vecchia | solvers.TwoLevel | None] = {
+RECIPES: dict[str, solvers.CompletePanel | solvers.Curves | solvers.Vecchia | None] = {
     "gaps solved for": solvers.CompletePanel(most_gaps=10**9),
     "gaps by entities": solvers.CompletePanel(most_gaps=0),
+    "curves": solvers.Curves(),
     "neighbours": solvers.Vecchia(n_neighbors=30),
     "none": None,
 }

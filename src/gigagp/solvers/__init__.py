@@ -6,6 +6,7 @@ from gigagp.solvers.cholesky import Cholesky
 from gigagp.solvers.conjugate_gradients import ConjugateGradients
 from gigagp.solvers.preconditioners import (
     CompletePanel,
+    Curves,
     Nystrom,
     PivotedCholesky,
     RandomlyPivotedCholesky,
@@ -21,6 +22,7 @@ __all__ = [
     "Cholesky",
     "CompletePanel",
     "ConjugateGradients",
+    "Curves",
     "Nystrom",
     "PivotedCholesky",
     "Prepared",
