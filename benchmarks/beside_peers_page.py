@@ -31,19 +31,19 @@ _HEAD = """<!-- Written by `python benchmarks/beside_peers.py --page` from its J
 packages as their documentation introduces them: scikit-learn and GPyTorch with one Matern-3/2 kernel and a
 lengthscale for each input, GPyTorch's variational inference with 500 inducing points (SVGP), GPBoost, and
 scikit-learn's boosted trees. `python benchmarks/beside_peers.py` runs all of it, with one thread and one process for
-each fit. A fit is ended after {limit} CPU seconds or beyond 16 GiB. TabPFN was not run, because its weights have to
-be downloaded. Each table is split once, so that small differences on tables of a few hundred rows are chance.
+each fit. A fit is ended after {limit} CPU seconds or beyond 16 GiB, and its package is then not tried on larger tables.
+The machine had two cores and other work to do, which can double CPU seconds. TabPFN was not run, because its weights
+have to be downloaded. Each table is split once, so that small differences on tables of a few hundred rows are chance.
 
 ![CPU seconds by the number of rows; RMSE, NLL and coverage of each table and package](figures/beside-peers.png)
 
 RMSE is in standard deviations of the target, so that predicting the average has 1. NLL is the mean negative log
-density of a new measurement in these units; lower is better. Coverage is the share of new measurements within the 95
-% intervals. Boosted trees have no
-error bars. What does not end within the limits is missing in the picture.
+density of a new measurement in these units; lower is better. Coverage is the fraction of new measurements that 95 %
+intervals cover. Boosted trees have no error bars. What does not end within the limits is missing in the picture.
 """
 _ASIDE = """
 On tables of a few hundred rows, packages that fit one kernel take a fraction of the time. A default fit of gigagp
-tries several kernels there, and its first fit in a process also loads modules. Boosted trees are quicker still on
+tries several kernels there, and its first fit in a process also loads modules. Boosted trees are even faster on
 larger tables. If only their best guess counts, see [Coming from boosted trees](coming-from/boosted-trees.md).
 """
 
@@ -113,7 +113,7 @@ def _lost(found: dict[tuple[str, str], dict[str, Any]], tables: list[str]) -> li
         if quicker:
             slower.append(f"{table} ({', '.join(quicker)})")
     if slower:
-        lines.append(f"- Quicker fits: {'; '.join(slower)}.")
+        lines.append(f"- Faster fits: {'; '.join(slower)}.")
     return lines
 
 
