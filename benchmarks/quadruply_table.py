@@ -218,7 +218,8 @@ def fit_of(way: str, data: tuple[np.ndarray, ...], options: argparse.Namespace) 
     """Fit one method to a split and return its scores.
 
     QSGP has the covariance of rows, QSGP-0 is mean-field, and QSGP-k has k dense columns; "inducing" has functions at
-    all training rows. With "paper" the settings are those of the paper, without anchors and from weights at zero.
+    all training rows. With "paper" the settings are those of the paper, without anchors and from weights at zero; with
+    "fixed", hyperparameters and noise stay where they start.
     """
     X, y, X_test, y_test = data
     start = start_of(X, y, options.hyper_rows)
@@ -239,19 +240,24 @@ def fit_of(way: str, data: tuple[np.ndarray, ...], options: argparse.Namespace) 
     elif way == "inducing":
         chosen_inference = inference.QuadruplyStochastic(len(y), "inducing")
         ascent = optimization.SparseAdam(options.rate, hyper_learning_rate=0.0)  # ends by itself
-    elif way == "SVGP-512":
+    elif way in ("SVGP-512", "SVGP-512, fixed"):
         chosen_inference = inference.SparseVariational(min(512, len(y)), batch_size=1024)
         ascent = optimization.Adam(0.01, steps=options.svgp)
     else:
         chosen = {"n_basis": options.m, "n_support": options.support, **batches, **columns.get(way, {})}
         chosen |= {"start_rows": options.start_rows, "anchor": not options.no_anchor}
         chosen_inference = inference.QuadruplyStochastic(**chosen)
+    kernel = start.kernel_
+    if way.endswith(", fixed"):
+        kernel = kernels.RBF(**kernel.parameters(), fixed=True) + kernels.White(start.noise_variance_, fixed=True)
+        shared["noise_variance"] = None
     begun = time.process_time()
-    gp = GPRegressor(start.kernel_, chosen_inference, ascent, **shared).fit(X, y)
+    gp = GPRegressor(kernel, chosen_inference, ascent, **shared).fit(X, y)
     seconds = time.process_time() - begun
     mean, std = gp.predict(X_test, return_std=True, include_noise=True)
     row = {"way": way, "cpu_seconds": seconds, "m": options.m, "rmse": rmse(y_test, mean)}
-    row |= {"mnlp": gaussian_nll(y_test, mean, std), "noise_variance": gp.noise_variance_}
+    noise = start.noise_variance_ if way.endswith(", fixed") else gp.noise_variance_
+    row |= {"mnlp": gaussian_nll(y_test, mean, std), "noise_variance": noise}
     row["coverage_95"] = float(np.mean(np.abs(y_test - mean) < 1.959964 * std))
     return row | {"removed": getattr(gp.posterior_, "variance_removed", {})}
 

@@ -74,7 +74,11 @@ _TITLES = {
     "CaGP-CG-all": "CaGP-CG, Adam, no tolerance",
     "CaGP-default": "gigagp's ComputationAware",
 }
-_WHY = {"bike": "our table has 17 inputs, the paper's 16"}
+#: Inputs of the paper's tables where ours have others: with motor_UPDRS one more, without a copy of the year one less.
+_INPUTS = {"parkinsons": 21, "bike": 16}
+_WHY = {
+    ("parkinsons", "CholeskyGP"): "ours ends nearer to -3.686, below which the noise's floor of 1e-4 lets no NLL fall"
+}
 _LBFGS = ("CholeskyGP", "SGPR", "CGGP", "CaGP-Opt-LBFGS")
 #: Methods that the paper runs in float32.
 _SINGLE = ("SGPR-Adam", "SVGP", "CaGP-CG", "CaGP-CG-all", "CaGP-Opt")
@@ -127,7 +131,7 @@ def _rows() -> tuple[Row, ...]:
 def _row(data: str, method: str, paper: dict[str, Published]) -> Row:
     own = {"epochs": 250} if method.startswith("CaGP-CG") else {}
     own |= {"lbfgs_steps": _LBFGS_STEPS} if method in _LBFGS else {}
-    own |= {"inputs": 21} if data == "parkinsons" else {}
+    own |= {"inputs": _INPUTS[data]} if data in _INPUTS else {}
     full = {
         **own,
         **({"dtype": "float32"} if method in _SINGLE else {}),
@@ -135,8 +139,8 @@ def _row(data: str, method: str, paper: dict[str, Published]) -> Row:
         "rows": _ROWS.get(data),
     }
     settings = {"method": method, "every_step": method not in ("CGGP", "CaGP-default")}
-    why = _WHY.get(data, "") if paper else ""
-    return Row(_TITLES[method], data, paper, settings, {"full": full}, _LACKING.get(data, ""), why, own)
+    lacks, why = _LACKING.get(data, ""), _WHY.get((data, method), "")
+    return Row(_TITLES[method], data, paper, settings, {"full": full}, lacks, why, own)
 
 
 TABLE_1 = Experiment(
@@ -153,6 +157,7 @@ TABLE_1 = Experiment(
     ),
     levels=_SIZES,
     paper_settings={"rows": None, "actions": 512, "inducing": 1024, "epochs": 1000},
+    limits={"lbfgs_steps": "evaluations"},
     note=(
         "Scores on standardized targets at the step with the best test NLL, as in the paper (which takes the best of"
         " the mean over splits), and after the last step. Learning rates are the paper's best. CGGP's probes give no"
@@ -161,7 +166,8 @@ TABLE_1 = Experiment(
         " without a tolerance takes them all. An epoch of the paper's LBFGS has up to 20 steps. The"
         " paper's seconds are those of a V100 up to the best epoch; ours are CPU seconds of the whole fit, with its"
         " test scores. The paper draws five random splits; ours are the first of the ten standard ones. The 21st input"
-        " of parkinsons is motor_UPDRS, which is almost the target."
+        " of parkinsons is motor_UPDRS, which is almost the target. The paper does not say which 16 inputs bike has:"
+        " our table has the year and the month twice, and without a copy of the year it has as many."
     ),
 )
 STOPPING = Experiment(

@@ -46,7 +46,13 @@ def stopping(cell: Cell) -> dict[str, Any]:
 
 
 def table(cell: Cell) -> tuple[np.ndarray, ...]:
-    """Return the row's table; where the setting ``inputs`` is 21, parkinsons with motor_UPDRS as its last input."""
+    """Return the row's table with the paper's number of inputs, where the setting ``inputs`` names it.
+
+    With 21, parkinsons has motor_UPDRS as its last input. With 16, bike has its year once, not as inputs 1 and 5.
+    """
+    if cell.folder is not None and cell.settings.get("inputs") == 16:
+        X, y, X_test, y_test = cell.table()
+        return np.delete(X, 4, axis=1), y, np.delete(X_test, 4, axis=1), y_test
     if cell.folder is None or cell.settings.get("inputs") != 21:
         return cell.table()
     X, y, X_test, y_test = read_split(cell.folder, cell.row.data, cell.split)

@@ -54,25 +54,34 @@ class Published:
             return None
         if found[2] is None:
             return float(found[1]), None
-        return float(found[1]), float(found[2]) * (1.0 if self.deviation else math.sqrt(self.splits))
+        return float(found[1]), float(found[2]) * self._deviations()
+
+    def _deviations(self) -> float:
+        """Return the standard deviation between splits in units of the printed spread."""
+        return 1.0 if self.deviation else math.sqrt(self.splits)
 
     def agrees(self, values: Sequence[float]) -> bool | None:
         """Return whether the mean of our values is within two standard errors of the paper's; None: no spread is known.
 
         The standard error is that of the difference of two means over splits, with the paper's deviation between
-        splits, or with ours where the paper prints none. Half a unit of the last printed digit is added for rounding.
+        splits, or with ours where the paper prints none. Half a unit of the last printed digit is added for rounding,
+        to the number and to its spread: "± 0.000" may be 0.0005.
         """
         number = self.number()
         if number is None or not values:
             return None
         value, deviation = number
-        digits = len(_NUMBER.fullmatch(self.text)[1].partition(".")[2])  # type: ignore[index]
+        digits, of_spread = (
+            len((part or "").partition(".")[2])
+            for part in _NUMBER.fullmatch(self.text).groups()  # type: ignore[union-attr]
+        )
         if deviation is None:
             if len(values) < 2:
                 return None
             error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
         else:
-            error = deviation * math.sqrt(1 / len(values) + 1 / self.splits)
+            widest = deviation + 0.5 * 10**-of_spread * self._deviations()
+            error = widest * math.sqrt(1 / len(values) + 1 / self.splits)
         return abs(float(np.mean(values)) - value) <= 2 * error + 0.5 * 10**-digits
 
 
@@ -152,7 +161,11 @@ class Experiment:
         Settings of "smoke", "quick" and "full". Three have a meaning here: ``splits`` (default 1), ``limit`` (seconds
         of a cell, default 600) and, at "smoke", ``cells`` (how many rows are tried, default 1).
     paper_settings : dict
-        The paper's own values of settings. A cell with others is not judged, and the page names the difference.
+        The paper's own values of settings. A cell with others is not judged, and the page names the difference. What a
+        paper does not state does not belong here.
+    limits : dict
+        Settings that only end a run, with the name of the number in a record that counts towards them. A smaller limit
+        than the paper's is no difference where it was not reached.
     note : str
         What a reader has to know, as Markdown.
     draw : callable or None
@@ -171,6 +184,7 @@ class Experiment:
     columns: tuple[Column, ...] = ()
     levels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     paper_settings: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     draw: Callable[[Any, Results], Any] | None = None
     finding: Callable[[Results], str] | None = None

@@ -19,9 +19,13 @@ _HEAD = """<!-- Written by `python -m benchmarks.papers --write` from benchmarks
 """
 _KEY = (
     'A number of ours is the mean over splits, ± its standard error where there are several. "Agrees" says whether'
-    " the difference from the paper's number is within two standard errors, by the paper's own spread between splits;"
-    " -: the cell ran with settings of its own, or no spread is known. Letters refer to the settings below a table."
+    " the difference from the paper's number is within two standard errors, by the paper's own spread between splits"
+    " (and half a unit of the last printed digit of both, for rounding); -: the cell ran with settings of its own, or"
+    " no spread is known. Settings are those that the paper states; what it leaves open, such as its splits, is ours."
+    " Letters refer to the settings below a table."
 )
+#: Kinds of a row with a printed number; the first say more.
+_KINDS = ("no", "yes", "unknown", "settings", "lacking")
 #: How settings are named on a page.
 _WORDS = {"rows": "training rows", "steps": "optimizer steps", "probes": "probe vectors"}
 
@@ -46,6 +50,7 @@ def find(results: Path, paper: str, experiment: Experiment, row: Row) -> Found |
         every.sort(key=lambda record: record["split"])
         if every:
             done = [record for record in every if record["status"] == "done"]
+            done = [record for record in done if _made_alike(record, done[0])]  # others are older
             missed = [record for record in every if record["status"] != "done"]
             planned = (settings(experiment, row, level) or {"splits": len(every)})["splits"]
             known.append(Found(level, (done or missed)[0]["settings"], done, missed, planned))
@@ -56,14 +61,27 @@ def find(results: Path, paper: str, experiment: Experiment, row: Row) -> Found |
     return replace(known[best], missed=larger + known[best].missed)
 
 
+def _made_alike(record: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two records have the same settings, apart from the time that they were given."""
+    return {**record["settings"], "limit": None} == {**other["settings"], "limit": None}
+
+
 def differences(experiment: Experiment, row: Row, found: Found) -> str:
     """Return how the settings of records differ from the paper's, in words."""
     differing = []
     for name, theirs in {**experiment.paper_settings, **row.paper_settings}.items():
         ours = found.settings.get(name)
-        if ours != theirs:
+        if ours != theirs and not _unreached(experiment, name, found):
             differing.append(f"{_WORDS.get(name, name.replace('_', ' '))} {_shown(ours)} (paper: {_shown(theirs)})")
     return ", ".join(differing)
+
+
+def _unreached(experiment: Experiment, name: str, found: Found) -> bool:
+    """Whether a setting is a limit that no record came to: the runs ended before it by themselves."""
+    limit, counted = found.settings.get(name), experiment.limits.get(name)
+    if counted is None or limit is None or not found.done:
+        return False
+    return all(record["numbers"].get(counted, limit) < limit for record in found.done)
 
 
 def _shown(value: Any) -> str:
@@ -262,15 +280,21 @@ def index(papers: Sequence[Paper], results: Path) -> str:
 
 
 def verdicts(papers: Sequence[Paper], results: Path) -> str:
-    """Return a sentence with the numbers of rows that agree with a printed number, that do not, and of the others."""
-    counts: Counter[str] = Counter()
+    """Return a sentence with the numbers of rows that agree with a printed number, that do not, and of the others.
+
+    Where two experiments have the same row of a paper, at two sizes, it counts once, by the run that says more.
+    """
+    kinds: dict[tuple[Any, ...], str] = {}
     for paper in papers:
         for experiment in paper.experiments:
             judged = {column.key for column in experiment.columns if column.judged}
             for row in experiment.rows:
                 if judged & set(row.paper):
                     found = None if row.lacks else find(results, paper.name, experiment, row)
-                    counts[_verdict(experiment, row, found)] += 1
+                    printed = tuple(sorted((key, number.text) for key, number in row.paper.items()))
+                    same = paper.name, row.data, row.name, printed
+                    kinds[same] = min(kinds.get(same, "lacking"), _verdict(experiment, row, found), key=_KINDS.index)
+    counts = Counter(kinds.values())
     return (
         f"Of {counts.total()} rows with a printed number, {counts['yes']} agree with it, {counts['no']} do not,"
         f" {counts['settings']} ran with settings of their own, {counts['unknown']} have no known spread,"

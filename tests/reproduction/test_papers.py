@@ -218,6 +218,58 @@ def test_a_row_has_settings_of_the_paper_of_its_own(tmp_path, monkeypatch):
     assert ends["as printed"].strip(" |") == ""
 
 
+def keep(results, row, numbers, table=made_paper.TABLE, split=0, level="full", **settings):
+    """Write the record of a cell."""
+    record = {"split": split, "level": level, "settings": {"rows": None, **settings}, "status": "done"}
+    path = records.path_of(results, "made", table, level, row, split)
+    records.write(path, json.dumps({**record, "numbers": {"score": 1.0, **numbers}}))
+
+
+def made_with(**changes):
+    """Return the made table with changes."""
+    return made_paper.Experiment(**{**vars(made_paper.TABLE), **changes})
+
+
+@pytest.mark.parametrize(("taken", "difference"), [(79, ""), (80, "steps 80 (paper: 2,000)")])
+def test_a_limit_that_was_not_reached_is_no_difference(taken, difference, tmp_path):
+    row = made_paper.TABLE.rows[0]
+    table = made_with(paper_settings={"rows": None, "lbfgs_steps": 2000}, limits={"lbfgs_steps": "evaluations"})
+    keep(tmp_path, row, {"evaluations": taken}, table, lbfgs_steps=80)
+    found = pages.find(tmp_path, "made", table, row)
+    assert pages.differences(table, row, found).removeprefix("lbfgs ") == difference
+    assert pages.judgement(table, row, found) == ("-" if difference else "yes")
+
+
+def test_a_limit_that_no_record_counts_towards_is_a_difference(tmp_path):
+    row = made_paper.TABLE.rows[0]
+    table = made_with(paper_settings={"lbfgs_steps": 2000}, limits={"lbfgs_steps": "evaluations"})
+    keep(tmp_path, row, {}, table, lbfgs_steps=80)
+    keep(tmp_path, made_paper.TABLE.rows[1], {"evaluations": 3}, table)  # and no limit of its own
+    for one in made_paper.TABLE.rows[:2]:
+        assert pages.differences(table, one, pages.find(tmp_path, "made", table, one))
+
+
+def test_splits_that_ran_with_other_settings_are_not_averaged(tmp_path):
+    row = made_paper.TABLE.rows[0]
+    for split, start, limit in ((0, 1000, 60), (1, 4000, 60), (2, 1000, 90)):
+        keep(tmp_path, row, {"score": float(split)}, split=split, start=start, limit=limit)
+    found = pages.find(tmp_path, "made", made_paper.TABLE, row)
+    assert [record["split"] for record in found.done] == [0, 2]
+    assert found.settings["start"] == 1000
+
+
+def test_a_row_of_two_tables_counts_once_by_the_run_that_says_more(tmp_path):
+    rows = made_paper.TABLE.rows[:2]
+    whole = made_with(name="table-1-whole", rows=rows[:1])
+    paper = made_paper.Paper("made", "", "", (made_with(rows=rows), whole))
+    for row in rows:
+        keep(tmp_path, row, {}, made_paper.TABLE, rows=12)
+    said = "Of 2 rows with a printed number, {} agree with it, 0 do not, {} ran with settings of their own"
+    assert pages.verdicts([paper], tmp_path).startswith(said.format(0, 2))
+    keep(tmp_path, rows[0], {}, whole)
+    assert pages.verdicts([paper], tmp_path).startswith(said.format(1, 1))
+
+
 def test_a_failure_at_full_size_is_said_beside_quick_numbers(tmp_path):
     row = made_paper.TABLE.rows[0]
     for level, status in (("full", "out of time"), ("quick", "done")):
@@ -252,6 +304,9 @@ def test_published_numbers_agree_with_draws_of_their_own_spread_and_not_with_oth
     assert Published("1.27").agrees([1.27]) is None  # one split, no spread
     assert Published("1.27").agrees([1.272, 1.271])
     assert Published("0.001 ± 0.000", 5, deviation=True).agrees([0.0014])
+    # a deviation that is printed as zero may be 0.0005
+    assert Published("0.001 ± 0.000", 5, deviation=True).agrees([0.0025])
+    assert not Published("0.001 ± 0.000", 5, deviation=True).agrees([0.0027])
 
 
 def test_settings_of_a_row_override_those_of_a_level():
