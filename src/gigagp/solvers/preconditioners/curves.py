@@ -54,27 +54,24 @@ class CurvesFactor(Preconditioner):
             f"{n_neighbours} neighbours of each of {n_entities:,} curves",
             "Give Curves a smaller n_neighbors.",
         )
-        pairs = []
+        pairs, shared = [], torch.zeros(n_entities, n_entities, dtype=torch.float64, device=matrix.device)
         for factors in panel.factors(matrix.kernel):
             merged = factors.merged(cells)
             S = panel.engine.dense(factors.entities, merged.entities, budget=budget).double()
             T = panel.engine.dense(factors.times, merged.times, budget=budget).double()
             pairs.append((S.expand(n_entities, n_entities), T, merged.time))
-        order = torch.randperm(n_entities, generator=torch.Generator().manual_seed(_SEED)).to(cells.entity.device)
-        nearest = _nearest_earlier(sum(S * T.diagonal().mean() for S, T, _ in pairs), order, n_neighbours)
+            shared += S * T.diagonal().mean()
+        order = torch.randperm(n_entities, generator=torch.Generator().manual_seed(_SEED))
+        nearest = _nearest_earlier(shared.cpu(), order, n_neighbours)
         rows = cells.entity.argsort(stable=True).split(torch.bincount(cells.entity, minlength=n_entities).tolist())
         self._blocks, self.jitter, operations = [], 0.0, 0.0
         for entity, neighbours in zip(order.tolist(), nearest, strict=True):
             own = rows[entity]
-            if not len(own):
-                continue
             given = torch.cat([own[:0], *(rows[one] for one in neighbours)])
             every = torch.cat([given, own])
-            covariance = torch.diag(self._noise[every])
+            entities, covariance = cells.entity[every], torch.diag(self._noise[every])
             for S, T, time in pairs:
-                covariance += (
-                    S[cells.entity[every][:, None], cells.entity[every]] * T[time[every][:, None], time[every]]
-                )
+                covariance += S[entities[:, None], entities] * T[time[every][:, None], time[every]]
             (factor,), jitter = factor_with_jitter(covariance[None])
             self.jitter = max(self.jitter, jitter)
             m, identity = len(given), torch.eye(len(own), dtype=torch.float64, device=own.device)
@@ -117,9 +114,8 @@ class CurvesFactor(Preconditioner):
         return self._description
 
 
-def _nearest_earlier(covariance: Tensor | int, order: Tensor, count: int) -> list[list[int]]:
+def _nearest_earlier(covariance: Tensor, order: Tensor, count: int) -> list[list[int]]:
     """Return for each entity of an order the earlier ones that correlate most with it, the first ones first."""
-    assert isinstance(covariance, Tensor), "a kernel has a term"
     scales = covariance.diagonal().clamp_min(torch.finfo(torch.float64).tiny).rsqrt()
     correlation = (scales[:, None] * covariance * scales)[order][:, order]
     found: list[list[int]] = []
