@@ -19,6 +19,7 @@ from gigagp.model.means import ConstantMean, LinearMean
 from gigagp.model.model import Model
 from gigagp.optimization.space import ParameterSpace
 from gigagp.products.filtering import Blocks
+from gigagp.products.program import Term
 from helpers import close, generator
 
 N, T = 5, 30
@@ -82,11 +83,15 @@ def condition(model, X) -> float:
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("gaps", GAPS)
 @pytest.mark.parametrize("mean", [ConstantMean(), LinearMean((1,))], ids=["constant", "linear"])
-def test_answers_are_those_of_dense_algebra(name, gaps, mean):
+def test_answers_are_those_of_dense_algebra(name, gaps, mean, monkeypatch):
     X = cells(gaps)
     model, exact, markov = both(KERNELS[name], X, mean)
     factor = condition(model, X)
-    expected, found = exact.evaluate(model), markov.evaluate(model)
+    found = markov.evaluate(model)
+    with monkeypatch.context() as patch:
+        # dense gradients from differences of inputs: sums of squares lose digits where times are nearly the same
+        patch.setattr(Term, "is_apart", property(lambda term: True))
+        expected = exact.evaluate(model)
     assert found.value == pytest.approx(expected.value, rel=1e-14 * factor)
     scale = max(float(one.abs().max()) for one in expected.gradient.values())
     assert found.gradient.keys() == expected.gradient.keys()
