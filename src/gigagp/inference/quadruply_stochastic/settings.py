@@ -80,9 +80,9 @@ class QuadruplyStochastic(WeightOptions, Inference):
     column_batch : int or None, default None
         Dense columns that a step of a sampled fit sees, at most ``n_columns``: the third sample of the paper's Theorem
         2. The columns are divided into groups of at most this many neighbours, and a step sees a random group. With 10
-           of 100 columns a step takes about half the time, and with a full covariance its time does not depend on m.
-           None: all of up to 128 columns, and 64 of more. If there are few, it is better to use all: the features then
-           cost as much as the columns, the reported bound is less noisy, and the columns have an anchor. A relevance
+        of 100 columns a step takes about half the time, and with a full covariance its time does not depend on m.
+        None: all of up to 128 columns, and 64 of more. If there are few, it is better to use all: the features then
+        cost as much as the columns, the reported bound is less noisy, and the columns have an anchor. A relevance
         vector machine always sees all of them, because its precisions depend on all.
     diagonal : {"learned", "closed_form"}, default "learned"
         How the diagonal columns of C are found: by ascent, or as the optimum in closed form after the last step, in one
