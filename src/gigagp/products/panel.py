@@ -180,6 +180,12 @@ class PanelTiles:
                     found[name] += value.reshape(found[name].shape)
         return found
 
+    def dense_factors(self, factors: Factors, cells: Cells, budget: int) -> tuple[Tensor, Tensor]:
+        """Return the matrices of the entities and of the times of cells, float64."""
+        pairs = (factors.entities, cells.entities), (factors.times, cells.times)
+        S, T = (self.engine.dense(part, points, budget=budget).double() for part, points in pairs)
+        return S, T
+
     def _times(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, budget: int) -> Tensor:
         """Return ``K(X, Z) @ V`` for many columns, with a stored matrix where the budget has room for it."""
         if X.shape[0] * Z.shape[0] * X.element_size() <= budget // 4:

@@ -11,6 +11,7 @@ from gigagp.kernels import Group, Matern
 from gigagp.operators import KernelMatrix
 from gigagp.solvers.preconditioners import automatic, complete_panel
 from gigagp.solvers.preconditioners.base import Parts
+from gigagp.solvers.preconditioners.curves import suits_curves
 from helpers import close, generator
 from panels import ENTITIES, GAPS, KERNELS, TIME, cells
 
@@ -58,6 +59,17 @@ def test_a_panel_with_many_gaps_takes_it_by_default(monkeypatch: pytest.MonkeyPa
     assert isinstance(automatic.automatic(H, Parts()), solvers.Curves)
     without_places = KernelMatrix((Group(0) * Matern(columns=TIME)).bind(3), cells("cut short"), 0.1)
     assert not isinstance(automatic.automatic(without_places, Parts()), solvers.Curves)
+
+
+def test_it_is_taken_where_a_build_has_the_memory():
+    X = cells("cut short")
+    answers = set()
+    for kilobytes in range(100, 1300, 100):
+        H = KernelMatrix(KERNELS["product"].bind(3), X, 0.1, memory_budget=kilobytes * 1000)
+        answers.add(suits := suits_curves(H, kilobytes * 1000))
+        if suits:
+            solvers.Curves().build(H, generator(0))
+    assert answers == {True, False}
 
 
 def test_other_rows_are_refused():

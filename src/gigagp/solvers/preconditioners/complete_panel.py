@@ -16,7 +16,13 @@ from gigagp.products.dense import cholesky, eigh
 from gigagp.runtime.memory import require
 from gigagp.settings.fields import CountOrZero
 from gigagp.settings.random import standard_normal
-from gigagp.solvers.preconditioners.base import Parts, Preconditioner, PreconditionerRecipe, budget_of
+from gigagp.solvers.preconditioners.base import (
+    Parts,
+    Preconditioner,
+    PreconditionerRecipe,
+    budget_of,
+    factor_with_jitter,
+)
 
 #: Gaps up to which their matrix is factorised: 6,000 take about as long as the eigenvectors of 2,000 entities.
 _MOST_GAPS = 6000
@@ -30,8 +36,6 @@ _BLOCK_SHARE = 8
 _COLUMNS = 16
 #: Least noise of the preconditioner as a share of the mean variance of the rows.
 _LEAST_NOISE = 10 * torch.finfo(torch.float64).eps
-#: Share of the largest variance, times their number, that is added to variances so that they have a root.
-_LEAST_PIVOT = 4 * torch.finfo(torch.float64).eps
 #: Rounds that fit one noise for each entity times one for each time.
 _ROUNDS = 20
 
@@ -185,10 +189,8 @@ def _root(matrix: Tensor) -> Tensor:
     """Return a root of a covariance matrix, with no columns if it is zero."""
     if not bool(matrix.diagonal().any()):
         return matrix[:, :0]
-    least = _LEAST_PIVOT * len(matrix) * matrix.diagonal().max()
-    return cholesky(
-        matrix + least * torch.eye(len(matrix)).to(matrix), "a part of entities or times alone", overwrite=True
-    )
+    (factor,), _ = factor_with_jitter(matrix[None])
+    return factor
 
 
 def _vectors(matrix: Tensor, noise: Tensor) -> Tensor:
@@ -232,11 +234,8 @@ class CompletePanelFactor(Preconditioner):
         observed = precision > 0
         of_cells = torch.where(observed, 1 / precision, torch.nan)
         of_entities, of_times = _noise_of_factors(of_cells)
-        pairs = []
-        for factors in panel.factors(matrix.kernel):
-            cells = factors.merged(self._cells)
-            S = panel.engine.dense(factors.entities, cells.entities, budget=budget)
-            pairs.append((S.double(), panel.engine.dense(factors.times, cells.times, budget=budget).double()))
+        every = panel.factors(matrix.kernel)
+        pairs = [panel.dense_factors(factors, factors.merged(self._cells), budget) for factors in every]
         self.spectrum = Spectrum.of(pairs, of_entities, of_times)
         place = self._cells.entity * n_times + self._cells.time
         self._is_repeated = len(place) > int(observed.sum())
@@ -248,7 +247,7 @@ class CompletePanelFactor(Preconditioner):
         self._of_gaps = _gaps_of(self.spectrum, self._gaps, shape, most_gaps, budget)
         self.has_determinant = self._of_gaps.is_exact
         build = 10.0 * (n_entities**3 + n_times**3) + len(self.spectrum.core) ** 3 + self._of_gaps.operations
-        self.epochs = build / (2.0 * _COLUMNS * max(self._cells.operations, 1))
+        self.epochs = in_epochs(build, panel)
 
     @property
     def rank(self) -> int:
@@ -429,6 +428,22 @@ def _inverse_at(spectrum: Spectrum, gaps: Tensor, n_times: int) -> Tensor:
     return found
 
 
+def in_epochs(operations: float, panel: PanelTiles) -> float:
+    """Return the operations of a build in epochs of a usual solve."""
+    return operations / (2.0 * _COLUMNS * max(panel.known.operations, 1))
+
+
+def require_panel(matrix: SymmetricMatrix, owner: PreconditionerRecipe) -> tuple[KernelMatrix, PanelTiles]:
+    """Return the matrix of a panel's rows and the panel, or refuse other rows in the name of a recipe."""
+    panel = matrix.panel if isinstance(matrix, KernelMatrix) else None
+    if not isinstance(matrix, KernelMatrix) or panel is None:
+        raise InvalidInputError(
+            f"{type(owner).__name__} is a preconditioner of the rows of a panel, with a kernel whose parts depend on "
+            f"entities or on times alone; got {type(matrix).__name__} of {matrix.n:,} other rows. Use Vecchia()."
+        )
+    return matrix, panel
+
+
 def suits_panel(matrix: KernelMatrix, budget: int) -> bool:
     """Whether rows are a panel whose eigenvectors and gaps are quick to factorise within a budget.
 
@@ -467,10 +482,4 @@ class CompletePanel(PreconditionerRecipe):
         self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None, *, bound: bool = False
     ) -> CompletePanelFactor:
         """Build for a `gigagp.operators.KernelMatrix` of a panel; see `PreconditionerRecipe.build`."""
-        panel = matrix.panel if isinstance(matrix, KernelMatrix) else None
-        if not isinstance(matrix, KernelMatrix) or panel is None:
-            raise InvalidInputError(
-                "CompletePanel is a preconditioner of the rows of a panel, with a kernel whose parts depend on "
-                f"entities or on times alone; got {type(matrix).__name__} of {matrix.n:,} other rows. Use Vecchia()."
-            )
-        return CompletePanelFactor(matrix, panel, self.most_gaps)
+        return CompletePanelFactor(*require_panel(matrix, self), self.most_gaps)

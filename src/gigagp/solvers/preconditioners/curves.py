@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError
 from gigagp.kernels import Constant, Group
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.operators.kernel_matrix import KernelMatrix
@@ -22,9 +21,8 @@ from gigagp.solvers.preconditioners.base import (
     budget_of,
     factor_with_jitter,
 )
+from gigagp.solvers.preconditioners.complete_panel import in_epochs, require_panel
 
-#: Right-hand sides of a usual solve, which share the cost of an epoch.
-_COLUMNS = 16
 #: Seed of the order of the entities.
 _SEED = 0
 #: Earlier curves that a curve is given, and mean rows of an entity up to which they are quick to factorise.
@@ -49,7 +47,7 @@ class CurvesFactor(Preconditioner):
         self._noise, cells = matrix.noise().double(), panel.known
         budget, n_entities = budget_of(matrix), cells.shape[0]
         memory.require(
-            round(16 * self.n**2 / n_entities * (1 + n_neighbours)) + 32 * n_entities**2,
+            _bytes(matrix, panel, n_neighbours),
             budget,
             f"{n_neighbours} neighbours of each of {n_entities:,} curves",
             "Give Curves a smaller n_neighbors.",
@@ -57,8 +55,7 @@ class CurvesFactor(Preconditioner):
         pairs, shared = [], torch.zeros(n_entities, n_entities, dtype=torch.float64, device=matrix.device)
         for factors in panel.factors(matrix.kernel):
             merged = factors.merged(cells)
-            S = panel.engine.dense(factors.entities, merged.entities, budget=budget).double()
-            T = panel.engine.dense(factors.times, merged.times, budget=budget).double()
+            S, T = panel.dense_factors(factors, merged, budget)
             pairs.append((S.expand(n_entities, n_entities), T, merged.time))
             shared += S * T.diagonal().mean()
         order = torch.randperm(n_entities, generator=torch.Generator().manual_seed(_SEED))
@@ -79,7 +76,7 @@ class CurvesFactor(Preconditioner):
             others = -torch.linalg.solve_triangular(factor[:m, :m], inverse @ factor[m:, :m], upper=False, left=False)
             self._blocks.append(_Block(own, given, inverse, others))
             operations += len(every) ** 3 / 3 + 2.0 * len(own) * m**2
-        self.epochs = operations / (2.0 * _COLUMNS * max(cells.operations, 1))
+        self.epochs = in_epochs(operations, panel)
         self._description = f"the curves of {n_entities:,} entities, each given those of {n_neighbours} others"
 
     @property
@@ -125,6 +122,12 @@ def _nearest_earlier(covariance: Tensor, order: Tensor, count: int) -> list[list
     return found
 
 
+def _bytes(matrix: KernelMatrix, panel: PanelTiles, n_neighbours: int) -> int:
+    """Return the memory of a build: the blocks, and matrices of the entities."""
+    n_entities = panel.known.shape[0]
+    return round(16 * matrix.n**2 / n_entities * (1 + n_neighbours)) + 32 * n_entities**2
+
+
 def suits_curves(matrix: KernelMatrix, budget: int) -> bool:
     """Whether rows are a panel of many short curves, whose kernel tells which of them are alike."""
     if matrix.panel is None:
@@ -132,8 +135,8 @@ def suits_curves(matrix: KernelMatrix, budget: int) -> bool:
     n_entities, rows = matrix.panel.known.shape[0], matrix.n / matrix.panel.known.shape[0]
     leaves = (leaf for factors in matrix.panel.factors(matrix.kernel) for leaf in factors.entities.leaves())
     are_alike = any(not isinstance(leaf, Constant | Group) for leaf in leaves)
-    needed = 16 * matrix.n * rows * (1 + _NEIGHBOURS)
-    return are_alike and n_entities > 2 * _NEIGHBOURS and rows <= _MOST_ROWS and needed <= budget
+    fits = _bytes(matrix, matrix.panel, _NEIGHBOURS) <= budget
+    return fits and are_alike and n_entities > 2 * _NEIGHBOURS and rows <= _MOST_ROWS
 
 
 @dataclass(frozen=True)
@@ -163,10 +166,4 @@ class Curves(PreconditionerRecipe):
         self, matrix: SymmetricMatrix, generator: torch.Generator, known: Parts | None = None, *, bound: bool = False
     ) -> CurvesFactor:
         """Build for a `gigagp.operators.KernelMatrix` of a panel; see `PreconditionerRecipe.build`."""
-        panel = matrix.panel if isinstance(matrix, KernelMatrix) else None
-        if not isinstance(matrix, KernelMatrix) or panel is None:
-            raise InvalidInputError(
-                "Curves is a preconditioner of the rows of a panel, with a kernel whose parts depend on entities or on "
-                f"times alone; got {type(matrix).__name__} of {matrix.n:,} other rows. Use Vecchia()."
-            )
-        return CurvesFactor(matrix, panel, self.n_neighbors)
+        return CurvesFactor(*require_panel(matrix, self), self.n_neighbors)
