@@ -56,6 +56,7 @@ class Arguments:
     keeps_checkpoint: bool = False  # whether it stays after the fit, as a part of a larger one
     predict_at: np.ndarray | None = None  # points that are to be predicted, if they are known, encoded
     cells: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # columns of entities and times of encoded rows
+    opens_panel: bool = False  # whether the kernel is the default one of a panel
     shown: Callable[[int], str] | None = None  # how messages name a target, where rows are not those of the user
 
     @property

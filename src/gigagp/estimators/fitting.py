@@ -36,7 +36,7 @@ from gigagp.estimators.arguments import (
     with_likelihood,
 )
 from gigagp.estimators.checkpoint import open_checkpoint
-from gigagp.estimators.choices import kernel_rules, likelihood_choice, varying_noise
+from gigagp.estimators.choices import kernel_rules, likelihood_choice, panel_kernel, varying_noise
 from gigagp.estimators.choices.kernel_choice import KernelChoice, KernelRule
 from gigagp.estimators.choices.open_hyperparameters import check_draws, uncertain_by_default, uncertain_posterior
 from gigagp.estimators.choices.transform_learning import learn_transform
@@ -372,6 +372,8 @@ class _Held(Job):
                 rule = _rule_to_pick(arguments, inference, table.n_rows)
                 picked, optimizer, choice, least_noise = kernel_rules.pick(rule, compared, start, *settings)
                 model = picked if start is model else replace(model, kernel=picked.kernel)
+        elif arguments.opens_panel:
+            model, optimizer = panel_kernel.choose(objective, model, optimizer)
         trace = Trace(History(), meter, validate)
         found = objective, model, optimizer, problem.scaling, trace, generator, rows, is_spoiled
         return Begun(*found, transform, choice, averages, least_noise)

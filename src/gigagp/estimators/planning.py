@@ -10,7 +10,7 @@ from typing import Annotated, Literal, cast
 import numpy as np
 
 from gigagp.errors import InvalidInputError
-from gigagp.inference import Exact, Grid, Inference, Iterative, Markov, QuadruplyStochastic, Vecchia
+from gigagp.inference import Curves, Exact, Grid, Inference, Iterative, Markov, QuadruplyStochastic, Vecchia
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.exact.exact import EXACT_ROWS
@@ -69,7 +69,7 @@ def resolve_inference(
     model, rows : Model and callable, or None, default None
         The model, and what returns the rows in its units, (n_rows, d), if its kernel was given and rows are float64 on
         the CPU: with one input, or a panel of few entities, and a kernel with states, ``"auto"`` is then
-        `gigagp.inference.Markov` beyond 1,000 rows.
+        `gigagp.inference.Markov` beyond 1,000 rows, and for other panels `gigagp.inference.Curves`.
     has_offset : bool, default False
         Whether latent values have an offset, which Laplace approximations alone take.
     has_groups : bool, default False
@@ -93,6 +93,8 @@ def resolve_inference(
         return Markov()
     if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget:
         return Exact()
+    if is_gaussian and model is not None and rows is not None and Curves().serves(model, n_rows, rows, budget):
+        return Curves()
     return Vecchia() if has_groups else Automatic(deadline, all_rows)
 
 

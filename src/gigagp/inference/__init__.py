@@ -2,6 +2,7 @@
 
 from gigagp.inference.computation_aware import ComputationAware
 from gigagp.inference.contract.base import Abilities, Inference
+from gigagp.inference.curves import Curves
 from gigagp.inference.exact.exact import Exact
 from gigagp.inference.grid import Grid
 from gigagp.inference.iterative.iterative import Iterative
@@ -15,6 +16,7 @@ from gigagp.inference.vecchia import Vecchia
 __all__ = [
     "Abilities",
     "ComputationAware",
+    "Curves",
     "Exact",
     "Grid",
     "Inference",

@@ -13,6 +13,7 @@ from gigagp.inference.computation_aware import ComputationAware
 from gigagp.inference.contract.base import Inference
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.saved import Saved
+from gigagp.inference.curves import Curves
 from gigagp.inference.exact.exact import Exact
 from gigagp.inference.grid import Grid
 from gigagp.inference.iterative.iterative import Iterative
@@ -134,6 +135,7 @@ for _kind in (
     Grid,
     SparseVariational,
     ComputationAware,
+    Curves,
     QuadruplyStochastic,
     RelevanceVectorMachine,
     RandomFeatures,

@@ -292,3 +292,10 @@ def distinct_rows(points: Tensor) -> tuple[Tensor, Tensor]:
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))  # in the order in which they come
     return points[chosen], torch.from_numpy(rank[number]).to(points.device)
+
+
+def places_among(points: Tensor, known: Tensor) -> Tensor:
+    """Return where points (m, d) are among known distinct ones, or -1."""
+    lookup = {row.tobytes(): place for place, row in enumerate(known.detach().cpu().numpy() + 0.0)}
+    found = [lookup.get(row.tobytes(), -1) for row in points.detach().cpu().numpy() + 0.0]
+    return torch.tensor(found, dtype=torch.long, device=points.device)

@@ -14,7 +14,7 @@ from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
 from gigagp.products import PanelTiles, cross_covariance
 from gigagp.products.blocks import ranges
-from gigagp.products.panel import Cells, Factors
+from gigagp.products.panel import Cells, Factors, places_among
 from gigagp.settings.random import standard_normal
 
 #: Addition to a factor's diagonal as a share of its mean, which has no visible effect on samples.
@@ -58,7 +58,7 @@ class PanelSamples(PriorSamples):
         at, factors = self.panel.cells(X), self.panel.factors(kernel)
         pairs = (at.entities, cells.entities), (at.times, cells.times)
         # values of points with a gradient are those of the same functions in a form that has one
-        entities, times = (_places(*pair) if not X.requires_grad else torch.full((len(pair[0]),), -1) for pair in pairs)
+        entities, times = (places_among(*pair) if not X.requires_grad else torch.full((len(pair[0]),), -1) for pair in pairs)
         inside = (entities[at.entity] >= 0) & (times[at.time] >= 0)
         outside = torch.nonzero(~inside)[:, 0]
         out = X.new_zeros(len(X), weights.shape[1])
@@ -133,14 +133,6 @@ def _regression(kernel: Kernel, X: Tensor, points: Tensor, root: Tensor, places:
     found[known] = 0.0
     found[known, places[known]] = 1.0
     return found
-
-
-def _places(points: Tensor, known: Tensor) -> Tensor:
-    """Return where points (m, d) are among known ones, or -1."""
-    lookup = {row.tobytes(): place for place, row in enumerate(known.detach().cpu().numpy() + 0.0)}
-    return torch.tensor(
-        [lookup.get(row.tobytes(), -1) for row in points.detach().cpu().numpy() + 0.0], dtype=torch.long
-    )
 
 
 def _all_cells(panel: PanelTiles) -> Tensor:

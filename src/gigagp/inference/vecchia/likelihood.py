@@ -32,7 +32,7 @@ def pool_of(model: Model, table: TrainingTable) -> Pool:
     return Pool(model.kernel, table.X, independent + model.kernel.white(table.X).double(), budget=table.budget // 4)
 
 
-class _Whitened(NamedTuple):
+class Whitened(NamedTuple):
     """Residuals of values of some rows over their standard deviations, shape (q, k), and sums over these rows."""
 
     values: Tensor
@@ -40,7 +40,7 @@ class _Whitened(NamedTuple):
     raised: int
 
     @classmethod
-    def of(cls, pool: Pool, values: Tensor, blocks: Iterable[Block]) -> _Whitened:
+    def of(cls, pool: Pool, values: Tensor, blocks: Iterable[Block]) -> Whitened:
         """Return them from values of all rows of a pool."""
         parts, log_variance, raised = [values.new_zeros(0, values.shape[1])], 0.0, 0
         done = 0
@@ -78,9 +78,14 @@ class Regression(NamedTuple):
     @classmethod
     def of(cls, pool: Pool, table: TrainingTable, blocks: Iterable[Block]) -> Regression:
         """Return the coefficients from rows and their neighbours."""
-        found = _Whitened.of(pool, torch.cat([table.Y.double(), table.basis.double()], 1), blocks)
-        of_targets, of_basis = found.values.split([table.n_targets, found.values.shape[1] - table.n_targets], 1)
-        gram, cross = found.products(table.n_targets)
+        found = Whitened.of(pool, torch.cat([table.Y.double(), table.basis.double()], 1), blocks)
+        return cls.of_whitened(found, table.n_targets)
+
+    @classmethod
+    def of_whitened(cls, found: Whitened, n_targets: int) -> Regression:
+        """Return the coefficients from whitened residuals of targets and then of the basis functions."""
+        of_targets, of_basis = found.values.split([n_targets, found.values.shape[1] - n_targets], 1)
+        gram, cross = found.products(n_targets)
         trend = Trend.from_products(gram, cross)
         squares = total((of_targets - of_basis @ trend.coefficients).square())
         return cls(trend, gram, squares, found.log_variance, len(found.values), found.raised)
@@ -93,7 +98,7 @@ class Regression(NamedTuple):
         """
         basis = table.basis.double()
         residuals = table.Y.double() - basis @ self.trend.coefficients
-        found = _Whitened.of(pool, torch.cat([residuals, basis], 1), blocks)
+        found = Whitened.of(pool, torch.cat([residuals, basis], 1), blocks)
         of_targets, of_basis = found.values.split([table.n_targets, basis.shape[1]], 1)
         gram, cross = found.products(table.n_targets)
         gram = self.gram + gram

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,23 +30,26 @@ from gigagp.settings.random import standard_normal
 from gigagp.settings.schema import Field, check_tensors, number, optional, record, whole
 
 
+class Predictor(Protocol):
+    """What predicts the latent function at points from values of the rows."""
+
+    def predict(self, X: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return predictions (q, k) from values of all rows (n, k), and the variances that they leave (q,)."""
+
+
 def corrected_functions(
-    posterior: RowsPosterior, predictor: LocalPredictor, prior: PriorSamples, corrections: Tensor
+    posterior: RowsPosterior, predictor: Predictor, prior: PriorSamples, corrections: Tensor
 ) -> SampleFunctions:
     """Return samples as functions, ``trend(x) + g(x) + w_x' c``, from prior functions g, as many for each target.
 
     The corrections c, shape (n, s), are the values at the rows minus those of the s functions g (and their noise). The
-    predictor has the weights ``w_x``.
+    predictor weights them by ``w_x``.
     """
     kernel, t, s = posterior.model.kernel, posterior.n_targets, corrections.shape[1]
 
     def evaluate(X: Tensor) -> Tensor:
-        values = [X.new_zeros(0, t, s // t)]
-        for block in predictor.blocks(X, s):
-            of_rows = predictor.weights(block).combine(corrections)
-            flat = prior.evaluate(kernel, block.double(), posterior.budget) + of_rows
-            values.append(posterior.trend(block)[:, :, None] + flat.to(block).reshape(len(block), t, s // t))
-        return torch.cat(values)
+        flat = prior.evaluate(kernel, X.double(), posterior.budget) + predictor.predict(X, corrections)[0]
+        return posterior.trend(X)[:, :, None] + flat.to(X).reshape(len(X), t, s // t)
 
     return evaluate
 
@@ -91,83 +94,25 @@ def error_covariance(posterior: RowsPosterior, local: LocalWeights, noise: Tenso
     return 0.5 * (found + found.T)
 
 
-class VecchiaPosterior(RowsPosterior, GrowingPosterior):
-    """Predictions ``w_x' y_N`` from the m rows nearest to each point x, with the variance that they leave.
+class NeighboursPosterior(RowsPosterior, GrowingPosterior):
+    """Predictions ``w_x' y_N`` from some rows near each point x, with the variance that they leave.
 
     The predictor is the best one from these rows, and its variance is exact: it is the variance of the error of this
     predictor, never smaller than that of the exact posterior. Covariances and samples are those of the errors of the
     same predictors, so that they agree with the variances and do not depend on which points are predicted together.
     """
 
-    kind = "vecchia"
     covariance_is_cheap = True
 
     def __init__(
-        self,
-        model: Model,
-        table: TrainingTable,
-        graph: NeighbourGraph,
-        n_neighbours: int,
-        regression: Regression,
+        self, model: Model, table: TrainingTable, regression: Regression, predictor: Predictor, noise: Tensor
     ) -> None:
-        self.model, self.table, self.budget, self._graph = model, table, table.budget, graph
+        self.model, self.table, self.budget = model, table, table.budget
         self._regression, trend = regression, regression.trend
         self.coefficients, self.coefficient_root = trend.coefficients.to(table.Y), trend.root.to(table.Y)
-        self._noise = pool_of(model, table).noise
-        self._predictor = LocalPredictor(model.kernel, table.X, self._noise, graph, n_neighbours, table.budget)
+        self._predictor, self._noise = predictor, noise
         self._basis = table.basis.double()
         self._residuals = table.Y.double() - self._basis @ self.coefficients.double()
-
-    @classmethod
-    def fitted(cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> VecchiaPosterior:
-        """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
-        pool = pool_of(model, table)
-        return cls(model, table, graph, n_neighbours, Regression.of(pool, table, graph.blocks()))
-
-    def amplified(self) -> VecchiaPosterior:
-        """Return the posterior with all covariances multiplied by their most likely factor, if all of them may follow.
-
-        The likelihood of a multiple of the covariance is largest there. Means stay as they are.
-        """
-        factor = self._regression.amplitude
-        model = amplified_model(self.model, factor)
-        if model is None:
-            return self
-        graph, regression = self._graph.with_amplitude_of(model.kernel), self._regression.amplified(factor)
-        return VecchiaPosterior(model, self.table, graph, self._predictor.asked, regression)
-
-    def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> VecchiaPosterior:
-        """Return the posterior given additional rows, which come after all others in the order.
-
-        Predictions are those of a fit to all rows. The likelihood and the mean's coefficients have the neighbours of
-        the earlier rows as they were, so that only the new rows are conditioned.
-        """
-        model, grown = self.model.appended(noise), self.table.appended(X, Y)
-        added = self._graph.appended(X.to(grown.X))
-        regression = self._regression.with_rows(pool_of(model, grown), grown, added)
-        graph = NeighbourGraph(model.kernel, grown.X, self._graph.n_neighbours)
-        return VecchiaPosterior(model, grown, graph, self._predictor.asked, regression)
-
-    def solver_name(self) -> str:
-        return f"{self._graph.width} neighbours of each row, {self._predictor.n_neighbours} of each new point"
-
-    @cached_property
-    def _gap(self) -> Gap | None:
-        """The gain of more neighbours of each row; None if the memory budget has no room for them."""
-        try:
-            return Gap.of(pool_of(self.model, self.table), self._graph)
-        except MemoryBudgetError:
-            return None
-
-    def gap(self) -> Estimate | None:
-        """Return the gain of more neighbours of each row, in nats; it costs about a tenth of a second."""
-        return None if self._gap is None else Estimate(self._gap.nats, self._gap.standard_error)
-
-    def notes(self) -> dict[str, str]:
-        """Return whether rows were left out, the gap, and how many conditional variances were beyond float64."""
-        raised = {"floor": self._regression.describe_raised()} if self._regression.raised else {}
-        gap = "the memory budget has no room for more of them" if self._gap is None else self._gap.describe()
-        return {**self.table.describe_drawn(), "neighbours": gap, **raised}
 
     # Predictions ----------------------------------------------------------------------------------------------------
 
@@ -189,11 +134,6 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         found, variance = self._predictor.predict(X, self._residuals)
         return self.trend(X) + found.to(X), variance.to(X)
 
-    def covariance_given_trend(self, X: Tensor) -> Tensor:
-        if X.ndim == 3:
-            return by_neighbours(self._predictor, X, self.covariance_given_trend)
-        return error_covariance(self, self._predictor.weights(X), self._noise, X).to(X)
-
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return samples as functions, ``f(x) + w_x' (y - f(X) - noise)`` with prior functions f from random features.
 
@@ -206,6 +146,89 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         at_rows = prior.evaluate(kernel, self.X.double(), self.budget) + self._noise.sqrt()[:, None] * noise
         residuals = self._residuals.repeat_interleave(n_samples, 1) - at_rows
         return corrected_functions(self, self._predictor, prior, residuals)
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the Vecchia approximation on all rows.
+
+        Its standard error is 0, because nothing random is left in it; its distance from the exact likelihood is not
+        part of it.
+        """
+        return Estimate(self._regression.value, 0.0)
+
+
+class VecchiaPosterior(NeighboursPosterior):
+    """Predictions from the m rows nearest to each point."""
+
+    kind = "vecchia"
+
+    def __init__(
+        self,
+        model: Model,
+        table: TrainingTable,
+        graph: NeighbourGraph,
+        n_neighbours: int,
+        regression: Regression,
+    ) -> None:
+        noise = pool_of(model, table).noise
+        self._graph = graph
+        self._local = LocalPredictor(model.kernel, table.X, noise, graph, n_neighbours, table.budget)
+        super().__init__(model, table, regression, self._local, noise)
+
+    @classmethod
+    def fitted(cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> VecchiaPosterior:
+        """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
+        pool = pool_of(model, table)
+        return cls(model, table, graph, n_neighbours, Regression.of(pool, table, graph.blocks()))
+
+    def amplified(self) -> VecchiaPosterior:
+        """Return the posterior with all covariances multiplied by their most likely factor, if all of them may follow.
+
+        The likelihood of a multiple of the covariance is largest there. Means stay as they are.
+        """
+        factor = self._regression.amplitude
+        model = amplified_model(self.model, factor)
+        if model is None:
+            return self
+        graph, regression = self._graph.with_amplitude_of(model.kernel), self._regression.amplified(factor)
+        return VecchiaPosterior(model, self.table, graph, self._local.asked, regression)
+
+    def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> VecchiaPosterior:
+        """Return the posterior given additional rows, which come after all others in the order.
+
+        Predictions are those of a fit to all rows. The likelihood and the mean's coefficients have the neighbours of
+        the earlier rows as they were, so that only the new rows are conditioned.
+        """
+        model, grown = self.model.appended(noise), self.table.appended(X, Y)
+        added = self._graph.appended(X.to(grown.X))
+        regression = self._regression.with_rows(pool_of(model, grown), grown, added)
+        graph = NeighbourGraph(model.kernel, grown.X, self._graph.n_neighbours)
+        return VecchiaPosterior(model, grown, graph, self._local.asked, regression)
+
+    def solver_name(self) -> str:
+        return f"{self._graph.width} neighbours of each row, {self._local.n_neighbours} of each new point"
+
+    @cached_property
+    def _gap(self) -> Gap | None:
+        """The gain of more neighbours of each row; None if the memory budget has no room for them."""
+        try:
+            return Gap.of(pool_of(self.model, self.table), self._graph)
+        except MemoryBudgetError:
+            return None
+
+    def gap(self) -> Estimate | None:
+        """Return the gain of more neighbours of each row, in nats; it costs about a tenth of a second."""
+        return None if self._gap is None else Estimate(self._gap.nats, self._gap.standard_error)
+
+    def notes(self) -> dict[str, str]:
+        """Return whether rows were left out, the gap, and how many conditional variances were beyond float64."""
+        raised = {"floor": self._regression.describe_raised()} if self._regression.raised else {}
+        gap = "the memory budget has no room for more of them" if self._gap is None else self._gap.describe()
+        return {**self.table.describe_drawn(), "neighbours": gap, **raised}
+
+    def covariance_given_trend(self, X: Tensor) -> Tensor:
+        if X.ndim == 3:
+            return by_neighbours(self._local, X, self.covariance_given_trend)
+        return error_covariance(self, self._local.weights(X), self._noise, X).to(X)
 
     def left_out(self) -> LeftOut | None:
         """Return the distribution of each row given all others in the approximation; None if rows were left out.
@@ -230,14 +253,6 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         precision = without_trend(precision, solved[:, t:], self.coefficient_root)
         return LeftOut.of(self.table.Y, solved[:, :t], precision)
 
-    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
-        """Return the Vecchia approximation on all rows.
-
-        Its standard error is 0, because nothing random is left in it; its distance from the exact likelihood is not
-        part of it.
-        """
-        return Estimate(self._regression.value, 0.0)
-
     # Files ----------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -255,7 +270,7 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
             "log_variance": found.log_variance,
             "raised": found.raised,
             "row_neighbours": self._graph.n_neighbours,
-            "point_neighbours": self._predictor.asked,
+            "point_neighbours": self._local.asked,
             "drawn_from": self.table.drawn_from,
         }
 

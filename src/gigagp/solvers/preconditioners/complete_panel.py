@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.kernels import Kernel
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.operators.kernel_matrix import KernelMatrix
 from gigagp.products import PanelTiles
@@ -442,6 +443,12 @@ def require_panel(matrix: SymmetricMatrix, owner: PreconditionerRecipe) -> tuple
             f"entities or on times alone; got {type(matrix).__name__} of {matrix.n:,} other rows. Use Vecchia()."
         )
     return matrix, panel
+
+
+def is_exact(panel: PanelTiles, kernel: Kernel) -> bool:
+    """Whether a `Spectrum` is exact for a kernel: at most one of its products depends on entities and on times."""
+    merged = (factors.merged(panel.known).shape for factors in panel.factors(kernel))
+    return sum(1 not in shape for shape in merged) <= 1
 
 
 def suits_panel(matrix: KernelMatrix, budget: int) -> bool:
