@@ -357,7 +357,7 @@ class _Held(Job):
             validation = encoded_validation(fitted_encoder(estimator), self.validation)
             validate = _validation_scorer(validation, problem.scaling, table, transform)
         averages, choice, least_noise, rule = False, None, 0.0, arguments.rule_for(inference)
-        optimizer = arguments.optimizer
+        optimizer, history = arguments.optimizer, History()
         if rule is not None:
             may_average = not arguments.likelihood.is_scale_mixture
             averages = may_average and kernel_rules.averages(rule, inference, table, self.checkpoint)
@@ -373,8 +373,8 @@ class _Held(Job):
                 picked, optimizer, choice, least_noise = kernel_rules.pick(rule, compared, start, *settings)
                 model = picked if start is model else replace(model, kernel=picked.kernel)
         elif arguments.opens_panel:
-            model, optimizer = panel_kernel.choose(objective, model, optimizer)
-        trace = Trace(History(), meter, validate)
+            model, optimizer = panel_kernel.choose(objective, model, optimizer, history)
+        trace = Trace(history, meter, validate)
         found = objective, model, optimizer, problem.scaling, trace, generator, rows, is_spoiled
         return Begun(*found, transform, choice, averages, least_noise)
 

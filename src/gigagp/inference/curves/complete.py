@@ -232,15 +232,19 @@ class CompletePart:
         """Entities of the complete part."""
         return self._grid.cells.shape[0]
 
-    def regression(self) -> Regression:
-        """Return the mean's coefficients and the likelihood: of the complete part, and of other rows given it."""
+    def regression(self, *, of_grid: bool = False) -> Regression:
+        """Return the mean's coefficients and the likelihood: of the complete part, and of other rows given it.
+
+        ``of_grid`` says whether they are those of the complete part alone.
+        """
         table, t = self._table, self._table.n_targets
         values = torch.cat([table.Y.double(), table.basis.double()], 1)
         on_grid = values[self._grid.rows]
         alpha = self.spectrum.solve(on_grid)
         gram = torch.einsum("ats,atr->sr", on_grid, alpha)
         log_variance = self.spectrum.log_determinant()
-        others = torch.cat([table.X.new_zeros(0, dtype=torch.long), *self._own])
+        own = [] if of_grid else self._own
+        others = torch.cat([table.X.new_zeros(0, dtype=torch.long), *own])
         for at in self._located(table.X[others]):
             mean, covariance = at.beyond.means(alpha), self._covariance_of_each(at)
             for place, (own, time) in enumerate(zip(at.own, at.own_time, strict=True)):
@@ -251,7 +255,8 @@ class CompletePart:
         trend = Trend.from_products(gram[t:, t:], gram[t:, :t])
         contrast = torch.cat([torch.eye(t, dtype=torch.float64), -trend.coefficients])
         squares = float((contrast * (gram @ contrast)).sum())
-        return Regression(trend, gram[t:, t:], squares, log_variance, table.n_rows, 0)
+        n_rows = self._grid.rows.numel() + len(others)
+        return Regression(trend, gram[t:, t:], squares, log_variance, n_rows, 0)
 
     def predict(self, X: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return predictions (q, k) of points (q, d) from values of all rows (n, k), and their variances (q,)."""

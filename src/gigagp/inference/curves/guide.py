@@ -25,6 +25,8 @@ from gigagp.solvers.preconditioners.complete_panel import Spectrum
 
 #: Entities and times of the part, at most; eigenvectors of 500 take a tenth of a second.
 _MOST = 500
+#: Smallest gain in nats for each observation that is worth another step, which takes a fraction of a second.
+_LEAST_GAIN = 1e-5
 #: Seeds of the entities and times that are kept, and of the draws for the information; how many cells they have.
 _SEED, _DRAWS_SEED, _DRAWN_CELLS = 17, 18, 50_000
 
@@ -65,11 +67,18 @@ class PanelGuide(TableObjective):
     def of(cls, table: TrainingTable, model: Model, panel: PanelTiles) -> PanelGuide | None:
         """Return the guide of a panel; None where its kernel has several products or its gaps are everywhere."""
         grid = Grid.of(panel, table.n_rows) if has_spectrum(panel, model) else None
-        if grid is None:
-            return None
+        return None if grid is None else cls.of_grid(table, panel, grid)
+
+    @classmethod
+    def of_grid(cls, table: TrainingTable, panel: PanelTiles, grid: Grid) -> PanelGuide:
+        """Return the guide of random entities and times of a complete part."""
         generator = torch.Generator().manual_seed(_SEED)
         some = (torch.randperm(size, generator=generator)[:_MOST].sort().values for size in grid.cells.shape)
         return cls(table, panel, grid.take(*some))
+
+    @property
+    def least_gain(self) -> float:
+        return _LEAST_GAIN * self.n_observations
 
     def guide(self, model: Model) -> PanelGuide:
         return self
