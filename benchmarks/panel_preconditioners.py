@@ -24,10 +24,9 @@ from checkout import commit
 from gigagp import kernels, solvers
 from gigagp.operators import KernelMatrix
 
-RECIPES: dict[str, solvers.CompletePanel | solvers.Curves | solvers.Vecchia | None] = {
+RECIPES: dict[str, solvers.CompletePanel | solvers.Vecchia | None] = {
     "gaps solved for": solvers.CompletePanel(most_gaps=10**9),
     "gaps by entities": solvers.CompletePanel(most_gaps=0),
-    "curves": solvers.Curves(),
     "neighbours": solvers.Vecchia(n_neighbors=30),
     "none": None,
 }

@@ -62,7 +62,7 @@ SETTINGS = [
     RandomlyPivotedCholesky(rank=4),
     TwoLevel(rank=3, block_size=5),
     solvers.CompletePanel(most_gaps=50),
-    solvers.Curves(n_neighbors=4),
+    inference.Curves(n_neighbors=4),
     solvers.Vecchia(7, rank=3),
     solvers.ConjugateGradients(preconditioner=solvers.Vecchia(9)),
     inference.SparseVariational(40, batch_size=30, start="greedy", learn_inducing_points=False),

@@ -10,10 +10,10 @@ import torch
 
 from gigagp import GPRegressor, inference, load, solvers
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.gradients import Pathwise
-from gigagp.inference.gradients.panel_samples import PanelSamples
 from gigagp.inference.curves.complete import Grid, complete_part
 from gigagp.inference.curves.guide import PanelGuide
+from gigagp.inference.gradients import Pathwise
+from gigagp.inference.gradients.panel_samples import PanelSamples
 from gigagp.kernels import RBF, Group, Matern
 from gigagp.model.means import resolve_mean
 from gigagp.model.model import Model

@@ -67,7 +67,7 @@ class Joint:
         return 2 * float(self.factor.diagonal()[self.m :].log().sum())
 
     def inverse(self) -> Tensor:
-        """Return W with `whitened` values ``W values[every]``, shape (b, m + b): the last rows of the inverse factor."""
+        """Return W with `whitened` values ``W values[every]``: the last b rows of the inverse factor."""
         size = len(self.every)
         last = torch.eye(size, dtype=torch.float64, device=self.factor.device)[:, self.m :]
         return torch.linalg.solve_triangular(self.factor.mT, last, upper=True).mT
@@ -92,8 +92,7 @@ class Joint:
         of_noise = by_parameter @ (slope.diagonal() @ diagonals)
         *of_kernel, noise = of_noise.split([*(value.numel() for value in found.values()), 1])
         gradient = {
-            name: value + own.reshape(value.shape)
-            for (name, value), own in zip(found.items(), of_kernel, strict=True)
+            name: value + own.reshape(value.shape) for (name, value), own in zip(found.items(), of_kernel, strict=True)
         }
         return {**gradient, NOISE: noise[0]}
 
@@ -106,4 +105,3 @@ def factor_of(pool: Pool, rows: Tensor) -> Tensor:
     H = select(kernel, X.device, torch.float64).dense(kernel, X, budget=pool.budget)
     H.diagonal().add_(pool.noise[rows])
     return cholesky(H, "the covariance of a curve and its neighbours", overwrite=True)
-

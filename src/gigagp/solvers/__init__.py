@@ -6,7 +6,6 @@ from gigagp.solvers.cholesky import Cholesky
 from gigagp.solvers.conjugate_gradients import ConjugateGradients
 from gigagp.solvers.preconditioners import (
     CompletePanel,
-    Curves,
     Nystrom,
     PivotedCholesky,
     RandomlyPivotedCholesky,
@@ -22,7 +21,6 @@ __all__ = [
     "Cholesky",
     "CompletePanel",
     "ConjugateGradients",
-    "Curves",
     "Nystrom",
     "PivotedCholesky",
     "Prepared",

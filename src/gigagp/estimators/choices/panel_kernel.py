@@ -13,14 +13,13 @@ from gigagp.estimators.choices.trials import learned
 from gigagp.inference.contract.least_noise import with_least_noise
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.curves.complete import CompletePart, Grid, quick_grid
+from gigagp.inference.curves.complete import CompletePart, panel_of_rows, quick_grid
 from gigagp.inference.curves.guide import PanelGuide
 from gigagp.inference.curves.objective import CurvesObjective
 from gigagp.kernels import Kernel, Matern, Product, Sum
 from gigagp.kernels.rebuilding import rebuilt
 from gigagp.model.model import Model
 from gigagp.optimization import Auto, History
-from gigagp.products import PanelTiles
 
 #: Smoothness of a rough curve; curves are taken for smooth ones, Matern-3/2, otherwise.
 _ROUGH = 0.5
@@ -47,11 +46,9 @@ def choose(objective: TableObjective, model: Model, optimizer: object, history: 
     (`benchmarks/learning_curves.py`, "likelihood"). A panel with few gaps, or without a complete part, is learned as
     any other table.
     """
-    matrix = objective.table.matrix(model.kernel, model.noise_variance)
-    panel = getattr(matrix, "panel", None)
-    is_open = isinstance(objective, CurvesObjective) and isinstance(optimizer, Auto)
-    grid = quick_grid(panel, model) if is_open and panel is not None else None
-    gaps = None if grid is None else _Gaps.of(objective.table, panel, grid)
+    if not (isinstance(objective, CurvesObjective) and isinstance(optimizer, Auto)):
+        return model, optimizer
+    gaps = _Gaps.of(objective.table, model)
     if gaps is None:
         return model, optimizer
     found: list[tuple[float, Model, History]] = []
@@ -90,8 +87,12 @@ class _Gaps:
     Y: Tensor
 
     @classmethod
-    def of(cls, table: TrainingTable, panel: PanelTiles, grid: Grid) -> _Gaps | None:
+    def of(cls, table: TrainingTable, model: Model) -> _Gaps | None:
         """Return them; None where too few curves have gaps, or too few have none."""
+        panel = panel_of_rows(table, model)
+        grid = None if panel is None else quick_grid(panel, model)
+        if panel is None or grid is None:
+            return None
         known, (n_entities, n_times) = panel.known, grid.cells.shape
         seen = torch.zeros(known.shape, dtype=torch.bool)
         seen[known.entity, known.time] = True
@@ -129,7 +130,7 @@ class _Gaps:
 
 
 def with_rough_curves(kernel: Kernel) -> Kernel:
-    """Return the default kernel of a panel (`panel_fit.Roles.kernel`) with a Matern-1/2 along the times of its curves."""
+    """Return the default kernel of a panel (`panel_fit.Roles.kernel`) with curves that are Matern-1/2."""
     assert isinstance(kernel, Sum), "the default kernel is a sum"
     curves, *others = kernel.parts
     assert isinstance(curves, Product), "whose first part is a product"

@@ -111,6 +111,12 @@ def has_spectrum(panel: PanelTiles, model: Model) -> bool:
     return not (model.noise_is_known or model.kernel.has_white) and is_exact(panel, model.kernel)
 
 
+def panel_of_rows(table: TrainingTable, model: Model) -> PanelTiles | None:
+    """Return the panel whose cells the rows of a table are; None if they are none, or few."""
+    matrix = table.matrix(model.kernel, model.noise_variance)
+    return matrix.panel if isinstance(matrix, KernelMatrix) else None
+
+
 def quick_grid(panel: PanelTiles, model: Model) -> Grid | None:
     """Return the complete part of a panel; None where it has none that is quick to solve for exactly."""
     grid = Grid.of(panel, len(panel.known.entity)) if has_spectrum(panel, model) else None
@@ -222,8 +228,7 @@ class CompletePart:
     @classmethod
     def of(cls, model: Model, table: TrainingTable) -> CompletePart | None:
         """Return the complete part of a table; None where it is no panel, has none, or a large one."""
-        matrix = table.matrix(model.kernel, model.noise_variance)
-        panel = matrix.panel if isinstance(matrix, KernelMatrix) else None
+        panel = panel_of_rows(table, model)
         grid = None if panel is None else quick_grid(panel, model)
         return None if panel is None or grid is None else cls(model, table, panel, grid)
 
@@ -346,8 +351,10 @@ class CompletePart:
             time[inside] = of_some[cells.time[inside] - some[0]]
             for part in torch.arange(len(entities)).split(size):
                 interruption.check()
-                own = [self._own[one] if one >= 0 else X.new_zeros(0, dtype=torch.long) for one in
-                       (numbers[e] for e in entities[part].tolist())]
+                own = [
+                    self._own[one] if one >= 0 else X.new_zeros(0, dtype=torch.long)
+                    for one in (numbers[e] for e in entities[part].tolist())
+                ]
                 yield _Located(
                     self._beyond(cells.entities[entities[part]].double(), times),
                     [points[one] for one in part.tolist()],

@@ -193,7 +193,7 @@ class PanelGuide(TableObjective):
 class _Inverse:
     """``H^-1 = (left (x) right) (D - B B') (left (x) right)'`` for a table D of numbers, in a `Spectrum`'s basis.
 
-    The row of B for a cell (n, t) is ``D_nt (v_t P_n + w_n O_t)``.
+    The row of B for a cell (n, t) is ``D_nt (v_t P_n + w_n R_t)``.
     """
 
     left: Tensor
@@ -202,7 +202,7 @@ class _Inverse:
     w: Tensor
     v: Tensor
     P: Tensor
-    O: Tensor
+    R: Tensor
 
     @classmethod
     def of(cls, spectrum: Spectrum) -> _Inverse:
@@ -210,23 +210,23 @@ class _Inverse:
         roots = torch.block_diag(alone.L, alone.R)
         if len(core):
             roots = torch.linalg.solve_triangular(core, roots.T, upper=False).T
-        P, O = roots.split([len(alone.L), len(alone.R)])
-        return cls(spectrum.left, spectrum.right, 1 / spectrum.values, alone.w, alone.v, P, O)
+        P, R = roots.split([len(alone.L), len(alone.R)])
+        return cls(spectrum.left, spectrum.right, 1 / spectrum.values, alone.w, alone.v, P, R)
 
     @property
     def transposed(self) -> _Inverse:
         """The same with entities and times exchanged."""
-        return _Inverse(self.right, self.left, self.D.T, self.v, self.w, self.O, self.P)
+        return _Inverse(self.right, self.left, self.D.T, self.v, self.w, self.R, self.P)
 
     def by_entities(self, T: Tensor) -> Tensor:
         """Return the sums over times t and u of ``H^-1[(a, t), (b, u)] T[t, u]`` for entities a and b, (N, N)."""
-        D, P, O, w, v = self.D, self.P, self.O, self.w, self.v
+        D, P, R, w, v = self.D, self.P, self.R, self.w, self.v
         rotated = self.right.T @ T @ self.right
         found = torch.diag(D @ rotated.diagonal())
         if P.shape[1]:
             of_entities = D * v
             passed = of_entities @ rotated
-            mixed = ((passed * (P @ O.T)) @ D.T) * w
+            mixed = ((passed * (P @ R.T)) @ D.T) * w
             found -= (P @ P.T) * (passed @ of_entities.T) + mixed + mixed.T
-            found -= w[:, None] * (D @ (rotated * (O @ O.T)) @ D.T) * w
+            found -= w[:, None] * (D @ (rotated * (R @ R.T)) @ D.T) * w
         return self.left @ found @ self.left.T

@@ -12,16 +12,20 @@ from gigagp.errors import InvalidInputError
 from gigagp.inference.contract.base import Abilities, Inference
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.curves.complete import quick_grid
+from gigagp.inference.curves.complete import panel_of_rows, quick_grid
 from gigagp.inference.curves.objective import CurvesObjective
 from gigagp.inference.curves.posterior import CurvesPosterior
 from gigagp.inference.exact.exact import EXACT_ROWS
+from gigagp.kernels import Constant, Group
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
+from gigagp.products import PanelTiles
 from gigagp.settings.fields import Count
 from gigagp.solvers.preconditioners.complete_panel import suits_panel
-from gigagp.solvers.preconditioners.curves import suits_curves
+
+#: Mean rows of an entity up to which curves are quick to factorise.
+_MOST_ROWS = 100
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,9 @@ class Curves(Inference):
         self, model: Model, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> TableObjective:
         """Return the likelihood of curves, of which the kernel of a model may tell the columns."""
-        matrix = table.matrix(model.kernel, model.noise_variance)
-        if table.cells is None and isinstance(matrix, KernelMatrix) and matrix.panel is not None:
-            cells = matrix.panel.known
-            table = replace(table, cells=(cells.entity_columns, cells.time_columns))
+        panel = panel_of_rows(table, model) if table.cells is None else None
+        if panel is not None:
+            table = replace(table, cells=(panel.known.entity_columns, panel.known.time_columns))
         return self.objective(table, generator, likelihood)
 
     def serves(self, model: Model, n_rows: int, rows: Callable[[], np.ndarray], budget: int) -> bool:
@@ -104,8 +107,15 @@ class Curves(Inference):
         if matrix.panel is None:
             return False
         return quick_grid(matrix.panel, model) is not None or (
-            suits_curves(matrix, budget) and not suits_panel(matrix, budget)
+            _are_alike(matrix.panel, model) and not suits_panel(matrix, budget)
         )
 
     def describe(self) -> str:
         return "curves given whole curves"
+
+
+def _are_alike(panel: PanelTiles, model: Model) -> bool:
+    """Whether rows are many short curves, and the kernel tells which of them are alike."""
+    leaves = (leaf for factors in panel.factors(model.kernel) for leaf in factors.entities.leaves())
+    is_short = len(panel.known.entity) <= _MOST_ROWS * panel.known.shape[0]
+    return is_short and any(not isinstance(leaf, Constant | Group) for leaf in leaves)

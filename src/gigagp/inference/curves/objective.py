@@ -10,8 +10,9 @@ from torch import Tensor
 from gigagp.inference.contract.least_noise import at_least_noise, with_least_noise
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.curves.posterior import CurvesPosterior, whitened
+from gigagp.inference.curves.complete import panel_of_rows
 from gigagp.inference.curves.guide import PanelGuide
+from gigagp.inference.curves.posterior import CurvesPosterior, whitened
 from gigagp.inference.iterative.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.vecchia.likelihood import Regression, pool_of
 from gigagp.inference.vecchia.objective import VecchiaObjective
@@ -19,7 +20,6 @@ from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.curves import CurveGraph
 from gigagp.neighbours.joint import Joint
-from gigagp.operators import KernelMatrix
 from gigagp.optimization.objective import Evaluation
 from gigagp.runtime import interruption
 from gigagp.runtime.machine import FACTOR_SECONDS, slowness
@@ -65,9 +65,9 @@ class CurvesObjective(TableObjective):
 
     def guide(self, model: Model) -> PanelGuide | VecchiaObjective | SubsetGuide | None:
         """Return the exact likelihood of the complete part of the panel, or else that of rows by neighbours."""
-        matrix = self.table.matrix(model.kernel, model.noise_variance)
-        if isinstance(matrix, KernelMatrix) and matrix.panel is not None:
-            self._complete = PanelGuide.of(self.table, model, matrix.panel)
+        panel = panel_of_rows(self.table, model)
+        if panel is not None:
+            self._complete = PanelGuide.of(self.table, model, panel)
         if self._complete is not None:
             return self._complete
         return guide_of(VecchiaObjective.for_learning(self.table), model) if is_compiled(model.kernel) else None

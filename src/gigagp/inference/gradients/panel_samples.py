@@ -58,7 +58,9 @@ class PanelSamples(PriorSamples):
         at, factors = self.panel.cells(X), self.panel.factors(kernel)
         pairs = (at.entities, cells.entities), (at.times, cells.times)
         # values of points with a gradient are those of the same functions in a form that has one
-        entities, times = (places_among(*pair) if not X.requires_grad else torch.full((len(pair[0]),), -1) for pair in pairs)
+        entities, times = (
+            places_among(*pair) if not X.requires_grad else torch.full((len(pair[0]),), -1) for pair in pairs
+        )
         inside = (entities[at.entity] >= 0) & (times[at.time] >= 0)
         outside = torch.nonzero(~inside)[:, 0]
         out = X.new_zeros(len(X), weights.shape[1])

@@ -18,9 +18,9 @@ from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.contract.trend import OrthogonalBasis, solved_trend
+from gigagp.inference.curves.guide import PanelGuide
 from gigagp.inference.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
 from gigagp.inference.gradients.panel_samples import PanelSamples
-from gigagp.inference.curves.guide import PanelGuide
 from gigagp.inference.iterative.pathwise_posterior import PathwisePosterior
 from gigagp.inference.iterative.solve_cost import (
     FEWEST_PRODUCTS,

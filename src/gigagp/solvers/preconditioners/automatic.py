@@ -18,7 +18,6 @@ from gigagp.runtime.machine import slowness
 from gigagp.settings.fields import Words
 from gigagp.solvers.preconditioners.base import Choice, Parts, Preconditioner, PreconditionerRecipe, budget_of
 from gigagp.solvers.preconditioners.complete_panel import CompletePanel, suits_panel
-from gigagp.solvers.preconditioners.curves import Curves, suits_curves
 from gigagp.solvers.preconditioners.two_level import TwoLevel
 from gigagp.solvers.preconditioners.vecchia import Vecchia
 
@@ -84,7 +83,7 @@ def auto_sizes(n: int, budget: int | None = None, seconds: float = math.inf) -> 
 def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) -> PreconditionerRecipe:
     """Return the recipe for a matrix, whose build uses at most half of the memory budget.
 
-    A panel with few gaps takes `CompletePanel`, and one of many short curves `Curves`.
+    A panel with few gaps takes `CompletePanel`.
 
     Up to three inputs the recipe is `Vecchia` with 30 neighbours, and from 10,000 rows on with ``30 (n /
     10,000)^(1/3)`` where the budget has room for them. Beyond three inputs, solves with 2,000 of the rows decide
@@ -99,8 +98,6 @@ def automatic(matrix: SymmetricMatrix, parts: Parts, seconds: float = math.inf) 
     n, budget = matrix.n, budget_of(matrix) // 2
     if isinstance(matrix, KernelMatrix) and suits_panel(matrix, budget):
         return CompletePanel()
-    if isinstance(matrix, KernelMatrix) and suits_curves(matrix, budget):
-        return Curves()
     rank, block_size = auto_sizes(n, budget, seconds)
     two_level = TwoLevel(rank=rank, block_size=block_size)
     if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE or not is_compiled(matrix.kernel):

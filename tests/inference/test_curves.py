@@ -1,0 +1,258 @@
+"""Inference given whole curves of a panel, held against dense float64 algebra."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from gigagp import GPRegressor, inference, load
+from gigagp.errors import InvalidInputError
+from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.curves.complete import CompletePart, Grid, complete_part
+from gigagp.inference.curves.posterior import CurvesPosterior
+from gigagp.inference.vecchia.likelihood import pool_of
+from gigagp.kernels import RBF, Group, Matern, Sum, White
+from gigagp.model.means import resolve_mean
+from gigagp.model.model import Model
+from gigagp.neighbours.joint import Joint
+from gigagp.operators import KernelMatrix
+from helpers import autograd_gradient, close, generator, reference_block, reference_matrix, within_standard_errors
+from panels import PLACE, TIME, cells
+
+BUDGET = 2**28
+NOISE = 0.02
+PRODUCT = Matern(1.5, 1.2, 2.0, columns=PLACE) * Matern(0.5, 1.5, columns=TIME, fixed=["variance"])
+ENTITIES, TIMES = Matern(1.5, 0.7, columns=PLACE), RBF(0.4, columns=TIME)
+KERNELS = {
+    "product": PRODUCT,
+    "entities alone": PRODUCT + ENTITIES,
+    "times alone": PRODUCT + TIMES,
+    "both alone": PRODUCT + ENTITIES + TIMES,
+}
+#: every entity of the tests stands in for the many of a usual panel
+GAPS = ["complete", "cut short", "whole rows and columns", "one cell of an entity", "repeated"]
+
+
+def table_of(how: str, *, columns: int = 2) -> TrainingTable:
+    X = cells(how)
+    noise = torch.randn(len(X), columns, generator=generator(4), dtype=torch.float64)
+    return TrainingTable(X, torch.sin(2 * X[:, :1]) * X[:, 2:] + 0.1 * noise, resolve_mean("constant"), BUDGET)
+
+
+def model_of(kernel, noise: float = NOISE) -> Model:
+    return Model(kernel.bind(3), resolve_mean("constant"), torch.tensor(noise, dtype=torch.float64))
+
+
+def part_of(kernel, table: TrainingTable) -> CompletePart:
+    """Return the complete part of a small panel, however few its entities are."""
+    model = model_of(kernel)
+    panel = KernelMatrix(model.kernel, table.X, NOISE).panel
+    observed = torch.zeros(panel.known.shape, dtype=torch.bool)
+    observed[panel.known.entity, panel.known.time] = True
+    return CompletePart(model, table, panel, Grid.at(panel.known, *complete_part(observed)))
+
+
+def points_of(X: torch.Tensor) -> torch.Tensor:
+    """Return rows, known entities at new times, new entities at known times, and both new."""
+    later, elsewhere = X[:4].clone(), X[4:8].clone()
+    later[:, TIME] += 0.3
+    elsewhere[:, PLACE] += 0.2
+    return torch.cat([X[::97], later, elsewhere, X[8:10] + 0.5])
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("gaps", GAPS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_points_are_predicted_from_the_complete_part_and_their_own_curve(name, gaps):
+    table = table_of(gaps)
+    part, kernel, new = part_of(KERNELS[name], table), KERNELS[name].bind(3), points_of(table.X)
+    given = part._grid.rows.flatten()
+    in_part = torch.zeros(table.n_rows, dtype=torch.bool)
+    in_part[given] = True
+    weights, variances = torch.zeros(len(new), table.n_rows, dtype=torch.float64), []
+    for place, point in enumerate(new):
+        own = (table.X[:, PLACE] == point[PLACE]).all(1)
+        rows = torch.nonzero(in_part | own)[:, 0]
+        cross = reference_block(kernel, point[None], table.X[rows])[0]
+        weights[place, rows] = torch.linalg.solve(reference_matrix(kernel, table.X[rows], NOISE), cross)
+        variances.append(kernel.diagonal(point[None])[0] - weights[place, rows] @ cross)
+    mean, variance = part.predict(new, table.Y)
+    close(mean, weights @ table.Y, condition=1e5)
+    close(variance, torch.stack(variances), condition=1e5)
+    cross = weights @ reference_block(kernel, table.X, new)
+    inner = weights @ reference_matrix(kernel, table.X, NOISE) @ weights.T
+    covariance = reference_matrix(kernel, new) - cross - cross.T + inner
+    close(part.covariance(new), covariance, condition=1e5)
+    close(covariance.diagonal(), variance, condition=1e5)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("gaps", GAPS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_likelihood_is_of_the_complete_part_and_of_other_curves_given_it(name, gaps):
+    table = table_of(gaps)
+    part, kernel = part_of(KERNELS[name], table), KERNELS[name].bind(3)
+    found = part.regression()
+    values = table.Y - table.basis @ found.trend.coefficients
+    in_part = part._grid.rows.flatten().sort().values
+
+    def density(rows: torch.Tensor) -> float:
+        H = reference_matrix(kernel, table.X[rows], NOISE)
+        normal = torch.distributions.MultivariateNormal(torch.zeros(len(rows), dtype=torch.float64), H)
+        return float(normal.log_prob(values[rows].T).sum())
+
+    base = density(in_part)
+    wanted = base + sum(density(torch.cat([in_part, own])) - base for own in part._own if len(own))
+    close(found.value, wanted, condition=1e6)
+    # the coefficients are those of generalised least squares: others have a lower density
+    assert found.n_rows == table.n_rows
+
+
+@pytest.mark.parametrize("gaps", ["at random", "cut short"])
+def test_all_curves_as_neighbours_are_exact(gaps):
+    X = cells(gaps).numpy()
+    y = np.sin(2 * X[:, 0]) * X[:, 2] + 0.1 * np.random.default_rng(0).normal(size=len(X))
+    kernel = PRODUCT + White(0.01)  # with which no part is known to be complete
+    fits = [
+        GPRegressor(kernel, noise_variance=NOISE, optimizer=None, inference=one, random_state=0).fit(X, y)
+        for one in (inference.Exact(), inference.Curves(60, 60))
+    ]
+    new = points_of(torch.from_numpy(X)).numpy()
+    exact, curves = (fit.predict(new, return_cov=True) for fit in fits)
+    close(curves[0], exact[0], condition=1e5)
+    close(curves[1], exact[1], condition=1e5)
+    close(*(fit.log_marginal_likelihood().value for fit in fits), condition=1e6)
+    left_out = [fit.posterior_.left_out() for fit in fits]
+    close(left_out[1].mean, left_out[0].mean, condition=1e5)
+    close(left_out[1].variance, left_out[0].variance, condition=1e5)
+    few = GPRegressor(
+        kernel, noise_variance=NOISE, optimizer=None, inference=inference.Curves(3, 3), random_state=0
+    ).fit(X, y)
+    at = torch.from_numpy((new - few.scaling_.x_centre) / few.scaling_.x_scale)
+    (_, less), (_, all_) = (fit.posterior_.mean_and_variance_given_trend(at) for fit in (few, fits[0]))
+    assert bool((less >= all_ * (1 - 1e-9)).all())
+    assert float((less / all_).max()) > 1.05
+
+
+def test_the_gradient_of_a_curve_given_others_is_that_of_dense_algebra():
+    X = cells("repeated")
+    kernel = (PRODUCT + White(0.05)).bind(3)
+    table = TrainingTable(X, torch.cos(X[:, :2]), resolve_mean("constant"), BUDGET)
+    model = model_of(PRODUCT + White(0.05))
+    rows, given = torch.arange(40, 60), torch.arange(40)
+    every = torch.cat([given, rows])
+
+    def density(kernel, noise) -> torch.Tensor:
+        H = reference_matrix(kernel, X[every]) + noise * torch.eye(len(every), dtype=torch.float64)
+        return sum(
+            sign
+            * torch.distributions.MultivariateNormal(torch.zeros(size, dtype=torch.float64), H[:size, :size])
+            .log_prob(table.Y[every[:size]].T)
+            .sum()
+            for size, sign in ((60, 1), (40, -1))
+        )
+
+    joint = Joint.of(pool_of(model, table), rows, given)
+    found = joint.gradient(table.Y)
+    noise = torch.tensor(NOISE, dtype=torch.float64, requires_grad=True)
+    for name, slope in autograd_gradient(kernel, lambda moved: density(moved, NOISE)).items():
+        close(found[name], slope, condition=1e7)
+    close(found["noise_variance"], torch.autograd.grad(density(kernel, noise), noise)[0], condition=1e7)
+    white = joint.whitened(table.Y)
+    value = -0.5 * (float(white.square().sum()) + 2 * (joint.log_variance + 20 * math.log(2 * math.pi)))
+    close(value, density(kernel, NOISE), condition=1e6)
+    close(joint.inverse() @ table.Y[every], white, condition=1e6)
+
+
+def panel_rows(n_entities: int = 330, n_times: int = 14, *, rough: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Return a long table of entities with two inputs, of which every third curve ends early."""
+    draw = np.random.default_rng(3)
+    place, time = draw.random((n_entities, 2)), np.arange(n_times, dtype=float)
+    rows = np.column_stack([np.arange(n_entities).repeat(n_times), place.repeat(n_times, 0), np.tile(time, n_entities)])
+    y = (1 + place[:, :1]) * np.exp(-time / (2 + 4 * place[:, 1:]))
+    steps = draw.normal(size=(n_entities, n_times))
+    y = y + (0.1 * np.cumsum(steps, 1) if rough else 0.02 * steps)
+    kept = np.ones(y.shape, dtype=bool)
+    for entity in range(0, n_entities, 3):
+        kept[entity, draw.integers(n_times) :] = False
+    return rows[kept.ravel()], y.ravel()[kept.ravel()]
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[GPRegressor, np.ndarray, np.ndarray]:
+    X, y = panel_rows()
+    return GPRegressor(panel=(0, 3), random_state=0).fit(X, y), X, y
+
+
+def test_a_large_panel_with_a_complete_part_is_predicted_from_it(fitted, tmp_path):
+    gp, X, _ = fitted
+    assert gp.inference_ == inference.Curves()
+    assert isinstance(gp.posterior_, CurvesPosterior)
+    assert "complete curves" in gp.posterior_.solver_name()
+    assert len(gp.history_) > 0
+    draw = np.random.default_rng(5)
+    place = draw.random((30, 2))
+    new = np.column_stack([1000 + np.arange(30), place, draw.integers(14, size=30)])
+    truth = (1 + place[:, 0]) * np.exp(-new[:, 3] / (2 + 4 * place[:, 1]))
+    mean, std = gp.predict(new, return_std=True)
+    assert float(np.sqrt(np.mean((mean - truth) ** 2))) < 0.1 < float(np.std(truth))
+    assert np.mean(np.abs(mean - truth) < 3 * std) > 0.9
+    gp.save(tmp_path / "panel.gp")
+    np.testing.assert_array_equal(load(tmp_path / "panel.gp").predict(X[::50]), gp.predict(X[::50]))
+
+
+def test_samples_agree_with_the_predictions(fitted):
+    gp, X, _ = fitted
+    at = torch.from_numpy(gp.scaling_.inputs(gp.encoder_.transform(X[[5, 100, 700, 1500]])))
+    posterior = gp.posterior_
+    mean, variance = posterior.mean_and_variance(at)
+    draws = posterior.sample_at(at, 4000, generator(1))[:, 0].T
+    assert within_standard_errors(draws, mean[:, 0])
+    assert within_standard_errors((draws - mean[:, 0]).square(), variance)
+    functions = posterior.sample_functions(400, generator(2))(at)[:, 0].T
+    assert within_standard_errors(functions, mean[:, 0], errors=5)
+
+
+def test_further_cells_are_conditioned_on_as_in_a_fit_of_all(fitted):
+    gp, X, y = fitted
+    more = X[:3] + np.array([0, 0, 0, 0.5]), y[:3] + 1.0
+    found = gp.condition_on(*more)
+    kernel, noise = gp.kernel_, gp.noise_variance_
+    again = GPRegressor(kernel, noise_variance=noise, panel=(0, 3), optimizer=None, inference=gp.inference_)
+    again.fit(np.concatenate([X, more[0]]), np.concatenate([y, more[1]]))
+    at = np.concatenate([X[:40], more[0]])
+    for one, other in zip(found.predict(at, return_std=True), again.predict(at, return_std=True), strict=True):
+        close(one, other, condition=1e7)
+    assert np.abs(found.predict(at) - gp.predict(at)).max() > 0.1
+
+
+@pytest.mark.slow
+def test_rough_curves_are_found_to_be_rough():
+    smooth, rough = (GPRegressor(panel=(0, 3), random_state=0).fit(*panel_rows(rough=one)) for one in (False, True))
+    nu = [fit.kernel_.parts[0].parts[1].nu for fit in (smooth, rough)]
+    assert nu[1] == 0.5
+    assert rough.noise_variance_ < 0.01 * float(np.var(panel_rows(rough=True)[1]))
+
+
+def test_rows_that_are_no_panel_are_refused_and_gradients_of_points_too(fitted):
+    X = np.random.default_rng(0).random((30, 2))
+    with pytest.raises(InvalidInputError, match=r"inference.Curves needs a panel"):
+        GPRegressor(inference=inference.Curves()).fit(X, X[:, 0])
+    posterior = fitted[0].posterior_
+    points = posterior.X[:2].clone().requires_grad_()
+    with pytest.raises(InvalidInputError, match="has no gradient"):
+        posterior.mean(points)
+    with pytest.raises(InvalidInputError, match="has no gradient"):
+        posterior.covariance(points)
+
+
+def test_entities_without_inputs_are_told_apart_by_their_rows():
+    """The part of the times alone, which all entities share, comes from all complete curves."""
+    X, y = panel_rows()
+    kernel = Sum(Group(0) * Matern(1.5, columns=[1], fixed=["variance"]), Group(0), Matern(1.5, columns=[1]))
+    gp = GPRegressor(kernel, panel=(0, 1), inference=inference.Curves(), random_state=0).fit(X[:, [0, 3]], y)
+    mean = gp.predict(X[:, [0, 3]])
+    assert float(np.sqrt(np.mean((mean - y) ** 2))) < 0.1
