@@ -43,7 +43,7 @@ RUNS = {
     "kernel_choice": "--data DATA --tables kin40k --rows 40 --json OUT/rows.json",
     "latent_errors": "--data DATA --tables kin40k --methods QuadruplyStochastic --rows 60 --json OUT/rows.json",
     "laplace_noise": "--data DATA --tables kin40k --kinds laplace --rows 60 --json OUT/rows.json",
-    "learning_curves": "--sets made --shares 0.1 --models panel --curves 60 --json OUT/rows.json",
+    "learning_curves": "--sets made --shares 0.1 --models product --curves 60 --json OUT/rows.json",
     "large_tables": "--data DATA --tables kin40k --rows 60 --skip-svgp --json OUT/rows.json",
     "markov": "--rows 40 --exact 40 --json OUT/rows.json",
     "memory": "--rows 300 --inputs 3 --test-rows 50 --json OUT/rows.json",

@@ -86,7 +86,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         that kernel, and used if it is better.
     inference : one of `gigagp.inference` or "auto", default "auto"
         Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows, and `inference.Markov`
-        for more than 1,000 rows of one input if you give a kernel with a state-space form. With more rows, the
+        for more than 1,000 rows of one input if you give a kernel with a state-space form. More rows of a panel that
+        has a complete part are predicted from it by `inference.Curves`. With other tables of more rows, the
         hyperparameters are first learned from nearest neighbours. A forecast of time and error (`plan`) then decides
         which method makes the final fit, mostly `inference.Iterative` or `inference.Vecchia`.
     optimizer : one of `gigagp.optimization`, your own `optimization.Optimizer`, "auto" or None, default "auto"
@@ -115,7 +116,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, GaussianProcess):
         float32, solves and exact factors use float64, with a warning. `inference.Grid` supports only float64.
     device : str, default "auto"
         Device of the computations. ``"auto"``: CUDA if there is such a device and 10,000 rows or more, otherwise the
-        CPU. `inference.Vecchia`, `inference.Markov` and `inference.Grid` run on the CPU.
+        CPU. `inference.Vecchia`, `inference.Markov`, `inference.Curves` and `inference.Grid` run on the CPU.
     memory_budget : int, str or None, default None
         Memory that fits and predictions may use, in bytes or as a string such as ``"4GiB"``. None: half of the free
         memory.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import NotPositiveDefiniteError
+from gigagp.estimators.choices.kernel_trials import Turns
 from gigagp.estimators.choices.trials import learned
 from gigagp.inference.contract.least_noise import with_least_noise
 from gigagp.inference.contract.objective import TableObjective
@@ -23,17 +27,20 @@ from gigagp.optimization import Auto, History
 
 #: Smoothness of a rough curve; curves are taken for smooth ones, Matern-3/2, otherwise.
 _ROUGH = 0.5
-#: Rows that learning begins with, and evaluations of the complete part after which it may end.
-_ROWS, _STEPS = 500, (3, 6)
+#: Rows that learning begins with, evaluations of the complete part after which it may end, and those that are also
+#: tried with the better kernel.
+_ROWS, _STEPS, _MOST_STEPS = 500, (3, 6), 15
 #: Complete entities that gaps are made in, at most and at least, their share, those that the others have to learn
 #: from, and the fewest entities with gaps of their own.
 _LEFT_OUT, _FEWEST, _SHARE, _LEARNED, _WITH_GAPS = 400, 30, 1 / 3, 300, 10
-#: Largest factor of the covariances.
-_MOST = 10.0
+#: Largest factor of the covariances, and share of the time before a deadline.
+_MOST, _TIME_SHARE = 10.0, 0.5
 _SEED = 29
 
 
-def choose(objective: TableObjective, model: Model, optimizer: object, history: History) -> tuple[Model, object]:
+def choose(
+    objective: TableObjective, model: Model, optimizer: object, deadline: float, history: History
+) -> tuple[Model, object]:
     """Return the model whose curves are predicted best in gaps like those of the panel, and the optimizer to go on.
 
     Curves are smooth or rough, and learning from the exact likelihood of complete curves ends early or late: a few
@@ -51,20 +58,43 @@ def choose(objective: TableObjective, model: Model, optimizer: object, history: 
     gaps = _Gaps.of(objective.table, model)
     if gaps is None:
         return model, optimizer
-    found: list[tuple[float, Model, History]] = []
-    for start in (model, replace(model, kernel=with_rough_curves(model.kernel))):
-        for steps in _STEPS:
-            settings, own, taken = replace(optimizer, guide_steps=steps), torch.Generator().manual_seed(0), History()
-            try:
-                one = learned(gaps.guide, start, settings, own, 1, _ROWS, history=taken)
-                found.append((*gaps.scored(with_least_noise(one, objective.table.X)), taken))
-            except NotPositiveDefiniteError:
-                continue
+    starts = {"rough": replace(model, kernel=with_rough_curves(model.kernel)), "smooth": model}
+    turns = Turns(
+        "learning from complete curves",
+        {f"{kind} {steps}": start for kind, start in starts.items() for steps in _STEPS},
+        deadline,
+        _TIME_SHARE,
+    )
+    found: list[_Learned] = []
+
+    def attempts() -> Iterator[tuple[str, Model]]:
+        yield from turns
+        if found and not turns.is_late:
+            kind = min(found).name.split()[0]
+            turns.waiting = {f"{kind} {_MOST_STEPS}": starts[kind]}
+            yield from turns
+
+    for name, start in attempts():
+        settings, own = replace(optimizer, guide_steps=int(name.split()[1])), torch.Generator().manual_seed(0)
+        taken = History()
+        with suppress(NotPositiveDefiniteError):
+            one = learned(gaps.guide, start, settings, own, 1, _ROWS, history=taken)
+            score, one = gaps.scored(with_least_noise(one, objective.table.X))
+            found.append(_Learned(score, name, one, taken))
     if not found:
         return model, optimizer
-    _, best, taken = min(found, key=lambda one: one[0])
-    history.steps.extend(taken)
-    return best, None
+    best = min(found)
+    history.steps.extend(best.history)
+    return best.model, None
+
+
+class _Learned(NamedTuple):
+    """A model, how it was learned, and its score; the lowest is the best, and names differ."""
+
+    score: float
+    name: str
+    model: Model
+    history: History
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from gigagp.runtime import interruption
 from gigagp.runtime.memory import require
 from gigagp.solvers.preconditioners.complete_panel import Spectrum, is_exact
 
-#: Least share of the rows that a complete part has, least number of its entities, and most entities and times.
-_LEAST_SHARE, _LEAST_ENTITIES, _MOST_ENTITIES, _MOST_TIMES = 0.2, 50, 3000, 500
+#: Least share of the rows that a complete part has, least number of its entities, most entities and times, and the
+#: most entities or times of a panel in which it is looked for.
+_LEAST_SHARE, _LEAST_ENTITIES, _MOST_ENTITIES, _MOST_TIMES, _MOST_IN_ALL = 0.2, 50, 3000, 500, 10_000
 #: Times of points that are predicted together.
 _TIMES = 256
 
@@ -119,7 +120,8 @@ def panel_of_rows(table: TrainingTable, model: Model) -> PanelTiles | None:
 
 def quick_grid(panel: PanelTiles, model: Model) -> Grid | None:
     """Return the complete part of a panel; None where it has none that is quick to solve for exactly."""
-    grid = Grid.of(panel, len(panel.known.entity)) if has_spectrum(panel, model) else None
+    is_quick = max(panel.known.shape) <= _MOST_IN_ALL and has_spectrum(panel, model)
+    grid = Grid.of(panel, len(panel.known.entity)) if is_quick else None
     if grid is None or grid.cells.shape[0] > _MOST_ENTITIES or grid.cells.shape[1] > _MOST_TIMES:
         return None
     return grid

@@ -10,22 +10,18 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.inference.contract.base import Abilities, Inference
+from gigagp.inference.contract.forecast import Forecast, Subject
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.curves.complete import panel_of_rows, quick_grid
 from gigagp.inference.curves.objective import CurvesObjective
 from gigagp.inference.curves.posterior import CurvesPosterior
 from gigagp.inference.exact.exact import EXACT_ROWS
-from gigagp.kernels import Constant, Group
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
 from gigagp.operators import KernelMatrix
-from gigagp.products import PanelTiles
+from gigagp.runtime.machine import FACTOR_SECONDS
 from gigagp.settings.fields import Count
-from gigagp.solvers.preconditioners.complete_panel import suits_panel
-
-#: Mean rows of an entity up to which curves are quick to factorise.
-_MOST_ROWS = 100
 
 
 @dataclass(frozen=True)
@@ -97,25 +93,28 @@ class Curves(Inference):
     def serves(self, model: Model, n_rows: int, rows: Callable[[], np.ndarray], budget: int) -> bool:
         """Return whether ``"auto"`` chooses this method for a model that was given and rows, which are made if needed.
 
-        Those are panels that are too large for `Exact`, and have a complete part, or too many gaps for `Iterative`.
+        Those are panels that are too large for `Exact`, and have a complete part.
         """
         if n_rows <= EXACT_ROWS:
             return False
-        matrix = KernelMatrix(
-            model.kernel, torch.from_numpy(rows()), model.noise_variance, memory_budget=budget, storage="tiles"
-        )
-        if matrix.panel is None:
-            return False
-        return quick_grid(matrix.panel, model) is not None or (
-            _are_alike(matrix.panel, model) and not suits_panel(matrix, budget)
-        )
+        points = torch.from_numpy(rows())
+        matrix = KernelMatrix(model.kernel, points, model.noise_variance, memory_budget=budget, storage="tiles")
+        return matrix.panel is not None and quick_grid(matrix.panel, model) is not None
+
+    def forecast(self, subject: Subject) -> Forecast | None:
+        """Return the time of the likelihood of all rows and of their prediction; None without a complete part.
+
+        The error is that of exact inference: what entities with gaps say of each other is little beside the others.
+        """
+        panel = panel_of_rows(subject.table, subject.model)
+        grid = None if panel is None else quick_grid(panel, subject.model)
+        if panel is None or grid is None:
+            return None
+        n_entities, n_times = grid.cells.shape
+        others = panel.known.shape[0] - n_entities
+        operations = 20.0 * n_entities**3 + 4.0 * n_entities * (n_entities + n_times) * n_times * others
+        memory = 8.0 * (8 * n_entities**2 + 4 * grid.rows.numel())
+        return subject.with_nll(FACTOR_SECONDS * operations, memory, subject.exact_nll)
 
     def describe(self) -> str:
         return "curves given whole curves"
-
-
-def _are_alike(panel: PanelTiles, model: Model) -> bool:
-    """Whether rows are many short curves, and the kernel tells which of them are alike."""
-    leaves = (leaf for factors in panel.factors(model.kernel) for leaf in factors.entities.leaves())
-    is_short = len(panel.known.entity) <= _MOST_ROWS * panel.known.shape[0]
-    return is_short and any(not isinstance(leaf, Constant | Group) for leaf in leaves)
