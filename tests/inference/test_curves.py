@@ -249,6 +249,16 @@ def test_rows_that_are_no_panel_are_refused_and_gradients_of_points_too(fitted):
         posterior.covariance(points)
 
 
+def test_with_hardly_any_noise_neighbours_take_the_place_of_the_spectrum():
+    X, y = panel_rows(120, 10)
+    kernel = Matern(2.5, columns=[1, 2]) * Matern(0.5, columns=[3], fixed=["variance"])
+    gp = GPRegressor(
+        kernel, noise_variance=1e-13, panel=(0, 3), optimizer=None, inference=inference.Curves(), random_state=0
+    ).fit(X, y)
+    assert "earlier curves" in gp.posterior_.solver_name()
+    close(gp.predict(X[::20]), y[::20], condition=1e8)
+
+
 def test_entities_without_inputs_are_told_apart_by_their_rows():
     """The part of the times alone, which all entities share, comes from all complete curves."""
     X, y = panel_rows()

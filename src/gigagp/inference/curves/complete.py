@@ -26,8 +26,8 @@ from gigagp.solvers.preconditioners.complete_panel import Spectrum, is_exact
 #: Least share of the rows that a complete part has, least number of its entities, most entities and times, and the
 #: most entities or times of a panel in which it is looked for.
 _LEAST_SHARE, _LEAST_ENTITIES, _MOST_ENTITIES, _MOST_TIMES, _MOST_IN_ALL = 0.2, 50, 3000, 500, 10_000
-#: Times of points that are predicted together.
-_TIMES = 256
+#: Least noise variance as a share of the kernel's, and times of points that are predicted together.
+_LEAST_NOISE, _TIMES = 1e-12, 256
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,9 @@ class Grid:
 
 
 def has_spectrum(panel: PanelTiles, model: Model) -> bool:
-    """Whether the matrix of a complete panel is known exactly by eigenvectors of its factors."""
-    return not (model.noise_is_known or model.kernel.has_white) and is_exact(panel, model.kernel)
+    """Whether the matrix of a complete panel is known exactly by eigenvectors of its factors, which need some noise."""
+    has_one_noise = not (model.noise_is_known or model.kernel.has_white) and model.noise_share > _LEAST_NOISE
+    return has_one_noise and is_exact(panel, model.kernel)
 
 
 def panel_of_rows(table: TrainingTable, model: Model) -> PanelTiles | None:
@@ -250,8 +251,7 @@ class CompletePart:
         alpha = self.spectrum.solve(on_grid)
         gram = torch.einsum("ats,atr->sr", on_grid, alpha)
         log_variance = self.spectrum.log_determinant()
-        own = [] if of_grid else self._own
-        others = torch.cat([table.X.new_zeros(0, dtype=torch.long), *own])
+        others = torch.cat([table.X.new_zeros(0, dtype=torch.long), *([] if of_grid else self._own)])
         for at in self._located(table.X[others]):
             mean, covariance = at.beyond.means(alpha), self._covariance_of_each(at)
             for place, (own, time) in enumerate(zip(at.own, at.own_time, strict=True)):
@@ -332,20 +332,12 @@ class CompletePart:
         known, shape = self._panel.known, self._grid.cells.shape
         cells = Cells.of(X, known.entity_columns, known.time_columns)
         numbers = places_among(cells.entities, known.entities).tolist()
-        k = len(self.spectrum.core)
-        by_time = cells.time.argsort(stable=True)
-        new_times = [cells.shape[1]] if together else [_TIMES] * (cells.shape[1] // _TIMES + 1)
-        start = 0
-        for count in new_times:
-            some = torch.arange(start, min(start + count, cells.shape[1]))
-            start += count
-            if not len(some):
-                break
+        for some in torch.arange(cells.shape[1]).split(cells.shape[1] if together else _TIMES):
             times, index = distinct_rows(torch.cat([known.times.double(), cells.times[some].double()]))
             of_known, of_some = index.split([known.shape[1], len(some)])
-            inside = by_time[(cells.time[by_time] >= some[0]) & (cells.time[by_time] <= some[-1])].sort().values
+            inside = torch.nonzero((cells.time >= some[0]) & (cells.time <= some[-1]))[:, 0]
             entities, entity = cells.entity[inside].unique(return_inverse=True)
-            each = 8 * len(times) * (3 * len(times) + 2 * k + 3 * shape[0])
+            each = 8 * len(times) * (3 * len(times) + 2 * len(self.spectrum.core) + 3 * shape[0])
             size = len(entities) if together else max(1, self._budget // (4 * each))
             require(each * size, self._budget, f"{len(times):,} times of {size:,} entities given the others", "")
             points = inside[entity.argsort(stable=True)].split(torch.bincount(entity).tolist())
