@@ -81,6 +81,7 @@ KERNEL_RULES = ("auto", "average", "choose")
 INFERENCES = (
     "exact",
     "markov",
+    "curves",
     "iterative",
     "vecchia",
     "grid",

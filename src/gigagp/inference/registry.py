@@ -130,12 +130,12 @@ def capability_table() -> str:
 for _kind in (
     Exact,
     Markov,
+    Curves,
     Iterative,
     Vecchia,
     Grid,
     SparseVariational,
     ComputationAware,
-    Curves,
     QuadruplyStochastic,
     RelevanceVectorMachine,
     RandomFeatures,
