@@ -49,11 +49,6 @@ class Joint:
         every = torch.cat([given, rows])
         return cls(pool, every, len(given), factor_of(pool, every))
 
-    @property
-    def rows(self) -> Tensor:
-        """The rows, shape (b,)."""
-        return self.every[self.m :]
-
     def whitened(self, values: Tensor) -> Tensor:
         """Return the errors of the rows over their standard deviations for values of the pool (n, k), (b, k)."""
         return self._whitened(values)[self.m :]

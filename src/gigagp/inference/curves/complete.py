@@ -216,9 +216,7 @@ class CompletePart:
         needed = 8 * (8 * n_entities**2 + 4 * n_entities * n_times * table.n_targets)
         require(needed, self._budget, f"The complete part of {n_entities:,} entities", "Use inference.Vecchia.")
         self._products, self.spectrum = grid.solved(model, panel, self._budget)
-        alone, core = self.spectrum.alone, self.spectrum.core
-        roots = torch.block_diag(alone.L, alone.R)
-        self._roots = torch.linalg.solve_triangular(core, roots.T, upper=False) if len(core) else roots.T
+        self._roots = self.spectrum.roots()
         is_other = torch.ones(table.n_rows, dtype=torch.bool)
         is_other[grid.rows.flatten()] = False
         others = torch.nonzero(is_other)[:, 0]

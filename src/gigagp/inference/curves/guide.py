@@ -206,11 +206,8 @@ class _Inverse:
 
     @classmethod
     def of(cls, spectrum: Spectrum) -> _Inverse:
-        alone, core = spectrum.alone, spectrum.core
-        roots = torch.block_diag(alone.L, alone.R)
-        if len(core):
-            roots = torch.linalg.solve_triangular(core, roots.T, upper=False).T
-        P, R = roots.split([len(alone.L), len(alone.R)])
+        alone = spectrum.alone
+        P, R = spectrum.roots().mT.split([len(alone.L), len(alone.R)])
         return cls(spectrum.left, spectrum.right, 1 / spectrum.values, alone.w, alone.v, P, R)
 
     @property

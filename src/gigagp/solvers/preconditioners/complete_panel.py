@@ -116,6 +116,11 @@ class Spectrum:
         """Return ``(A^-1/2 U) R (B^-1/2 V)'`` of tables R, shape (N, T, s)."""
         return _times(self.left, self.right, grid)
 
+    def roots(self) -> Tensor:
+        """Return ``C^-1 diag(L', R')`` for the roots of the parts alone and the core's factor C, (k, N + T)."""
+        parts = torch.block_diag(self.alone.L, self.alone.R).mT
+        return torch.linalg.solve_triangular(self.core, parts, upper=False) if len(self.core) else parts
+
     def log_determinant(self) -> float:
         """Return that of the complete panel."""
         n_entities, n_times = self.values.shape
