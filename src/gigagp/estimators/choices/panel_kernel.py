@@ -24,6 +24,7 @@ from gigagp.kernels import Kernel, Matern, Product, Sum
 from gigagp.kernels.rebuilding import rebuilt
 from gigagp.model.model import Model
 from gigagp.optimization import Auto, History
+from gigagp.products.panel import distinct_rows
 
 #: Smoothness of a rough curve; curves are taken for smooth ones, Matern-3/2, otherwise.
 _ROUGH = 0.5
@@ -32,7 +33,7 @@ _ROUGH = 0.5
 _ROWS, _STEPS, _MOST_STEPS = 500, (3, 6), 15
 #: Complete entities that gaps are made in, at most and at least, their share, those that the others have to learn
 #: from, and the fewest entities with gaps of their own.
-_LEFT_OUT, _FEWEST, _SHARE, _LEARNED, _WITH_GAPS = 400, 30, 1 / 3, 300, 10
+_LEFT_OUT, _FEWEST, _SHARE, _LEARNED, _WITH_GAPS = 400, 30, 1 / 3, 400, 10
 #: Largest factor of the covariances, and share of the time before a deadline.
 _MOST, _TIME_SHARE = 10.0, 0.5
 _SEED = 29
@@ -46,7 +47,7 @@ def choose(
     Curves are smooth or rough, and learning from the exact likelihood of complete curves ends early or late: a few
     curves unlike the others spoil what the likelihood of all prefers in the end. Each of these models predicts complete
     curves that are left out, given the others and the cells that a random curve with gaps has. Their errors there also
-    tell the factor of all covariances. The best model is final, and the optimizer is then None; the steps to it are
+    tell a factor of all covariances. The best model is final, and the optimizer is then None; the steps to it are
     added to the ``history``.
 
     On five sets of learning curves, a tenth and a half of them cut, the likelihood alone ended up to a nat a cell worse
@@ -109,12 +110,15 @@ class _Gaps:
         The rows that the cells are predicted from: curves of the guide, and the cells that are kept.
     X, Y : Tensor
         The cells that are left out.
+    entity_columns : tuple of int
+        Columns that tell their curves.
     """
 
     guide: PanelGuide
     table: TrainingTable
     X: Tensor
     Y: Tensor
+    entity_columns: tuple[int, ...]
 
     @classmethod
     def of(cls, table: TrainingTable, model: Model) -> _Gaps | None:
@@ -139,7 +143,7 @@ class _Gaps:
         every = torch.arange(n_times)
         part = table.take_rows(torch.cat([grid.rows[others[:_LEARNED]].flatten(), rows[kept]]))
         guide = PanelGuide.of_grid(table, panel, grid.take(others, every))
-        return cls(guide, part, table.X[missing], table.Y[missing])
+        return cls(guide, part, table.X[missing], table.Y[missing], known.entity_columns)
 
     def scored(self, model: Model) -> tuple[float, Model]:
         """Return the mean negative log density of the cells by the best factor of all covariances, and that model."""
@@ -151,12 +155,25 @@ class _Gaps:
         mean, variance = part.predict(self.X, values)
         errors = self.Y.double() - mean - model.mean.basis(self.X).double() @ trend
         total = variance + model.noise_variance.double()
-        factor = min(max(float((errors.square() / total[:, None]).mean()), 1 / _MOST), _MOST)
+        factor = min(max(self._factor(errors.square() / total[:, None]), 1 / _MOST), _MOST)
         amplified = model.amplified(factor)
         if amplified is not None:
             model, total = amplified, factor * total
         density = 0.5 * ((2 * math.pi * total).log()[:, None] + errors.square() / total[:, None])
         return float(density.mean()), model
+
+    def _factor(self, squares: Tensor) -> float:
+        """Return the mean of squared errors over their variances, (m, t), plus two standard errors.
+
+        A few curves decide the mean, and too small a factor costs more than one that is too large. Errors of a curve go
+        together.
+        """
+        mean = squares.mean()
+        by_entity = distinct_rows(self.X[:, list(self.entity_columns)])[1]
+        excess = torch.zeros(int(by_entity.max()) + 1, dtype=squares.dtype).index_add_(
+            0, by_entity, (squares - mean).sum(1)
+        )
+        return float(mean + 2 * excess.square().sum().sqrt() / squares.numel())
 
 
 def with_rough_curves(kernel: Kernel) -> Kernel:
