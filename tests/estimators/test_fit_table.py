@@ -431,9 +431,7 @@ def test_other_inferences_cannot_add_rows():
         assert not hasattr(estimator, "partial_fit")
         with pytest.raises(AttributeError, match="has no attribute 'partial_fit'") as caught:
             estimator.partial_fit(X[50:60], Y[50:60])
-        assert "only to a fit with inference.Exact, inference.Markov, inference.Curves," in str(
-            caught.value.__cause__
-        )
+        assert "only to a fit with inference.Exact, inference.Markov, inference.Curves," in str(caught.value.__cause__)
 
 
 # Bad input ------------------------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ class _Gaps:
         return float(density.mean()), model
 
     def _factor(self, squares: Tensor) -> float:
-        """Return the mean of squared errors over their variances, (m, t), plus two standard errors.
+        """Return the mean of squared errors over their variances, (m, t), plus a standard error.
 
         A few curves decide the mean, and too small a factor costs more than one that is too large. Errors of a curve go
         together.
@@ -173,7 +173,7 @@ class _Gaps:
         excess = torch.zeros(int(by_entity.max()) + 1, dtype=squares.dtype).index_add_(
             0, by_entity, (squares - mean).sum(1)
         )
-        return float(mean + 2 * excess.square().sum().sqrt() / squares.numel())
+        return float(mean + excess.square().sum().sqrt() / squares.numel())
 
 
 def with_rough_curves(kernel: Kernel) -> Kernel:
