@@ -32,6 +32,7 @@ packages as their documentation introduces them: scikit-learn and GPyTorch with 
 lengthscale for each input, GPyTorch's variational inference with 500 inducing points (SVGP), GPBoost, and
 scikit-learn's boosted trees. `python benchmarks/beside_peers.py` runs all of it, with one thread and one process for
 each fit. A fit is ended after {limit} CPU seconds or beyond 16 GiB, and its package is then not tried on larger tables.
+A package that is not listed for a table was not run on it.
 The machine had two cores and other work to do, which can double CPU seconds. TabPFN was not run, because its weights
 have to be downloaded. Each table is split once, so that small differences on tables of a few hundred rows are chance.
 
