@@ -51,8 +51,8 @@ def choose(
     added to the ``history``.
 
     On learning curves of which a tenth was cut, the likelihood alone ended .12 and .17 nats a cell worse, and on one of
-    which half was cut .03 better (`benchmarks/learning_curves.py`, "likelihood"). A panel with few gaps, or without a complete part, is learned as
-    any other table.
+    which half was cut .03 better (`benchmarks/learning_curves.py`, "likelihood"). A panel with few gaps, or without a
+    complete part, is learned as any other table.
     """
     if not (isinstance(objective, CurvesObjective) and isinstance(optimizer, Auto)):
         return model, optimizer
