@@ -58,6 +58,13 @@ class Cells:
         return len(self.entities), len(self.times)
 
     @property
+    def observed(self) -> Tensor:
+        """Whether there is a row in each cell, shape (n_entities, n_times)."""
+        found = torch.zeros(self.shape, dtype=torch.bool)
+        found[self.entity, self.time] = True
+        return found
+
+    @property
     def operations(self) -> int:
         """Multiplications of a product with one vector."""
         n_entities, n_times = self.shape

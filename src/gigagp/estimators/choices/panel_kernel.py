@@ -17,7 +17,7 @@ from gigagp.estimators.choices.trials import learned
 from gigagp.inference.contract.least_noise import with_least_noise
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.curves.complete import CompletePart, panel_of_rows, quick_grid
+from gigagp.inference.curves.complete import CompletePart, quick_grid
 from gigagp.inference.curves.guide import PanelGuide
 from gigagp.inference.curves.objective import CurvesObjective
 from gigagp.kernels import Kernel, Matern, Product, Sum
@@ -123,13 +123,12 @@ class _Gaps:
     @classmethod
     def of(cls, table: TrainingTable, model: Model) -> _Gaps | None:
         """Return them; None where too few curves have gaps, or too few have none."""
-        panel = panel_of_rows(table, model)
-        grid = None if panel is None else quick_grid(panel, model)
-        if panel is None or grid is None:
+        found = quick_grid(table, model)
+        if found is None:
             return None
+        panel, grid = found
         known, (n_entities, n_times) = panel.known, grid.cells.shape
-        seen = torch.zeros(known.shape, dtype=torch.bool)
-        seen[known.entity, known.time] = True
+        seen = known.observed
         of_grid = known.time[grid.rows[0]]  # the times of the complete part
         with_gaps = torch.nonzero(~seen[:, of_grid].all(1))[:, 0]
         count = min(_LEFT_OUT, int(_SHARE * n_entities))

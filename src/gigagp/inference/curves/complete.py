@@ -64,13 +64,10 @@ class Grid:
     @classmethod
     def of(cls, panel: PanelTiles, n_rows: int) -> Grid | None:
         """Return the complete part of a panel; None where it is small because gaps are everywhere."""
-        known = panel.known
-        observed = torch.zeros(known.shape, dtype=torch.bool)
-        observed[known.entity, known.time] = True
-        entities, times = complete_part(observed)
+        entities, times = complete_part(panel.known.observed)
         if len(entities) * len(times) < _LEAST_SHARE * n_rows or len(entities) < _LEAST_ENTITIES:
             return None
-        return cls.at(known, entities, times)
+        return cls.at(panel.known, entities, times)
 
     @classmethod
     def at(cls, known: Cells, entities: Tensor, times: Tensor) -> Grid:
@@ -119,13 +116,15 @@ def panel_of_rows(table: TrainingTable, model: Model) -> PanelTiles | None:
     return matrix.panel if isinstance(matrix, KernelMatrix) else None
 
 
-def quick_grid(panel: PanelTiles, model: Model) -> Grid | None:
-    """Return the complete part of a panel; None where it has none that is quick to solve for exactly."""
-    is_quick = max(panel.known.shape) <= _MOST_IN_ALL and has_spectrum(panel, model)
-    grid = Grid.of(panel, len(panel.known.entity)) if is_quick else None
+def quick_grid(table: TrainingTable, model: Model) -> tuple[PanelTiles, Grid] | None:
+    """Return the panel of a table and its complete part; None where it has none that is quick to solve for exactly."""
+    panel = panel_of_rows(table, model)
+    if panel is None or max(panel.known.shape) > _MOST_IN_ALL or not has_spectrum(panel, model):
+        return None
+    grid = Grid.of(panel, table.n_rows)
     if grid is None or grid.cells.shape[0] > _MOST_ENTITIES or grid.cells.shape[1] > _MOST_TIMES:
         return None
-    return grid
+    return panel, grid
 
 
 @dataclass(frozen=True)
@@ -229,9 +228,8 @@ class CompletePart:
     @classmethod
     def of(cls, model: Model, table: TrainingTable) -> CompletePart | None:
         """Return the complete part of a table; None where it is no panel, has none, or a large one."""
-        panel = panel_of_rows(table, model)
-        grid = None if panel is None else quick_grid(panel, model)
-        return None if panel is None or grid is None else cls(model, table, panel, grid)
+        found = quick_grid(table, model)
+        return None if found is None else cls(model, table, *found)
 
     @property
     def n_entities(self) -> int:

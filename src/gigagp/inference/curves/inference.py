@@ -19,7 +19,7 @@ from gigagp.inference.curves.posterior import CurvesPosterior
 from gigagp.inference.exact.exact import EXACT_ROWS
 from gigagp.model.likelihoods import Likelihood
 from gigagp.model.model import Model
-from gigagp.operators import KernelMatrix
+from gigagp.products.panel import joined_columns
 from gigagp.runtime.machine import FACTOR_SECONDS
 from gigagp.settings.fields import Count
 
@@ -95,21 +95,20 @@ class Curves(Inference):
 
         Those are panels that are too large for `Exact`, and have a complete part.
         """
-        if n_rows <= EXACT_ROWS:
+        if n_rows <= EXACT_ROWS or len(joined_columns(model.kernel)) < 2:
             return False
-        points = torch.from_numpy(rows())
-        matrix = KernelMatrix(model.kernel, points, model.noise_variance, memory_budget=budget, storage="tiles")
-        return matrix.panel is not None and quick_grid(matrix.panel, model) is not None
+        X = torch.from_numpy(rows())
+        return quick_grid(TrainingTable(X, X[:, :1], model.mean, budget), model) is not None
 
     def forecast(self, subject: Subject) -> Forecast | None:
         """Return the time of the likelihood of all rows and of their prediction; None without a complete part.
 
         The error is that of exact inference: what entities with gaps say of each other is little beside the others.
         """
-        panel = panel_of_rows(subject.table, subject.model)
-        grid = None if panel is None else quick_grid(panel, subject.model)
-        if panel is None or grid is None:
+        found = quick_grid(subject.table, subject.model)
+        if found is None:
             return None
+        panel, grid = found
         n_entities, n_times = grid.cells.shape
         others = panel.known.shape[0] - n_entities
         operations = 20.0 * n_entities**3 + 4.0 * n_entities * (n_entities + n_times) * n_times * others

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -22,11 +20,9 @@ from gigagp.neighbours.curves import CurveGraph
 from gigagp.neighbours.joint import Joint
 from gigagp.optimization.objective import Evaluation
 from gigagp.runtime import interruption
-from gigagp.runtime.machine import FACTOR_SECONDS, slowness
 
-#: Curves whose densities estimate the likelihood in learning, their seed, and nominal seconds of a gradient over those
-#: of a factor.
-_LEARNING_CURVES, _SEED, _GRADIENT = 150, 5, 4.0
+#: Curves whose densities estimate the likelihood in learning, and their seed.
+_LEARNING_CURVES, _SEED = 150, 5
 #: Smallest gain in nats for each observation that is worth another step.
 _LEAST_GAIN = 1e-4
 
@@ -117,22 +113,6 @@ class CurvesObjective(TableObjective):
         assert self._graph is not None
         found = whitened(model, self.table, self._graph, self._entities)
         return Regression.of_whitened(found, self.table.n_targets)
-
-    def quick_value(self, model: Model) -> float:
-        """Return the value, which takes a quarter of the time of an evaluation."""
-        if self._graph is None:
-            self.start(model)
-        model = with_least_noise(model, self.table.X)
-        of_complete, of_others = self._shares
-        value = of_others * self._regression(model).value
-        return value + (of_complete * self._complete.quick_value(model) if self._complete is not None else 0.0)
-
-    def ending_seconds(self) -> float:
-        """Return the expected seconds of an evaluation and of the posterior."""
-        per_curve = self.n_rows / max(1, len(self._entities) if self._graph is None else self._graph.n_entities)
-        rows = (1 + self.n_neighbours) * per_curve
-        curves = self.n_rows / per_curve + _GRADIENT * len(self._entities)
-        return slowness() * FACTOR_SECONDS * curves * rows**3 if math.isfinite(rows) else 0.0
 
     def thin(self, rows: Tensor) -> TableObjective:
         return self.subset(rows)

@@ -12,16 +12,15 @@ from gigagp.inference.contract.left_out import LeftOut, without_trend
 from gigagp.inference.contract.rows_posterior import ROWS
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.contract.trend import Trend
 from gigagp.inference.curves.complete import CompletePart
-from gigagp.inference.vecchia.likelihood import Regression, Whitened, pool_of
-from gigagp.inference.vecchia.posterior import NeighboursPosterior, by_neighbours, error_covariance
+from gigagp.inference.vecchia.likelihood import REGRESSION_NUMBERS, REGRESSION_TENSORS, Regression, Whitened, pool_of
+from gigagp.inference.vecchia.posterior import NeighboursPosterior
 from gigagp.model.model import Model
 from gigagp.neighbours.curves import CurveGraph, CurvePredictor
 from gigagp.neighbours.joint import Joint
 from gigagp.runtime import interruption
 from gigagp.runtime.progress import current
-from gigagp.settings.schema import Field, check_tensors, listing, number, record, whole
+from gigagp.settings.schema import check_tensors, listing, record, whole
 
 
 def whitened(model: Model, table: TrainingTable, graph: CurveGraph, entities: list[int]) -> Whitened:
@@ -55,9 +54,9 @@ class CurvesPosterior(NeighboursPosterior):
         regression: Regression,
     ) -> None:
         noise = pool_of(model, table).noise
-        self._graph, self._complete, self._asked = graph, complete, n_neighbours
-        self._local = CurvePredictor(model.kernel, graph, noise, n_neighbours, table.budget)
-        super().__init__(model, table, regression, complete or self._local, noise)
+        self._graph, self._complete = graph, complete
+        local = CurvePredictor(model.kernel, graph, noise, n_neighbours, table.budget)
+        super().__init__(model, table, regression, local, noise, complete)
 
     @classmethod
     def fitted(cls, model: Model, table: TrainingTable, graph: CurveGraph, n_neighbours: int) -> CurvesPosterior:
@@ -69,27 +68,23 @@ class CurvesPosterior(NeighboursPosterior):
         return cls(model, table, graph, n_neighbours, None, Regression.of_whitened(found, table.n_targets))
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
-        if self._complete is None and X.ndim == 3:
-            return by_neighbours(self._local, X, self.covariance_given_trend)
-        if X.ndim == 3:
-            return one_by_one(self.covariance_given_trend, X)
         if self._complete is None:
-            return error_covariance(self, self._local.weights(X), self._noise, X).to(X)
-        return self._complete.covariance(X).to(X)
+            return super().covariance_given_trend(X)
+        return one_by_one(self.covariance_given_trend, X) if X.ndim == 3 else self._complete.covariance(X).to(X)
 
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> CurvesPosterior:
         """Return the posterior of a fit to additional rows too, at the same hyperparameters."""
         model, grown, old = self.model.appended(noise), self.table.appended(X, Y), self._graph
         columns = old.entity_columns, old.time_columns
         graph = CurveGraph(model.kernel, grown.X, *columns, old.n_neighbours)
-        return CurvesPosterior.fitted(model, grown, graph, self._asked)
+        return CurvesPosterior.fitted(model, grown, graph, self._local.asked)
 
     def solver_name(self) -> str:
         if self._complete is not None:
             return f"all cells of {self._complete.n_entities:,} complete curves, and each other curve given these"
         return (
             f"{self._graph.n_neighbours} earlier curves for each of {self._graph.n_entities:,}, and "
-            f"{self._asked} other curves for each new point"
+            f"{self._local.asked} other curves for each new point"
         )
 
     def left_out(self) -> LeftOut:
@@ -112,19 +107,11 @@ class CurvesPosterior(NeighboursPosterior):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state for a model file; the order of the curves is found again on loading."""
-        found = self._regression
-        tensors = {
-            "X": self.table.X,
-            "Y": self.table.Y,
-            "coefficients": found.trend.coefficients,
-            "coefficient_root": found.trend.root.contiguous(),
-            "gram": found.gram,
-        }
-        return tensors, {
-            "squares": found.squares,
-            "log_variance": found.log_variance,
+        tensors, numbers = self._regression.state()
+        return {"X": self.table.X, "Y": self.table.Y, **tensors}, {
+            **numbers,
             "curve_neighbours": self._graph.n_neighbours,
-            "point_neighbours": self._asked,
+            "point_neighbours": self._local.asked,
             "entity_columns": list(self._graph.entity_columns),
             "time_columns": list(self._graph.time_columns),
         }
@@ -132,17 +119,12 @@ class CurvesPosterior(NeighboursPosterior):
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> CurvesPosterior:
         columns = listing(whole(0))
-        check = {"squares": number(), "log_variance": number(), "curve_neighbours": whole(1)}
-        check |= {"point_neighbours": whole(1), "entity_columns": columns, "time_columns": columns}
-        record(check)(header, "posterior")
-        shapes = {"coefficients": "p t", "coefficient_root": "p p", "gram": "p p"}
-        fields = ROWS | {name: Field(shape, "float64") for name, shape in shapes.items()}
-        check_tensors(tensors, fields, saved.sizes)
+        check = REGRESSION_NUMBERS | {"curve_neighbours": whole(1), "point_neighbours": whole(1)}
+        record(check | {"entity_columns": columns, "time_columns": columns})(header, "posterior")
+        check_tensors(tensors, ROWS | REGRESSION_TENSORS, saved.sizes)
         table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
         places = tuple(header["entity_columns"]), tuple(header["time_columns"])
         graph = CurveGraph(saved.model.kernel, table.X, *places, header["curve_neighbours"])
-        trend = Trend(tensors["coefficients"], tensors["coefficient_root"])
-        sums = (header["squares"], header["log_variance"], table.n_rows, 0)
-        regression = Regression(trend, tensors["gram"], *sums)
+        regression = Regression.from_state(tensors, header, table.n_rows)
         complete = CompletePart.of(saved.model, table)
         return cls(saved.model, table, graph, header["point_neighbours"], complete, regression)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,14 @@ from gigagp.operators import KernelMatrix
 from gigagp.operators.indexing import as_noise
 from gigagp.runtime import interruption
 from gigagp.runtime.progress import current
+from gigagp.settings.schema import Field, number, whole
 
+#: What a model file has of a `Regression`.
+REGRESSION_NUMBERS = {"squares": number(), "log_variance": number(), "raised": whole(0)}
+REGRESSION_TENSORS = {
+    name: Field(shape, "float64")
+    for name, shape in {"coefficients": "p t", "coefficient_root": "p p", "gram": "p p"}.items()
+}
 #: Rows of a `Gap`, how many times the neighbours they get, and the largest number of those.
 _GAP_ROWS, _GAP_FACTOR, _GAP_NEIGHBOURS = 200, 8, 400
 #: Neighbours and rows of `typical_deviation`, and the least deviation that it returns, in units of the noise's.
@@ -113,6 +120,21 @@ class Regression(NamedTuple):
             self.n_rows + len(found.values),
             self.raised + found.raised,
         )
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Return the tensors and numbers of a model file; the number of rows is that of the table."""
+        tensors = {
+            "coefficients": self.trend.coefficients,
+            "coefficient_root": self.trend.root.contiguous(),
+            "gram": self.gram,
+        }
+        return tensors, {"squares": self.squares, "log_variance": self.log_variance, "raised": self.raised}
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], n_rows: int) -> Regression:
+        """Return the regression of a file whose tensors and numbers have been checked."""
+        trend = Trend(tensors["coefficients"], tensors["coefficient_root"])
+        return cls(trend, tensors["gram"], header["squares"], header["log_variance"], n_rows, header["raised"])
 
     @property
     def amplitude(self) -> float:

@@ -17,8 +17,7 @@ from gigagp.inference.contract.posterior import GrowingPosterior, SampleFunction
 from gigagp.inference.contract.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.contract.saved import Saved
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.inference.contract.trend import Trend
-from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
+from gigagp.inference.vecchia.likelihood import REGRESSION_NUMBERS, REGRESSION_TENSORS, Gap, Regression, pool_of
 from gigagp.model.estimate import Estimate
 from gigagp.model.model import Model
 from gigagp.model.prior_samples import PriorSamples
@@ -27,7 +26,7 @@ from gigagp.neighbours.predictor import LocalPredictor, LocalWeights, within_rea
 from gigagp.operators import KernelMatrix
 from gigagp.runtime.memory import require
 from gigagp.settings.random import standard_normal
-from gigagp.settings.schema import Field, check_tensors, number, optional, record, whole
+from gigagp.settings.schema import check_tensors, optional, record, whole
 
 
 class Predictor(Protocol):
@@ -105,12 +104,18 @@ class NeighboursPosterior(RowsPosterior, GrowingPosterior):
     covariance_is_cheap = True
 
     def __init__(
-        self, model: Model, table: TrainingTable, regression: Regression, predictor: Predictor, noise: Tensor
+        self,
+        model: Model,
+        table: TrainingTable,
+        regression: Regression,
+        local: LocalPredictor,
+        noise: Tensor,
+        predictor: Predictor | None = None,
     ) -> None:
         self.model, self.table, self.budget = model, table, table.budget
         self._regression, trend = regression, regression.trend
         self.coefficients, self.coefficient_root = trend.coefficients.to(table.Y), trend.root.to(table.Y)
-        self._predictor, self._noise = predictor, noise
+        self._local, self._predictor, self._noise = local, predictor or local, noise
         self._basis = table.basis.double()
         self._residuals = table.Y.double() - self._basis @ self.coefficients.double()
 
@@ -133,6 +138,11 @@ class NeighboursPosterior(RowsPosterior, GrowingPosterior):
         """Return mean and variance at given coefficients of the mean; ``method`` has no effect."""
         found, variance = self._predictor.predict(X, self._residuals)
         return self.trend(X) + found.to(X), variance.to(X)
+
+    def covariance_given_trend(self, X: Tensor) -> Tensor:
+        if X.ndim == 3:
+            return by_neighbours(self._local, X, self.covariance_given_trend)
+        return error_covariance(self, self._local.weights(X), self._noise, X).to(X)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return samples as functions, ``f(x) + w_x' (y - f(X) - noise)`` with prior functions f from random features.
@@ -171,8 +181,8 @@ class VecchiaPosterior(NeighboursPosterior):
     ) -> None:
         noise = pool_of(model, table).noise
         self._graph = graph
-        self._local = LocalPredictor(model.kernel, table.X, noise, graph, n_neighbours, table.budget)
-        super().__init__(model, table, regression, self._local, noise)
+        local = LocalPredictor(model.kernel, table.X, noise, graph, n_neighbours, table.budget)
+        super().__init__(model, table, regression, local, noise)
 
     @classmethod
     def fitted(cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> VecchiaPosterior:
@@ -225,11 +235,6 @@ class VecchiaPosterior(NeighboursPosterior):
         gap = "the memory budget has no room for more of them" if self._gap is None else self._gap.describe()
         return {**self.table.describe_drawn(), "neighbours": gap, **raised}
 
-    def covariance_given_trend(self, X: Tensor) -> Tensor:
-        if X.ndim == 3:
-            return by_neighbours(self._local, X, self.covariance_given_trend)
-        return error_covariance(self, self._local.weights(X), self._noise, X).to(X)
-
     def left_out(self) -> LeftOut | None:
         """Return the distribution of each row given all others in the approximation; None if rows were left out.
 
@@ -257,18 +262,9 @@ class VecchiaPosterior(NeighboursPosterior):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state for a model file; the order of the rows is found again on loading."""
-        found = self._regression
-        tensors = {
-            "X": self.table.X,
-            "Y": self.table.Y,
-            "coefficients": found.trend.coefficients,
-            "coefficient_root": found.trend.root.contiguous(),
-            "gram": found.gram,
-        }
-        return tensors, {
-            "squares": found.squares,
-            "log_variance": found.log_variance,
-            "raised": found.raised,
+        tensors, numbers = self._regression.state()
+        return {"X": self.table.X, "Y": self.table.Y, **tensors}, {
+            **numbers,
             "row_neighbours": self._graph.n_neighbours,
             "point_neighbours": self._local.asked,
             "drawn_from": self.table.drawn_from,
@@ -276,16 +272,11 @@ class VecchiaPosterior(NeighboursPosterior):
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> VecchiaPosterior:
-        check = {"squares": number(), "log_variance": number(), "raised": whole(0)}
-        check |= {"row_neighbours": whole(1), "point_neighbours": whole(1)}
+        check = REGRESSION_NUMBERS | {"row_neighbours": whole(1), "point_neighbours": whole(1)}
         record(check, {"drawn_from": optional(whole(1))})(header, "posterior")
-        shapes = {"coefficients": "p t", "coefficient_root": "p p", "gram": "p p"}
-        fields = ROWS | {name: Field(shape, "float64") for name, shape in shapes.items()}
-        check_tensors(tensors, fields, saved.sizes)
+        check_tensors(tensors, ROWS | REGRESSION_TENSORS, saved.sizes)
         given = tensors["X"], tensors["Y"], saved.model.mean, saved.budget
         table = TrainingTable(*given, drawn_from=header.get("drawn_from"))
         graph = NeighbourGraph(saved.model.kernel, table.X, header["row_neighbours"])
-        trend = Trend(tensors["coefficients"], tensors["coefficient_root"])
-        sums = (header["squares"], header["log_variance"], table.n_rows, header["raised"])
-        regression = Regression(trend, tensors["gram"], *sums)
+        regression = Regression.from_state(tensors, header, table.n_rows)
         return cls(saved.model, table, graph, header["point_neighbours"], regression)
