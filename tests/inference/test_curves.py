@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,15 +11,18 @@ import torch
 
 from gigagp import GPRegressor, inference, load
 from gigagp.errors import InvalidInputError
+from gigagp.estimators.choices.panel_kernel import step_scale
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.curves.complete import CompletePart, Grid, complete_part
 from gigagp.inference.curves.posterior import CurvesPosterior
 from gigagp.inference.vecchia.likelihood import pool_of
-from gigagp.kernels import RBF, Group, Matern, Sum, White
+from gigagp.kernels import RBF, Group, Matern, ScaleMap, Sum, White
+from gigagp.kernels.units import Units
 from gigagp.model.means import resolve_mean
 from gigagp.model.model import Model
 from gigagp.neighbours.joint import Joint
 from gigagp.operators import KernelMatrix
+from gigagp.products.panel import Cells
 from helpers import autograd_gradient, close, generator, reference_block, reference_matrix, within_standard_errors
 from panels import PLACE, TIME, cells
 
@@ -235,6 +239,54 @@ def test_rough_curves_are_found_to_be_rough():
     nu = [fit.kernel_.parts[0].parts[1].nu for fit in (smooth, rough)]
     assert nu[1] == 0.5
     assert rough.noise_variance_ < 0.01 * float(np.var(panel_rows(rough=True)[1]))
+
+
+def settling_rows(n_entities: int = 240, n_times: int = 20) -> tuple[np.ndarray, np.ndarray]:
+    """Return random walks whose steps become a hundred times smaller, of which every third ends early."""
+    draw = np.random.default_rng(7)
+    time = np.arange(n_times, dtype=float)
+    steps = 10.0 ** (-2 * time / (n_times - 1)) * draw.normal(size=(n_entities, n_times))
+    kept = np.ones(steps.shape, dtype=bool)
+    for entity in range(0, n_entities, 3):
+        kept[entity, draw.integers(1, n_times) :] = False
+    rows = np.column_stack([np.arange(n_entities).repeat(n_times), np.tile(time, n_entities)])
+    return rows[kept.ravel()], np.cumsum(steps, 1).ravel()[kept.ravel()]
+
+
+def test_curves_that_settle_have_smaller_errors_at_late_times():
+    X, y = settling_rows()
+    gone = np.random.default_rng(1).random(len(X)) < 0.1
+    is_last = np.append(X[1:, 0] != X[:-1, 0], True)  # predicted from all earlier cells of the curve
+    left_out = gone & is_last & (X[:, 1] > 0)
+    gp = GPRegressor(panel=(0, 1), random_state=0).fit(X[~left_out], y[~left_out])
+    scales = [leaf.log_scale for leaf in gp.kernel_.leaves() if isinstance(leaf, ScaleMap)]
+    assert len(scales) == 1, "steps of one size at all times predict worse"
+    assert float(scales[0][0] - scales[0][-1]) > 0.7 * math.log(100)
+    mean, std = gp.predict(X[left_out], return_std=True, include_noise=True)
+    is_late = X[left_out, 1] > 12
+    for some in (is_late, ~is_late):
+        assert 0.3 < np.mean(((mean - y[left_out]) / std)[some] ** 2) < 3
+    assert std[is_late].mean() < 0.3 * std[~is_late].mean()
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_the_scale_of_times_follows_the_steps_of_curves(power):
+    """A random walk has steps of the same size over the root of their time, whatever the times."""
+    times = torch.tensor([3.0, 0.0, 1.0, 7.0, 8.0, 20.0], dtype=torch.float64)
+    order = times.argsort()
+    walk = torch.randn(4000, 6, generator=generator(2), dtype=torch.float64)
+    walk *= torch.cat([torch.zeros(1), times[order].diff()]).sqrt()
+    calmer = walk * torch.tensor([1.0, 1, 1, 1, 0.1, 0.1])
+    cells = Cells(torch.zeros(4000, 1), times[:, None], torch.zeros(0), torch.zeros(0), (0,), (1,))
+    units = Units(torch.zeros(2), torch.ones(2), 1.0)
+    found = []
+    for one in (walk, calmer):
+        curves = one.cumsum(1)[:, order.argsort()]
+        guide = SimpleNamespace(grid=SimpleNamespace(cells=cells), table=SimpleNamespace(Y=curves.reshape(-1, 1)))
+        scale = step_scale(guide, units, power)
+        found.append(scale.scale(torch.stack([torch.zeros(6), times[order]], 1).double())[:, 0].log())
+    assert float(found[0].abs().max()) < 0.1 * power
+    assert abs(float(found[1][0] - found[1][-1]) - power * math.log(10)) < 0.1 * power
 
 
 def test_rows_that_are_no_panel_are_refused_and_gradients_of_points_too(fitted):

@@ -373,7 +373,8 @@ class _Held(Job):
                 picked, optimizer, choice, least_noise = kernel_rules.pick(rule, compared, start, *settings)
                 model = picked if start is model else replace(model, kernel=picked.kernel)
         elif arguments.opens_panel:
-            model, optimizer = panel_kernel.choose(objective, model, optimizer, arguments.deadline, history)
+            units, deadline = problem.scaling.units(), arguments.deadline
+            model, optimizer = panel_kernel.choose(objective, model, optimizer, units, deadline, history)
         trace = Trace(history, meter, validate)
         found = objective, model, optimizer, problem.scaling, trace, generator, rows, is_spoiled
         return Begun(*found, transform, choice, averages, least_noise)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -20,17 +21,21 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.curves.complete import CompletePart, quick_grid
 from gigagp.inference.curves.guide import PanelGuide
 from gigagp.inference.curves.objective import CurvesObjective
-from gigagp.kernels import Kernel, Matern, Product, Sum
+from gigagp.kernels import Matern, Product, ScaleMap, Sum
 from gigagp.kernels.rebuilding import rebuilt
+from gigagp.kernels.units import Units
 from gigagp.model.model import Model
 from gigagp.optimization import Auto, History
 from gigagp.products.panel import distinct_rows
 
-#: Smoothness of a rough curve; curves are taken for smooth ones, Matern-3/2, otherwise.
-_ROUGH = 0.5
-#: Rows that learning begins with, evaluations of the complete part after which it may end, and those that are also
-#: tried with the better kernel.
-_ROWS, _STEPS, _MOST_STEPS = 500, (3, 6), 15
+#: Smoothness of rough and of smooth curves along the times, and powers of the size of their steps at each time that are
+#: tried as its scale.
+_ROUGH, _SMOOTH, _POWERS = 0.5, 1.5, (0, 1, 2)
+#: Smallest scale relative to the largest: float64 resolves no smaller variances, and curves may all end at one value.
+_LEAST_SCALE = 1e-4
+#: Rows that learning begins with, evaluations of the complete part after which it ends, and others that are tried with
+#: the best kernel.
+_ROWS, _STEPS, _OTHER_STEPS = 500, 6, (3, 15)
 #: Complete entities that gaps are made in, at most and at least, their share, those that the others have to learn
 #: from, and the fewest entities with gaps of their own.
 _LEFT_OUT, _FEWEST, _SHARE, _LEARNED, _WITH_GAPS = 400, 30, 1 / 3, 400, 10
@@ -40,15 +45,16 @@ _SEED = 29
 
 
 def choose(
-    objective: TableObjective, model: Model, optimizer: object, deadline: float, history: History
+    objective: TableObjective, model: Model, optimizer: object, units: Units, deadline: float, history: History
 ) -> tuple[Model, object]:
     """Return the model whose curves are predicted best in gaps like those of the panel, and the optimizer to go on.
 
-    Curves are smooth or rough, and learning from the exact likelihood of complete curves ends early or late: a few
-    curves unlike the others spoil what the likelihood of all prefers in the end. Each of these models predicts complete
-    curves that are left out, given the others and the cells that a random curve with gaps has. Their errors there also
-    tell a factor of all covariances. The best model is final, and the optimizer is then None; the steps to it are
-    added to the ``history``.
+    Curves are smooth or rough, may vary less at some times than at others, and learning from the exact likelihood of
+    complete curves ends early or late: a few curves unlike the others spoil what the likelihood of all prefers in the
+    end. Each of these models predicts complete curves that are left out, given the others and the cells that a random
+    curve with gaps has. Their errors there also tell a factor of all covariances. The best model is final, and the
+    optimizer is then None; the steps to it are added to the ``history``. ``units`` are those of the standardized
+    problem.
 
     On learning curves of which a tenth was cut, the likelihood alone ended .12 and .17 nats a cell worse, and on one of
     which half was cut .03 better (`benchmarks/learning_curves.py`, "likelihood"). A panel with few gaps, or without a
@@ -59,10 +65,11 @@ def choose(
     gaps = _Gaps.of(objective.table, model)
     if gaps is None:
         return model, optimizer
-    starts = {"rough": replace(model, kernel=with_rough_curves(model.kernel)), "smooth": model}
+    forms = {str(form): form for form in (_Form(_ROUGH, power, _STEPS) for power in _powers(gaps.guide))}
+    start_of = partial(_start, model, gaps.guide, units)
     turns = Turns(
         "learning from complete curves",
-        {f"{kind} {steps}": start for kind, start in starts.items() for steps in _STEPS},
+        {name: start_of(form) for name, form in forms.items()},
         deadline,
         _TIME_SHARE,
     )
@@ -70,18 +77,21 @@ def choose(
 
     def attempts() -> Iterator[tuple[str, Model]]:
         yield from turns
-        if found and not turns.is_late:
-            kind = min(found).name.split()[0]
-            turns.waiting = {f"{kind} {_MOST_STEPS}": starts[kind]}
+        for others in (_Form.smooth, _Form.other_steps):
+            if turns.is_late or not found:
+                return
+            more = {str(form): form for form in others(min(found).form)}
+            forms.update(more)
+            turns.waiting = {name: start_of(form) for name, form in more.items()}
             yield from turns
 
     for name, start in attempts():
-        settings, own = replace(optimizer, guide_steps=int(name.split()[1])), torch.Generator().manual_seed(0)
-        taken = History()
+        form, own, taken = forms[name], torch.Generator().manual_seed(0), History()
         with suppress(NotPositiveDefiniteError):
+            settings = replace(optimizer, guide_steps=form.steps)
             one = learned(gaps.guide, start, settings, own, 1, _ROWS, history=taken)
             score, one = gaps.scored(with_least_noise(one, objective.table.X))
-            found.append(_Learned(score, name, one, taken))
+            found.append(_Learned(score, form, one, taken))
     if not found:
         return model, optimizer
     best = min(found)
@@ -89,11 +99,27 @@ def choose(
     return best.model, None
 
 
+class _Form(NamedTuple):
+    """The smoothness of curves, the power of the size of their steps that is their scale, and the steps of learning."""
+
+    nu: float
+    power: int
+    steps: int
+
+    def smooth(self) -> list[_Form]:
+        """Return the form of smooth curves."""
+        return [self._replace(nu=_SMOOTH)]
+
+    def other_steps(self) -> list[_Form]:
+        """Return the forms that are learned in fewer steps and in more."""
+        return [self._replace(steps=steps) for steps in _OTHER_STEPS]
+
+
 class _Learned(NamedTuple):
-    """A model, how it was learned, and its score; the lowest is the best, and names differ."""
+    """A model, how it was learned, and its score; the lowest is the best, and no two have the same form."""
 
     score: float
-    name: str
+    form: _Form
     model: Model
     history: History
 
@@ -175,11 +201,38 @@ class _Gaps:
         return float(mean + excess.square().sum().sqrt() / squares.numel())
 
 
-def with_rough_curves(kernel: Kernel) -> Kernel:
-    """Return the default kernel of a panel (`panel_fit.Roles.kernel`) with curves that are Matern-1/2."""
-    assert isinstance(kernel, Sum), "the default kernel is a sum"
-    curves, *others = kernel.parts
+def _powers(guide: PanelGuide) -> tuple[int, ...]:
+    """Return the powers of the size of steps that are tried; there are none where times are more than a number."""
+    cells = guide.grid.cells
+    return _POWERS if len(cells.time_columns) == 1 and len(cells.times) > 2 else _POWERS[:1]
+
+
+def _start(model: Model, guide: PanelGuide, units: Units, form: _Form) -> Model:
+    """Return a model with the default kernel of a panel (`panel_fit.Roles.kernel`), of which curves have a form."""
+    assert isinstance(model.kernel, Sum), "the default kernel is a sum"
+    curves, *others = model.kernel.parts
     assert isinstance(curves, Product), "whose first part is a product"
     entities, times = curves.parts
     assert isinstance(times, Matern), "of entities and times"
-    return Sum(entities * rebuilt(times, {"nu": _ROUGH}), *others)
+    found = entities * rebuilt(times, {"nu": form.nu})
+    if form.power:
+        found = found * step_scale(guide, units, form.power)
+    return replace(model, kernel=Sum(found, *others))
+
+
+def step_scale(guide: PanelGuide, units: Units, power: int) -> ScaleMap:
+    """Return a power of the mean size of a step of complete curves around each time, with geometric mean 1.
+
+    The size of a step is divided by the root of the time that it takes, as for a random walk. Learning curves of
+    networks move a hundred times less at the end than in the beginning.
+    """
+    grid = guide.grid
+    times, order = grid.cells.times[:, 0].sort()
+    curves = guide.table.Y.double().view(*grid.cells.shape, -1)[:, order]
+    sizes = curves.diff(dim=1).abs().mean((0, 2)) / times.diff().sqrt()
+    steps = power * sizes.clamp_min(torch.finfo(sizes.dtype).tiny).log()
+    logs = torch.cat([steps[:1], (steps[:-1] + steps[1:]) / 2, steps[-1:]])
+    logs = logs.clamp_min(float(logs.max()) + math.log(_LEAST_SCALE))
+    column = grid.cells.time_columns[0]
+    knots = times * units.scale[column] + units.centre[column]
+    return ScaleMap([knots], logs - logs.mean(), columns=[column]).standardized(units)

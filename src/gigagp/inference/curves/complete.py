@@ -164,6 +164,12 @@ class _Beyond:
         )
         return torch.stack(list(parts)).sum(0)
 
+    def prior_variance(self, entity: int) -> Tensor:
+        """Return the prior variances of an entity at all times, (u,)."""
+        return torch.stack([S[entity, entity] * T.diagonal() for S, T in zip(self.S_own, self.T_own, strict=True)]).sum(
+            0
+        )
+
     def covariances(self, first: Tensor, second: Tensor) -> Tensor:
         """Return the covariances of pairs of entities, numbers (c,), at all times, without noise, (c, u, u)."""
         found = self.Q[first].mT @ self.Q[second]
@@ -251,7 +257,7 @@ class CompletePart:
         for at in self._located(table.X[others]):
             mean, covariance = at.beyond.means(alpha), self._covariance_of_each(at)
             for place, (own, time) in enumerate(zip(at.own, at.own_time, strict=True)):
-                factor = self._factor(covariance[place], time)
+                factor = self._factor(at, place, covariance[place])
                 white = torch.linalg.solve_triangular(factor, values[own] - mean[place, time], upper=False)
                 gram += white.T @ white
                 log_variance += 2 * float(factor.diagonal().log().sum())
@@ -276,7 +282,7 @@ class CompletePart:
                 found[points], variance[points] = mean[place, to], here.diagonal()[to]
                 if len(own):
                     both = torch.cat([here[of_own][:, to], values[own] - mean[place, of_own]], 1)
-                    half = torch.linalg.solve_triangular(self._factor(here, of_own), both, upper=False)
+                    half = torch.linalg.solve_triangular(self._factor(at, place, here), both, upper=False)
                     cross, residual = half.split([len(points), values.shape[1]], 1)
                     found[points] += cross.T @ residual
                     variance[points] -= cross.square().sum(0)
@@ -293,7 +299,7 @@ class CompletePart:
             weights = []  # of an entity's points and own rows, in the errors of its points
             for place, covariance in enumerate(self._covariance_of_each(at)):
                 of_own, to = at.own_time[place], at.time[at.points[place]]
-                solved = torch.cholesky_solve(covariance[of_own][:, to], self._factor(covariance, of_own))
+                solved = torch.cholesky_solve(covariance[of_own][:, to], self._factor(at, place, covariance))
                 weights.append(torch.cat([torch.eye(len(to), dtype=torch.float64), -solved]))
             cells = [
                 torch.cat([at.time[points], of_own]) for points, of_own in zip(at.points, at.own_time, strict=True)
@@ -315,10 +321,14 @@ class CompletePart:
         every = torch.arange(len(at.points))
         return at.beyond.covariances(every, every)
 
-    def _factor(self, covariance: Tensor, at: Tensor) -> Tensor:
-        """Return the Cholesky factor of rows at places among times, with their noise."""
-        H = covariance[at][:, at]
-        H.diagonal().add_(self._model.noise_variance.double())
+    def _factor(self, at: _Located, place: int, covariance: Tensor) -> Tensor:
+        """Return the Cholesky factor of the rows of an entity that are not in the complete part, with their noise.
+
+        A share `LOST` of their prior variance is added, which rounding takes from their variance given the part.
+        """
+        time = at.own_time[place]
+        H = covariance[time][:, time]
+        H.diagonal().add_(self._model.noise_variance.double() + LOST * at.beyond.prior_variance(place)[time])
         return cholesky(H, "the covariance of a curve given the complete part", overwrite=True)
 
     def _located(self, X: Tensor, *, together: bool = False) -> Iterator[_Located]:

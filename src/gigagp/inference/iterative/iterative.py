@@ -61,6 +61,8 @@ from gigagp.solvers.prepared import BUILT, Prepared
 _AUTO_PROBES = 16
 #: Samples of ``n_samples="auto"``: the most, and those that nearest neighbours often make as certain.
 _MOST_SAMPLES, _FEW_SAMPLES = 64, 16
+#: Excess of the variances' error that is worth a solve for more samples, which takes about as long for one as for many.
+_MORE_ERROR = 1.1
 #: Bounds on the error in nats, for targets and probes, at which solves in training may stop before the residual reaches
 #: its tolerance. Bounds ten times looser ended up to 10 nats below the optimum on elevators (2,000 rows), where the
 #: initial guess satisfied them without a step. These cost a tenth more epochs and end at the optimum of exact solves.
@@ -462,11 +464,10 @@ class IterativeObjective(TableObjective):
         matrix: RowsMatrix,
         generator: torch.Generator,
     ) -> PathwisePosterior:
-        """Return the posterior with as many samples as make variances as certain as `_MOST_SAMPLES` alone would."""
+        """Return the posterior with enough samples for variances about as certain as from `_MOST_SAMPLES` alone."""
         have, wanted = posterior.n_samples, math.sqrt(2 / _MOST_SAMPLES)
-        is_enough = (
-            not posterior.variance_error > wanted
-        )  # nan for a kernel of white noise alone, which has no function
+        # nan for a kernel of white noise alone, which has no function
+        is_enough = not posterior.variance_error > _MORE_ERROR * wanted
         if have >= _MOST_SAMPLES or is_enough or interruption.seconds_left() <= 0:
             return posterior
         needed = math.ceil(have * (posterior.variance_error / wanted) ** 2)
