@@ -50,10 +50,10 @@ def model_of(kernel, noise: float = NOISE) -> Model:
     return Model(kernel.bind(3), resolve_mean("constant"), torch.tensor(noise, dtype=torch.float64))
 
 
-def part_of(kernel, table: TrainingTable) -> CompletePart:
+def part_of(kernel, table: TrainingTable, noise: float = NOISE) -> CompletePart:
     """Return the complete part of a small panel, however few its entities are."""
-    model = model_of(kernel)
-    panel = KernelMatrix(model.kernel, table.X, NOISE).panel
+    model = model_of(kernel, noise)
+    panel = KernelMatrix(model.kernel, table.X, noise).panel
     observed = torch.zeros(panel.known.shape, dtype=torch.bool)
     observed[panel.known.entity, panel.known.time] = True
     return CompletePart(model, table, panel, Grid.at(panel.known, *complete_part(observed)))
@@ -91,6 +91,28 @@ def test_points_are_predicted_from_the_complete_part_and_their_own_curve(name, g
     covariance = reference_matrix(kernel, new) - cross - cross.T + inner
     close(part.covariance(new), covariance, condition=1e5)
     close(covariance.diagonal(), variance, condition=1e5)
+
+
+def test_variances_keep_their_digits_with_hardly_any_noise():
+    """Rough effects of entities lie where a smooth product has only noise, and a solve multiplies them by 1e9."""
+    table, noise = table_of("cut short"), 1e-9
+    smooth = RBF(4.0, columns=PLACE) * RBF(4.0, columns=TIME, fixed=["variance"])
+    given = smooth + Matern(0.5, 0.3, columns=PLACE) + Matern(0.5, 0.3, columns=TIME)
+    part, kernel, new = part_of(given, table, noise), given.bind(3), points_of(table.X)
+    new = new[: len(table.X[::97]) + 4]  # of known entities, of which whole curves are given
+    in_part = torch.zeros(table.n_rows, dtype=torch.bool)
+    in_part[part._grid.rows.flatten()] = True
+    variances = []
+    for point in new:
+        rows = torch.nonzero(in_part | (table.X[:, PLACE] == point[PLACE]).all(1))[:, 0]
+        factor = torch.linalg.cholesky(reference_matrix(kernel, table.X[rows], noise))
+        cross = reference_block(kernel, point[None], table.X[rows]).T
+        half = torch.linalg.solve_triangular(factor, cross, upper=False)
+        variances.append(kernel.diagonal(point[None])[0] - half.square().sum())
+    found = part.predict(new, table.Y)[1]
+    exact = torch.stack(variances)
+    assert float(exact.min()) < noise
+    assert float((found / exact - 1).abs().max()) < 1e-4  # rounding of a prior variance of 3 is 1e-5 of the smallest
 
 
 @pytest.mark.few(3)

@@ -21,7 +21,7 @@ from gigagp.products.dense import cholesky
 from gigagp.products.panel import Cells, Factors, distinct_rows, places_among
 from gigagp.runtime import interruption
 from gigagp.runtime.memory import require
-from gigagp.solvers.preconditioners.complete_panel import Spectrum, is_exact
+from gigagp.solvers.preconditioners.complete_panel import Alone, Spectrum, is_exact
 
 #: Least share of the rows that a complete part has, least number of its entities, most entities and times, and the
 #: most entities or times of a panel in which it is looked for.
@@ -131,30 +131,28 @@ def quick_grid(table: TrainingTable, model: Model) -> tuple[PanelTiles, Grid] | 
 class _Beyond:
     """p entities at u times, given the complete part.
 
-    The tensors of a product's factors are lists, one for each product.
+    The effects of entities alone and of times alone are variables in addition to a product of both, as the coefficients
+    of a mean are: what the product leaves open given these, and what the effects leave open, are sums of positive
+    terms. As one covariance that all of it explains, digits would be lost with little noise.
 
     Attributes
     ----------
     S, T : list of Tensor of shape (N, p) and (T, u)
-        Covariances of the complete entities with these, and of the complete times with these.
-    S_own, T_own : list of Tensor of shape (p, p) and (u, u)
-        Covariances among these.
-    A, B : list of Tensor of shape (N, p) and (T, u)
-        S and T in the basis of the spectrum.
+        Covariances of the complete entities with these, and of the complete times with these, for each product.
+    product : _OfBoth or None
+        The product that depends on both.
+    entities, times : Tensor of shape (p, p) and (u, u)
+        Covariances of the effects of these entities and times given those of the complete part.
     Q : Tensor of shape (p, k, u)
-        What the k columns of entities alone and of times alone take back of the explained covariance.
-    D : Tensor of shape (N, T)
-        The inverse of the spectrum.
+        Roots of what the k effects of the complete part leave open.
     """
 
     S: list[Tensor]
     T: list[Tensor]
-    S_own: list[Tensor]
-    T_own: list[Tensor]
-    A: list[Tensor]
-    B: list[Tensor]
+    product: _OfBoth | None
+    entities: Tensor
+    times: Tensor
     Q: Tensor
-    D: Tensor
 
     def means(self, alpha: Tensor) -> Tensor:
         """Return the means from solutions (N, T, k) of the complete part, (p, u, k)."""
@@ -164,22 +162,44 @@ class _Beyond:
         )
         return torch.stack(list(parts)).sum(0)
 
-    def prior_variance(self, entity: int) -> Tensor:
-        """Return the prior variances of an entity at all times, (u,)."""
-        return torch.stack([S[entity, entity] * T.diagonal() for S, T in zip(self.S_own, self.T_own, strict=True)]).sum(
-            0
-        )
-
     def covariances(self, first: Tensor, second: Tensor) -> Tensor:
         """Return the covariances of pairs of entities, numbers (c,), at all times, without noise, (c, u, u)."""
         found = self.Q[first].mT @ self.Q[second]
-        for S, T in zip(self.S_own, self.T_own, strict=True):
-            found += S[first, second][:, None, None] * T
-        for A, B in zip(self.A, self.B, strict=True):
-            for A_, B_ in zip(self.A, self.B, strict=True):
-                weights = (A[:, first] * A_[:, second]).T @ self.D
-                found -= B.T @ (weights[:, :, None] * B_)
-        return found
+        found += self.entities[first, second][:, None, None] + self.times
+        return found if self.product is None else found + self.product.covariances(first, second)
+
+
+@dataclass(frozen=True)
+class _OfBoth:
+    """The product of a kernel of entities and one of times, between p entities at u times and given the complete part.
+
+    Attributes
+    ----------
+    S, T : Tensor of shape (p, p) and (u, u)
+        Covariances among these.
+    A, B : Tensor of shape (N, p) and (T, u)
+        Covariances of the complete entities and times with these, in the basis of the spectrum.
+    D : Tensor of shape (N, T)
+        The inverse of the spectrum.
+    """
+
+    S: Tensor
+    T: Tensor
+    A: Tensor
+    B: Tensor
+    D: Tensor
+
+    def covariances(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return those that the complete part leaves open, as `_Beyond.covariances`."""
+        weights = (self.A[:, first] * self.A[:, second]).T @ self.D
+        return self.S[first, second][:, None, None] * self.T - self.B.T @ (weights[:, :, None] * self.B)
+
+    def projected(self, alone: Alone) -> Tensor:
+        """Return the effects' coefficients of what the complete part predicts of the product, (p, k, u)."""
+        of_entities = self.A[:, :, None] * (self.D @ (alone.v[:, None] * self.B))[:, None, :]
+        of_times = ((alone.w[:, None] * self.A).T @ self.D)[:, :, None] * self.B
+        entities = (alone.L.T @ of_entities.flatten(1)).view(-1, *of_entities.shape[1:]).movedim(1, 0)
+        return torch.cat([entities, alone.R.T @ of_times], 1)
 
 
 @dataclass(frozen=True)
@@ -221,7 +241,6 @@ class CompletePart:
         needed = 8 * (8 * n_entities**2 + 4 * n_entities * n_times * table.n_targets)
         require(needed, self._budget, f"The complete part of {n_entities:,} entities", "Use inference.Vecchia.")
         self._products, self.spectrum = grid.solved(model, panel, self._budget)
-        self._roots = self.spectrum.roots()
         is_other = torch.ones(table.n_rows, dtype=torch.bool)
         is_other[grid.rows.flatten()] = False
         others = torch.nonzero(is_other)[:, 0]
@@ -257,7 +276,7 @@ class CompletePart:
         for at in self._located(table.X[others]):
             mean, covariance = at.beyond.means(alpha), self._covariance_of_each(at)
             for place, (own, time) in enumerate(zip(at.own, at.own_time, strict=True)):
-                factor = self._factor(at, place, covariance[place])
+                factor = self._factor(covariance[place], time)
                 white = torch.linalg.solve_triangular(factor, values[own] - mean[place, time], upper=False)
                 gram += white.T @ white
                 log_variance += 2 * float(factor.diagonal().log().sum())
@@ -282,7 +301,7 @@ class CompletePart:
                 found[points], variance[points] = mean[place, to], here.diagonal()[to]
                 if len(own):
                     both = torch.cat([here[of_own][:, to], values[own] - mean[place, of_own]], 1)
-                    half = torch.linalg.solve_triangular(self._factor(at, place, here), both, upper=False)
+                    half = torch.linalg.solve_triangular(self._factor(here, of_own), both, upper=False)
                     cross, residual = half.split([len(points), values.shape[1]], 1)
                     found[points] += cross.T @ residual
                     variance[points] -= cross.square().sum(0)
@@ -299,7 +318,7 @@ class CompletePart:
             weights = []  # of an entity's points and own rows, in the errors of its points
             for place, covariance in enumerate(self._covariance_of_each(at)):
                 of_own, to = at.own_time[place], at.time[at.points[place]]
-                solved = torch.cholesky_solve(covariance[of_own][:, to], self._factor(at, place, covariance))
+                solved = torch.cholesky_solve(covariance[of_own][:, to], self._factor(covariance, of_own))
                 weights.append(torch.cat([torch.eye(len(to), dtype=torch.float64), -solved]))
             cells = [
                 torch.cat([at.time[points], of_own]) for points, of_own in zip(at.points, at.own_time, strict=True)
@@ -321,14 +340,10 @@ class CompletePart:
         every = torch.arange(len(at.points))
         return at.beyond.covariances(every, every)
 
-    def _factor(self, at: _Located, place: int, covariance: Tensor) -> Tensor:
-        """Return the Cholesky factor of the rows of an entity that are not in the complete part, with their noise.
-
-        A share `LOST` of their prior variance is added, which rounding takes from their variance given the part.
-        """
-        time = at.own_time[place]
-        H = covariance[time][:, time]
-        H.diagonal().add_(self._model.noise_variance.double() + LOST * at.beyond.prior_variance(place)[time])
+    def _factor(self, covariance: Tensor, at: Tensor) -> Tensor:
+        """Return the Cholesky factor of rows at places among times, with their noise."""
+        H = covariance[at][:, at]
+        H.diagonal().add_(self._model.noise_variance.double())
         return cholesky(H, "the covariance of a curve given the complete part", overwrite=True)
 
     def _located(self, X: Tensor, *, together: bool = False) -> Iterator[_Located]:
@@ -343,7 +358,7 @@ class CompletePart:
             of_known, of_some = index.split([known.shape[1], len(some)])
             inside = torch.nonzero((cells.time >= some[0]) & (cells.time <= some[-1]))[:, 0]
             entities, entity = cells.entity[inside].unique(return_inverse=True)
-            each = 8 * len(times) * (3 * len(times) + 2 * len(self.spectrum.core) + 3 * shape[0])
+            each = 8 * len(times) * (3 * len(times) + 3 * len(self.spectrum.core) + 3 * shape[0])
             size = len(entities) if together else max(1, self._budget // (4 * each))
             require(each * size, self._budget, f"{len(times):,} times of {size:,} entities given the others", "")
             points = inside[entity.argsort(stable=True)].split(torch.bincount(entity).tolist())
@@ -365,27 +380,58 @@ class CompletePart:
 
     def _beyond(self, entities: Tensor, times: Tensor) -> _Beyond:
         """Return entities (p, columns) at times (u, columns) given the complete part."""
-        grid, engine, whole = self._grid.cells, self._panel.engine, self.spectrum
+        grid, engine = self._grid.cells, self._panel.engine
 
         def between(kernel: Kernel, X: Tensor, Z: Tensor | None = None) -> Tensor:
             return engine.dense(kernel, X, Z, budget=self._budget).double()
 
-        every = [one.factors for one in self._products]
-        S = [between(one.entities, grid.entities, entities) for one in every]
-        T = [between(one.times, grid.times, times) for one in every]
-        A, B = [whole.left.T @ one for one in S], [whole.right.T @ one for one in T]
-        D, alone, n, p, u = 1 / whole.values, whole.alone, grid.shape[0], len(entities), len(times)
-        Q = D.new_zeros(p, len(self._roots), u)
-        if len(self._roots):
-            of_entities, of_times = D.new_zeros(n, p, u), D.new_zeros(p, grid.shape[1], u)
-            for a, b in zip(A, B, strict=True):
-                of_entities += a[:, :, None] * (D @ (alone.v[:, None] * b))[:, None, :]
-                of_times += ((alone.w[:, None] * a).T @ D)[:, :, None] * b
-            Q = (self._roots[:, :n] @ of_entities.flatten(1)).view(-1, p, u).movedim(1, 0)
-            Q = Q + self._roots[:, n:] @ of_times
-        S_own = [between(one.entities, entities) for one in every]
-        T_own = [between(one.times, times) for one in every]
-        return _Beyond(S, T, S_own, T_own, A, B, Q, D)
+        S = [between(one.factors.entities, grid.entities, entities) for one in self._products]
+        T = [between(one.factors.times, grid.times, times) for one in self._products]
+        p, u, alone = len(entities), len(times), self.spectrum.alone
+        product, of_entities, of_times = None, _Effects.none(grid.shape[0], p), _Effects.none(grid.shape[1], u)
+        for one, cross_S, cross_T in zip(self._products, S, T, strict=True):
+            own_S, own_T = between(one.factors.entities, entities), between(one.factors.times, times)
+            if len(one.T) == 1:
+                of_entities.add(own_T[0, 0], cross_S, own_S)
+            elif len(one.S) == 1:
+                of_times.add(own_S[0, 0], cross_T, own_T)
+            else:
+                A, B = self.spectrum.left.T @ cross_S, self.spectrum.right.T @ cross_T
+                product = _OfBoth(own_S, own_T, A, B, 1 / self.spectrum.values)
+        entities_left, by_entity = of_entities.given(alone.S_root)
+        times_left, by_time = of_times.given(alone.T_root)
+        effects = torch.cat([by_entity.T[:, :, None].expand(-1, -1, u), by_time.expand(p, -1, -1)], 1)
+        if product is not None:
+            effects = effects - product.projected(alone)
+        Q = torch.linalg.solve_triangular(self.spectrum.core, effects, upper=False) if effects.shape[1] else effects
+        return _Beyond(S, T, product, entities_left, times_left, Q)
+
+
+@dataclass
+class _Effects:
+    """Covariances of effects of n complete entities with those of m others, (n, m), and among these, (m, m)."""
+
+    cross: Tensor
+    own: Tensor
+
+    @classmethod
+    def none(cls, n: int, m: int) -> _Effects:
+        return cls(torch.zeros(n, m, dtype=torch.float64), torch.zeros(m, m, dtype=torch.float64))
+
+    def add(self, factor: Tensor, cross: Tensor, own: Tensor) -> None:
+        """Add a part of the kernel, times a number."""
+        self.cross += factor * cross
+        self.own += factor * own
+
+    def given(self, root: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the covariance of the others given the n, and their coefficients, for a root of the covariance of n.
+
+        The coefficients are those of the standard normal numbers behind the n effects, one for each column.
+        """
+        if not root.shape[1]:
+            return self.own, self.cross[:0]
+        coefficients = torch.linalg.solve_triangular(root, self.cross, upper=False)
+        return self.own - coefficients.T @ coefficients, coefficients
 
 
 def complete_part(observed: Tensor) -> tuple[Tensor, Tensor]:

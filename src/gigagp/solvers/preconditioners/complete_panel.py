@@ -57,7 +57,7 @@ class Spectrum:
         L + 1.
     of_entities, of_times : Tensor of shape (N,) and (T,)
         The noise a and b.
-    alone : _Alone
+    alone : Alone
         F.
     core : Tensor of shape (k, k)
         The Cholesky factor of ``1 + F' (L + 1)^-1 F`` for the k columns of F.
@@ -68,7 +68,7 @@ class Spectrum:
     values: Tensor
     of_entities: Tensor
     of_times: Tensor
-    alone: _Alone
+    alone: Alone
     core: Tensor
 
     @classmethod
@@ -92,7 +92,7 @@ class Spectrum:
         values = of_entities.new_ones(len(left), len(right))
         for S, T in by_both:
             values += (_quadratic(left, S)[:, None] * _quadratic(right, T)).clamp_min(0.0)
-        alone = _Alone.of(left, right, S_alone, T_alone)
+        alone = Alone.of(left, right, S_alone, T_alone)
         core = cholesky(alone.gram(1 / values), "the parts of entities and times alone", overwrite=True)
         return cls(left, right, values, of_entities, of_times, alone, core)
 
@@ -140,7 +140,7 @@ class Spectrum:
 
 
 @dataclass(frozen=True)
-class _Alone:
+class Alone:
     """F, of which ``F F'`` is the part of entities alone and that of times alone, in the basis of a `Spectrum`.
 
     A column is ``L[:, j] (x) v`` for an entity, or ``w (x) R[:, j]`` for a time.
@@ -151,17 +151,22 @@ class _Alone:
         Roots of both parts.
     w, v : Tensor of shape (N,) and (T,)
         Ones, in the basis.
+    S_root, T_root : Tensor of shape (N, N or 0) and (T, T or 0)
+        The roots, lower triangular, outside of the basis.
     """
 
     L: Tensor
     R: Tensor
     w: Tensor
     v: Tensor
+    S_root: Tensor
+    T_root: Tensor
 
     @classmethod
-    def of(cls, left: Tensor, right: Tensor, S: Tensor, T: Tensor) -> _Alone:
+    def of(cls, left: Tensor, right: Tensor, S: Tensor, T: Tensor) -> Alone:
         """Return the parts with the covariances S and T, of which either may be zero."""
-        return cls(left.T @ _root(S), right.T @ _root(T), left.sum(0), right.sum(0))
+        S_root, T_root = _root(S), _root(T)
+        return cls(left.T @ S_root, right.T @ T_root, left.sum(0), right.sum(0), S_root, T_root)
 
     def gram(self, weights: Tensor) -> Tensor:
         """Return ``1 + F' diag(weights) F`` for weights (N, T)."""
