@@ -600,7 +600,7 @@ def test_targets_that_spoil_a_fit_to_areas_are_named():
     with pytest.warns(FitWarning, match=f"far from the others, such as .* of area '{names[7]}'.* or leave them out"):
         GPRegressor(kernels.Matern(nu=1.5)).fit(cells, spoiled, blocks=labels)
     off = y.copy()
-    off[7] += 4
+    off[7] += 8
     with pytest.warns(
         FitWarning, match=f"error bars are too small for some rows: .* of area '{names[7]}' lies.* leave them out"
     ):

@@ -66,7 +66,7 @@ def test_twelve_rows_of_a_wave_and_a_parabola(rows):
 
 # As fits of each output alone -----------------------------------------------------------------------------------------
 
-QUICK = optimization.Auto(subset_sizes=(20,), polish_steps=3)
+QUICK = optimization.Auto(subset_sizes=(20,), polish_steps=6)
 FITS = {
     "default": {},
     "average of kernels": {"kernel": "auto", "optimizer": QUICK},

@@ -43,7 +43,7 @@ class Dense:
     The constant has a flat prior. The logs of lengthscale, standard deviation and noise have the documented priors.
     """
 
-    centres, widths = np.array([0.0, 0.0, math.log(0.3)]), np.array([1.5, 1.0, 1.0])
+    centres, widths = np.array([0.0, 0.0, math.log(0.3)]), np.array([3.0, 2.0, 1.0])
 
     def __init__(self, X: np.ndarray, y: np.ndarray) -> None:
         self.X, self.y = torch.from_numpy(X), torch.from_numpy(y)
@@ -82,7 +82,8 @@ class Dense:
         rest = 1 - ones.mT @ inverse @ cross
         mean = (beta + residual.mT @ inverse @ cross)[:, 0]
         variance = scale**2 - (cross * (inverse @ cross)).sum(1, keepdim=True) + rest**2 / gram
-        return logs - penalty, mean, variance[:, 0], noise[:, 0] ** 2
+        # where hardly anything is left of a large variance, rounding is larger; such points have no weight
+        return logs - penalty, mean, variance[:, 0].clamp_min(0.0), noise[:, 0] ** 2
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         mean = self.weights @ self.means

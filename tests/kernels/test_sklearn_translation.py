@@ -158,7 +158,7 @@ def test_a_fitted_kernel_predicts_the_same_there():
 def test_a_fit_keeps_to_their_bounds():
     X = points(60, 1).numpy()
     kernel = kernels.from_sklearn(1.0 * sk.RBF(1.0, (0.9, 1.1)))
-    with pytest.warns(FitWarning, match="noise of this fit has structure"):
+    with pytest.warns(FitWarning, match="explains the targets as noise"):
         gp = GPRegressor(kernel).fit(X, np.sin(7 * X[:, 0]))
     assert float(gp.kernel_.lengthscale) == pytest.approx(0.9)
 

@@ -1,9 +1,10 @@
 """Weak log-normal priors that keep fits on small subsets from collapsing, and whose weight vanishes with more rows.
 
 On a few hundred rows the likelihood alone may drive the noise to zero (pol: test NLL 11 to 112). It also sends the
-lengthscales of irrelevant inputs to any bound, which takes most of the evaluations. A prior with a width of one to one
-and a half e-folds on each log hyperparameter prevents both. At a thousand rows it has a thousandth of the likelihood's
-weight.
+lengthscales of irrelevant inputs to any bound, which takes most of the evaluations. A prior with a width of one to
+three e-folds on each log hyperparameter prevents both. At a thousand rows it has a thousandth of the likelihood's
+weight. Smooth functions have long lengthscales and large variances: with half these widths for both, the error on
+Friedman's functions was up to a quarter larger, and the log score of 333 real tables .05 worse.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
 
 _NOISE_SCALE = 0.3  # of the targets' standard deviation
-_LENGTHSCALE_WIDTH = 1.5
+_WIDTHS = {"lengthscale": 3.0, "variance": 2.0}  # in e-folds; 1 for others
 
 
 class WeakPrior:
@@ -42,7 +43,7 @@ class WeakPrior:
         names = [label.split("[")[0] for label in space.labels]
         kinds = [NOISE if name in noises else name.split(".")[-1] for name in names]
         self.centre = torch.tensor([centres.get(kind, 0.0) for kind in kinds], dtype=torch.float64)
-        widths = [_LENGTHSCALE_WIDTH if kind == "lengthscale" else 1.0 for kind in kinds]
+        widths = [_WIDTHS.get(kind, 1.0) for kind in kinds]
         self.precision = torch.tensor(widths, dtype=torch.float64).pow(-2)
 
     def penalty(self, vector: torch.Tensor) -> float:
