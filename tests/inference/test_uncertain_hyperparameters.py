@@ -203,7 +203,7 @@ def dense_information(gp: GPRegressor) -> torch.Tensor:
     slopes = torch.autograd.functional.jacobian(matrix, logs).movedim(2, 0)
     whitened = torch.linalg.inv(matrix(logs)) @ slopes
     information = 0.5 * torch.einsum("kij,lji->kl", whitened, whitened)
-    return information + torch.diag(torch.tensor([1.5, 1.0, 1.0]).double() ** -2)
+    return information + torch.diag(torch.from_numpy(Dense.widths) ** -2)
 
 
 @pytest.mark.slow
