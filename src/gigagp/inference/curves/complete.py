@@ -194,12 +194,13 @@ class _OfBoth:
         weights = (self.A[:, first] * self.A[:, second]).T @ self.D
         return self.S[first, second][:, None, None] * self.T - self.B.T @ (weights[:, :, None] * self.B)
 
-    def projected(self, alone: Alone) -> Tensor:
-        """Return the effects' coefficients of what the complete part predicts of the product, (p, k, u)."""
+    def projected(self, alone: Alone, roots: Tensor) -> Tensor:
+        """Return ``roots`` (k, N + T) of the effects times what the part predicts of the product, (p, k, u)."""
         of_entities = self.A[:, :, None] * (self.D @ (alone.v[:, None] * self.B))[:, None, :]
         of_times = ((alone.w[:, None] * self.A).T @ self.D)[:, :, None] * self.B
-        entities = (alone.L.T @ of_entities.flatten(1)).view(-1, *of_entities.shape[1:]).movedim(1, 0)
-        return torch.cat([entities, alone.R.T @ of_times], 1)
+        by_entity, by_time = roots.split([len(self.A), len(self.B)], 1)
+        found = (by_entity @ of_entities.flatten(1)).view(-1, *of_entities.shape[1:]).movedim(1, 0)
+        return found + by_time @ of_times
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,7 @@ class CompletePart:
         needed = 8 * (8 * n_entities**2 + 4 * n_entities * n_times * table.n_targets)
         require(needed, self._budget, f"The complete part of {n_entities:,} entities", "Use inference.Vecchia.")
         self._products, self.spectrum = grid.solved(model, panel, self._budget)
+        self._roots = self.spectrum.roots()
         is_other = torch.ones(table.n_rows, dtype=torch.bool)
         is_other[grid.rows.flatten()] = False
         others = torch.nonzero(is_other)[:, 0]
@@ -358,7 +360,7 @@ class CompletePart:
             of_known, of_some = index.split([known.shape[1], len(some)])
             inside = torch.nonzero((cells.time >= some[0]) & (cells.time <= some[-1]))[:, 0]
             entities, entity = cells.entity[inside].unique(return_inverse=True)
-            each = 8 * len(times) * (3 * len(times) + 3 * len(self.spectrum.core) + 3 * shape[0])
+            each = 8 * len(times) * (3 * len(times) + 2 * len(self.spectrum.core) + 3 * shape[0])
             size = len(entities) if together else max(1, self._budget // (4 * each))
             require(each * size, self._budget, f"{len(times):,} times of {size:,} entities given the others", "")
             points = inside[entity.argsort(stable=True)].split(torch.bincount(entity).tolist())
@@ -387,8 +389,9 @@ class CompletePart:
 
         S = [between(one.factors.entities, grid.entities, entities) for one in self._products]
         T = [between(one.factors.times, grid.times, times) for one in self._products]
-        p, u, alone = len(entities), len(times), self.spectrum.alone
-        product, of_entities, of_times = None, _Effects.none(grid.shape[0], p), _Effects.none(grid.shape[1], u)
+        alone, product = self.spectrum.alone, None
+        of_entities = _Effects.none(grid.shape[0], len(entities))
+        of_times = _Effects.none(grid.shape[1], len(times))
         for one, cross_S, cross_T in zip(self._products, S, T, strict=True):
             own_S, own_T = between(one.factors.entities, entities), between(one.factors.times, times)
             if len(one.T) == 1:
@@ -400,10 +403,13 @@ class CompletePart:
                 product = _OfBoth(own_S, own_T, A, B, 1 / self.spectrum.values)
         entities_left, by_entity = of_entities.given(alone.S_root)
         times_left, by_time = of_times.given(alone.T_root)
-        effects = torch.cat([by_entity.T[:, :, None].expand(-1, -1, u), by_time.expand(p, -1, -1)], 1)
-        if product is not None:
-            effects = effects - product.projected(alone)
-        Q = torch.linalg.solve_triangular(self.spectrum.core, effects, upper=False) if effects.shape[1] else effects
+        effects = torch.block_diag(by_entity, by_time)
+        if len(effects):
+            effects = torch.linalg.solve_triangular(self.spectrum.core, effects, upper=False)
+        of_entity, of_time = effects.split([len(entities), len(times)], 1)
+        Q = of_entity.T[:, :, None] + of_time
+        if product is not None and len(effects):
+            Q -= product.projected(alone, self._roots)
         return _Beyond(S, T, product, entities_left, times_left, Q)
 
 
