@@ -33,14 +33,17 @@ from gigagp.products.panel import distinct_rows
 _ROUGH, _SMOOTH, _POWERS = 0.5, 1.5, (0, 1, 2)
 #: Smallest scale relative to the largest: float64 resolves no smaller variances, and curves may all end at one value.
 _LEAST_SCALE = 1e-4
+#: Nats a cell by which a form of curves has to be better than those that are tried before: longer learning leads to less
+#: noise, which few new curves have.
+_MARGIN = 0.01
 #: Rows that learning begins with, evaluations of the complete part after which it ends, and others that are tried with
 #: the best kernel.
-_ROWS, _STEPS, _OTHER_STEPS = 500, 6, (3, 15)
+_ROWS, _STEPS, _OTHER_STEPS = 1000, 6, (3, 15)
 #: Complete entities that gaps are made in, at most and at least, their share, those that the others have to learn
 #: from, and the fewest entities with gaps of their own.
 _LEFT_OUT, _FEWEST, _SHARE, _LEARNED, _WITH_GAPS = 400, 30, 1 / 3, 400, 10
-#: Largest factor of the covariances, and share of the time before a deadline.
-_MOST, _TIME_SHARE = 10.0, 0.5
+#: Largest factor of the covariances, standard errors that are added to it, and share of the time before a deadline.
+_MOST, _ERRORS, _TIME_SHARE = 10.0, 2.0, 0.5
 _SEED = 29
 
 
@@ -73,14 +76,14 @@ def choose(
         deadline,
         _TIME_SHARE,
     )
-    found: list[_Learned] = []
+    best: _Learned | None = None
 
     def attempts() -> Iterator[tuple[str, Model]]:
         yield from turns
         for others in (_Form.smooth, _Form.other_steps):
-            if turns.is_late or not found:
+            if turns.is_late or best is None:
                 return
-            more = {str(form): form for form in others(min(found).form)}
+            more = {str(form): form for form in others(best.form)}
             forms.update(more)
             turns.waiting = {name: start_of(form) for name, form in more.items()}
             yield from turns
@@ -91,10 +94,10 @@ def choose(
             settings = replace(optimizer, guide_steps=form.steps)
             one = learned(gaps.guide, start, settings, own, 1, _ROWS, history=taken)
             score, one = gaps.scored(with_least_noise(one, objective.table.X))
-            found.append(_Learned(score, form, one, taken))
-    if not found:
+            if best is None or score < best.score - _MARGIN:
+                best = _Learned(score, form, one, taken)
+    if best is None:
         return model, optimizer
-    best = min(found)
     history.steps.extend(best.history)
     return best.model, None
 
@@ -116,7 +119,7 @@ class _Form(NamedTuple):
 
 
 class _Learned(NamedTuple):
-    """A model, how it was learned, and its score; the lowest is the best, and no two have the same form."""
+    """A model, how it was learned, and its score; the lowest is the best."""
 
     score: float
     form: _Form
@@ -188,7 +191,7 @@ class _Gaps:
         return float(density.mean()), model
 
     def _factor(self, squares: Tensor) -> float:
-        """Return the mean of squared errors over their variances, (m, t), plus a standard error.
+        """Return the mean of squared errors over their variances, (m, t), plus two standard errors.
 
         A few curves decide the mean, and too small a factor costs more than one that is too large. Errors of a curve go
         together.
@@ -198,7 +201,7 @@ class _Gaps:
         excess = torch.zeros(int(by_entity.max()) + 1, dtype=squares.dtype).index_add_(
             0, by_entity, (squares - mean).sum(1)
         )
-        return float(mean + excess.square().sum().sqrt() / squares.numel())
+        return float(mean + _ERRORS * excess.square().sum().sqrt() / squares.numel())
 
 
 def _powers(guide: PanelGuide) -> tuple[int, ...]:
