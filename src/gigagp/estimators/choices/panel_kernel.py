@@ -33,8 +33,8 @@ from gigagp.products.panel import distinct_rows
 _ROUGH, _SMOOTH, _POWERS = 0.5, 1.5, (0, 1, 2)
 #: Smallest scale relative to the largest: float64 resolves no smaller variances, and curves may all end at one value.
 _LEAST_SCALE = 1e-4
-#: Nats a cell by which a form of curves has to be better than those that are tried before. Longer learning leads to less
-#: noise than many new curves have.
+#: Nats a cell by which a form of curves has to be better than those before it. Longer learning leads to less noise than
+#: many new curves have.
 _MARGIN = 0.01
 #: Rows that learning begins with, evaluations of the complete part after which it ends, and others that are tried with
 #: the best kernel.
