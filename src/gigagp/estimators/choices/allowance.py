@@ -15,7 +15,7 @@ from gigagp.optimization import History
 
 #: Nominal seconds that ``"auto"`` may spend on an average beside the default kernel: a multiple of the nominal seconds
 #: of that, or these seconds, which are those of two candidates on three hundred rows.
-_SHARE_BESIDE, _LEAST_BESIDE = 2.0, 0.25
+_SHARE_BESIDE, _LEAST_BESIDE = 2.5, 0.4
 #: Nominal seconds of an evaluation with its Fisher information: of any, for each entry of the matrix, the same for each
 #: hyperparameter, and for each n^3. Measured from 50 to 2,000 rows of 1 to 20 inputs.
 _STEP_SECONDS, _ENTRY_SECONDS, _SLOPE_SECONDS, _CUBE_SECONDS = 4e-3, 2e-8, 2.5e-9, 5e-11
