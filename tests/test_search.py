@@ -133,9 +133,9 @@ def test_pending_points_are_kept_away_from():
     search = told()
     batch = search.ask(4)
     apart = np.abs(batch[:, None] - batch) / [4, 10]
-    assert (apart.max(2) + np.eye(4)).min() > 1e-5
+    assert (apart.max(2) + np.eye(4)).min() > 1e-6
     again = search.ask()
-    assert (np.abs(batch - again) / [4, 10]).max(1).min() > 1e-5
+    assert (np.abs(batch - again) / [4, 10]).max(1).min() > 1e-6
     alone = told().ask()
     np.testing.assert_array_equal(alone[0], batch[0])  # the first of a batch is the one that is asked for alone
     search.tell(batch, [bowl(x) for x in batch])

@@ -43,7 +43,7 @@ class Dense:
     The constant has a flat prior. The logs of lengthscale, standard deviation and noise have the documented priors.
     """
 
-    centres, widths = np.array([0.0, 0.0, math.log(0.3)]), np.array([3.0, 2.0, 1.0])
+    centres, widths = np.array([0.0, 0.0, math.log(0.3)]), np.array([2.0, 1.5, 1.0])
 
     def __init__(self, X: np.ndarray, y: np.ndarray) -> None:
         self.X, self.y = torch.from_numpy(X), torch.from_numpy(y)
