@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gigagp import GPRegressor, kernels, optimization
+from gigagp import GPRegressor, kernels
 from gigagp.errors import FitWarning
 
 MESSAGE = "A few counts are not predicted by the rows around them"
@@ -72,13 +72,13 @@ def test_counts_of_long_exposures_are_not() -> None:
 @pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(10))
 def test_learning_of_ordinary_counts_ends_as_high_as_from_random_starts(seed: int) -> None:
-    """Learning begins at the variance of logarithms of counts, and ends where two steps promise little for a row."""
+    """Learning begins at the variance of logarithms of counts; a nat less than from other starts tells nothing."""
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(30, 120)), 1 + seed % 3
     X = rng.uniform(0, 3, (n, d))
     log_rate = rng.uniform(-1, 4) + rng.uniform(0.3, 1.5) * np.sin(rng.uniform(1, 4) * X).sum(1)
     y = rng.poisson(np.exp(log_rate)).astype(float)
-    found, allowed = evidence_from(X, y, None), 2 * n * optimization.Auto().polish_tolerance
+    found, allowed = evidence_from(X, y, None), 1.0
     for _ in range(3):
         lengthscale, variance = np.exp(rng.normal(size=d)), float(np.exp(rng.normal()))
         start = kernels.Matern(nu=1.5, lengthscale=list(lengthscale), variance=variance)
