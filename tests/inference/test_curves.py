@@ -54,9 +54,7 @@ def part_of(kernel, table: TrainingTable, noise: float = NOISE) -> CompletePart:
     """Return the complete part of a small panel, however few its entities are."""
     model = model_of(kernel, noise)
     panel = KernelMatrix(model.kernel, table.X, noise).panel
-    observed = torch.zeros(panel.known.shape, dtype=torch.bool)
-    observed[panel.known.entity, panel.known.time] = True
-    return CompletePart(model, table, panel, Grid.at(panel.known, *complete_part(observed)))
+    return CompletePart(model, table, panel, Grid.at(panel.known, *complete_part(panel.known.observed)))
 
 
 def points_of(X: torch.Tensor) -> torch.Tensor:
