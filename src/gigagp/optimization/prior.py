@@ -4,7 +4,7 @@ On a few hundred rows the likelihood alone may drive the noise to zero (pol: tes
 lengthscales of irrelevant inputs to any bound, which takes most of the evaluations. A prior with a width of one to
 two e-folds on each log hyperparameter prevents both. At a thousand rows it has a thousandth of the likelihood's weight.
 Smooth functions have long lengthscales and large variances: with two thirds of these widths errors on Friedman's
-functions were larger by 6 % on average, and with half as much again searches ended in poor optima.
+functions were larger by 5 % on average, and with half as much again searches ended in poor optima.
 """
 
 from __future__ import annotations
