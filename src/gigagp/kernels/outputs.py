@@ -50,6 +50,9 @@ class Outputs(Leaf):
         Whether outputs are ordered levels, such as simulators from coarse to fine, each of which depends only on the
         one before it: R[l, m] is the product of the correlations between them (the autoregressive model of Kennedy and
         O'Hagan 2000).
+    new_outputs : bool, default False
+        Whether rows may be of outputs that the fit has not seen, numbered from ``n_outputs`` on. Each is the mean of
+        all outputs plus an independent part, and has their mean variance. Without it they are refused.
     variance : float or array-like of shape (k,), optional
         Variance of each output. Default 1.
     agreement : float or array-like, optional
@@ -71,6 +74,7 @@ class Outputs(Leaf):
         columns: Sequence[int],
         rank: int | None = None,
         ordered: bool = False,
+        new_outputs: bool = False,
         variance: ParameterLike = None,
         agreement: ParameterLike = None,
         fixed: Sequence[str] | bool = (),
@@ -79,6 +83,7 @@ class Outputs(Leaf):
         self._n_outputs = checked(n_outputs, Count, "n_outputs", "Outputs")
         self._rank = checked(rank, int | None, "rank", "Outputs")
         self._ordered = checked(ordered, bool, "ordered", "Outputs")
+        self._new_outputs = checked(new_outputs, bool, "new_outputs", "Outputs")
         if self._rank is not None and (self._rank < 0 or self._ordered):
             allowed = "None where outputs are ordered" if self._ordered else "0 or more, or None"
             raise InvalidInputError(f"rank of Outputs must be {allowed}; got {rank!r}.")
@@ -92,6 +97,10 @@ class Outputs(Leaf):
             raise InvalidInputError(
                 f"columns of Outputs must be one column with the number of the output, or {self._n_outputs} columns of "
                 f"zeros and a one; got {columns!r}."
+            )
+        if self._new_outputs and len(self._columns) > 1:
+            raise InvalidInputError(
+                f"columns of Outputs with new_outputs must be one column of the output's number; got {columns!r}."
             )
 
     @property
@@ -108,6 +117,11 @@ class Outputs(Leaf):
     def ordered(self) -> bool:
         """Whether each output depends on the one before it alone."""
         return self._ordered
+
+    @property
+    def new_outputs(self) -> bool:
+        """Whether rows may be of outputs that the fit has not seen."""
+        return self._new_outputs
 
     @property
     def agreement(self) -> Tensor | None:
@@ -172,7 +186,7 @@ class Outputs(Leaf):
         is_number = active.shape[1] == 1
         found = active[:, 0].round() if is_number else active.argmax(1)
         if is_number:
-            sound = ((active[:, 0] - found).abs() <= _ROUNDING) & (found >= 0) & (found < k)
+            sound = ((active[:, 0] - found).abs() <= _ROUNDING) & (found >= 0) & ((found < k) | self._new_outputs)
         else:
             unit = found[:, None] == torch.arange(k, device=found.device)
             sound = ((active - unit.to(active)).abs() <= _ROUNDING).all(1)
@@ -196,7 +210,7 @@ class Outputs(Leaf):
     def admitted(self, X: Tensor) -> Tensor:
         active, columns = self.active(X), self._active_columns(X.shape[1])
         if len(columns) == 1:
-            named = active.round().clamp(0, self._n_outputs - 1)
+            named = active.round().clamp(0, None if self._new_outputs else self._n_outputs - 1)
         else:
             named = torch.nn.functional.one_hot(active.argmax(1), self._n_outputs).to(X)
         if self._input_weights is not None and self._input_origin is not None:
@@ -206,16 +220,33 @@ class Outputs(Leaf):
     def scale(self, X: Tensor) -> Tensor:
         """Return the rows of `factor` for the outputs of rows: their inner products are the covariance."""
         kernel = self.bind(X.shape[1])
-        return kernel.factor().to(X).index_select(0, kernel.levels(X))
+        levels = kernel.levels(X)
+        if self._new_outputs and bool((levels >= self._n_outputs).any()):
+            raise InvalidInputError("Outputs that the fit has not seen have no factor; use inference.Exact or Markov.")
+        return kernel.factor().to(X).index_select(0, levels)
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         kernel = self.bind(X.shape[1])
-        covariance = kernel.covariance().to(X)
-        return covariance.index_select(0, kernel.levels(X)).index_select(1, kernel.levels(Z))
+        covariance, k = kernel.covariance(), self._n_outputs
+        left, right = kernel.levels(X), kernel.levels(Z)
+        if not self._new_outputs:
+            return covariance.to(X).index_select(0, left).index_select(1, right)
+        of_mean = torch.cat([torch.eye(k, dtype=covariance.dtype), torch.full((1, k), 1 / k, dtype=covariance.dtype)])
+        own = covariance.diagonal().mean() - covariance.mean()
+        found = (
+            (of_mean @ covariance @ of_mean.T)
+            .to(X)
+            .index_select(0, left.clamp(max=k))
+            .index_select(1, right.clamp(max=k))
+        )
+        return found + own.to(X) * ((left[:, None] == right) & (left[:, None] >= k))
 
     def diagonal(self, X: Tensor) -> Tensor:
         kernel = self.bind(X.shape[1])
-        return kernel.value("variance", X).index_select(0, kernel.levels(X))
+        variance = kernel.value("variance", X)
+        if self._new_outputs:
+            variance = torch.cat([variance, variance.mean()[None]])
+        return variance.index_select(0, kernel.levels(X).clamp(max=len(variance) - 1))
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return random amplitudes, for products, which have no exact features as the kernel alone has."""
@@ -259,7 +290,8 @@ class Outputs(Leaf):
     def settings(self) -> dict[str, Any]:
         rank = {} if self._rank is None else {"rank": self._rank}
         ordered = {"ordered": True} if self._ordered else {}
-        return {"n_outputs": self._n_outputs, **rank, **ordered, **super().settings()}
+        new = {"new_outputs": True} if self._new_outputs else {}
+        return {"n_outputs": self._n_outputs, **rank, **ordered, **new, **super().settings()}
 
 
 def places_of(covariance: Tensor) -> Tensor:

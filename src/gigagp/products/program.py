@@ -221,7 +221,7 @@ def supports(kernel: Kernel) -> bool:
     if isinstance(kernel, StationaryKernel):
         return kernel.fused_profile() is not None
     if type(kernel) is Outputs:
-        return kernel.n_outputs <= _MOST_OUTPUTS
+        return kernel.n_outputs <= _MOST_OUTPUTS and not kernel.new_outputs  # which have no factor
     return type(kernel) in (Group, Periodic, Linear, LocalVariance, ScaleMap, Constant, White)
 
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import torch
 
@@ -30,6 +30,9 @@ _NEGLIGIBLE = 1e-3
 #: takes the noise's place between different inputs. Equal targets of equal inputs then gain hundreds of nats as the
 #: noise falls to nothing, and the density of a new target explodes.
 _LEAST_NOISE = 1e-3
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,18 +78,18 @@ class KernelTrial(Trial):
         return self.refusal(default) or None
 
 
-class Turns:
+class Turns(Generic[T]):
     """Candidates one after another, as long as one that takes as long as the slowest so far would end in time.
 
     They may take a share of the time that is left before a deadline; the first one is never left out.
     """
 
-    def __init__(self, words: str, candidates: dict[str, Model], deadline: float, share: float = 1.0) -> None:
+    def __init__(self, words: str, candidates: dict[str, T], deadline: float, share: float = 1.0) -> None:
         self.waiting, self.is_late, self._began = dict(candidates), False, time.monotonic()
         self._until = self._began + share * (deadline - self._began)
         current().phase(words, len(candidates), unit="kernel", then=0.0 if share == 1 else None)
 
-    def __iter__(self) -> Iterator[tuple[str, Model]]:
+    def __iter__(self) -> Iterator[tuple[str, T]]:
         slowest = -math.inf
         while self.waiting:
             began = time.monotonic()
@@ -99,7 +102,7 @@ class Turns:
             current().step()
 
 
-def with_direction(turns: Turns, best: Callable[[], KernelTrial]) -> Iterator[tuple[str, Model]]:
+def with_direction(turns: Turns[Model], best: Callable[[], KernelTrial]) -> Iterator[tuple[str, Model]]:
     """Iterate over candidates, and at the end the best of a map with a direction, which is its own start."""
     yield from turns
     if turns.is_late:

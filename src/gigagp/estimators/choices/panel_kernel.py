@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import NotPositiveDefiniteError
+from gigagp.estimators.choices import entity_covariance
 from gigagp.estimators.choices.kernel_trials import Turns
 from gigagp.estimators.choices.trials import learned
 from gigagp.inference.contract.least_noise import with_least_noise
@@ -63,8 +64,10 @@ def choose(
     ended .55 to .6 nats a cell worse (`benchmarks/learning_curves.py`, "likelihood"). A panel with few gaps, or without
     a complete part, is learned as any other table.
     """
-    if not (isinstance(objective, CurvesObjective) and isinstance(optimizer, Auto)):
+    if not isinstance(optimizer, Auto):
         return model, optimizer
+    if not isinstance(objective, CurvesObjective):
+        return entity_covariance.choose(objective.table, model, optimizer, units, deadline)
     gaps = _Gaps.of(objective.table, model)
     if gaps is None:
         return model, optimizer
