@@ -6,6 +6,7 @@ Haslett and Raftery (1989): 6,574 days from 1961 to 1978, in knots. ``gaps`` is 
 a fifth of the cells, and a station's name its own last 500 days (or half of them), while all others go on.
 
 - "panel" is a default fit of a long table, ``panel=("station", "day")``, with the places of the stations.
+- "levels" is the same without the places: what stations have in common is learned.
 - "correlated" is ``outputs="correlated"``: days as rows, stations as outputs.
 - "apart" has a default fit of each station to its own days.
 - "kriging" predicts each day from the other stations of that day alone, with means and covariances of the stations
@@ -84,6 +85,12 @@ def panel(places: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return _of_long(gp, ["station", "day", "east", "north"], places, values)
 
 
+def levels(places: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the answer of the default fit of a panel without inputs of its entities."""
+    gp = GPRegressor(panel=("station", "day"), random_state=0)
+    return _of_long(gp, ["station", "day"], places, values)
+
+
 def stacked(places: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the answer of neighbours in place and day."""
     gp = GPRegressor(kernels.Matern(1.5), inference=inference.Vecchia(), random_state=0)
@@ -132,6 +139,7 @@ def kriging(places: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndar
 MODELS: dict[str, Model] = {
     "kriging": kriging,
     "panel": panel,
+    "levels": levels,
     "stacked": stacked,
     "apart": apart,
     "correlated": correlated,
