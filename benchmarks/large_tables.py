@@ -27,7 +27,6 @@ from splits import read_split
 from gigagp import GPRegressor, kernels
 from gigagp.estimators.metrics import coverage, gaussian_nll, rmse
 
-
 #: Arguments of the estimator, by the name of the kernel.
 KERNELS: dict[str, dict[str, object]] = {"matern32": {"kernel": kernels.Matern(nu=1.5)}, "default": {}}
 
