@@ -138,9 +138,39 @@ def test_files_copies_and_units():
     torch.testing.assert_close(standardized.admitted(moved + 0.2), moved + torch.tensor([0.2, 0.2, 0.0]).double())
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_new_outputs_are_the_mean_of_all_and_a_part_of_their_own(name):
+    known, kernel = (outputs(4, [0], new_outputs=new, **VARIANTS[name]).bind(1) for new in (False, True))
+    B, levels = known.covariance(), torch.tensor([0.0, 1, 2, 3, 5, 9, 9]).double()[:, None]
+    K = kernel.block(levels, levels)
+    torch.testing.assert_close(K[:4, :4], B, rtol=1e-14, atol=1e-15)
+    torch.testing.assert_close(K[4, :4], B.mean(0), rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(K[4, 5], B.mean(), rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(K[5, 6], B.diagonal().mean(), rtol=1e-13, atol=0)  # one new output twice
+    torch.testing.assert_close(kernel.diagonal(levels), K.diagonal(), rtol=1e-13, atol=0)
+    assert float(torch.linalg.eigvalsh(K[:6, :6]).min()) > 0
+    assert kernels.from_dict(kernel.to_dict()) == kernel != known
+    torch.testing.assert_close(kernel.admitted(levels + 0.2), levels)
+
+
+def test_new_outputs_in_other_inferences():
+    kernel = kernels.Matern(1.5, 1.2, columns=[0, 1], fixed=["variance"]) * outputs(3, [2], new_outputs=True)
+    X, points = rows(40, 3).numpy(), rows(6, 5, 1).numpy()
+    y = np.random.default_rng(1).normal(size=40)
+    settings = {"kernel": kernel, "optimizer": None, "noise_variance": 0.1}
+    vecchia = inference.Vecchia(n_neighbors=39, prediction_neighbors=40)
+    exact, near = (GPRegressor(inference=one, **settings).fit(X, y) for one in (inference.Exact(), vecchia))
+    for found, wanted in zip(*(one.predict(points, return_std=True) for one in (near, exact)), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-8)
+    features = GPRegressor(inference=inference.RandomFeatures(64), **settings).fit(X, y)
+    with pytest.raises(InvalidInputError, match="has random features of 3 outputs alone"):
+        features.predict(points)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda: kernels.Outputs(2, columns=[0, 1], new_outputs=True), "one column of the output's number"),
         (lambda: kernels.Outputs(0, columns=[0]), "n_outputs"),
         (lambda: kernels.Outputs(3, columns=[0, 1]), "one column with the number of the output, or 3 columns"),
         (lambda: kernels.Outputs(3, columns=[0], rank=-1), "rank of Outputs"),

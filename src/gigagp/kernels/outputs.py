@@ -222,7 +222,10 @@ class Outputs(Leaf):
         kernel = self.bind(X.shape[1])
         levels = kernel.levels(X)
         if self._new_outputs and bool((levels >= self._n_outputs).any()):
-            raise InvalidInputError("Outputs that the fit has not seen have no factor; use inference.Exact or Markov.")
+            raise InvalidInputError(
+                f"kernels.Outputs has random features of {self._n_outputs} outputs alone; got one that the fit has not "
+                'seen. Use inference="auto", inference.Exact, inference.Markov or inference.Vecchia.'
+            )
         return kernel.factor().to(X).index_select(0, levels)
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:

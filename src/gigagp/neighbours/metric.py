@@ -65,7 +65,10 @@ class Metric:
             points = self.groups[0].levels(points).to(points)
         elif self._leaves or self._outputs:
             coordinates = [_points(leaf, points) for leaf in self._leaves]
-            coordinates += [places.to(points).index_select(0, leaf.levels(points)) for leaf, places in self._outputs]
+            coordinates += [
+                places.to(points).index_select(0, leaf.levels(points).clamp(max=leaf.n_outputs))
+                for leaf, places in self._outputs
+            ]
             points = torch.cat(coordinates, 1)
         return points.clamp(-LARGEST, LARGEST).to(X.device)
 
@@ -83,7 +86,7 @@ def _variance(leaves: tuple[Leaf, ...], sample: Tensor) -> float:
 
 @torch.no_grad()
 def _outputs(terms: list[tuple[Leaf, ...]], sample: Tensor) -> list[tuple[Outputs, Tensor]]:
-    """Return for each column of outputs a kernel of them, and a point for each output (`places_of`).
+    """Return for each column of outputs a kernel of them, and a point for each output and for new ones (`places_of`).
 
     What outputs have in common in all terms together decides how far they are from each other.
     """
@@ -98,5 +101,6 @@ def _outputs(terms: list[tuple[Leaf, ...]], sample: Tensor) -> list[tuple[Output
             others = tuple(leaf for leaf in leaves if leaf not in own)
             covariance = math.prod((leaf.covariance() for leaf in own), start=torch.ones_like(total))
             total += _variance(others, sample) * covariance
-        found.append((outputs, places_of(total)))
+        places = places_of(total)
+        found.append((outputs, torch.cat([places, places.mean(0, keepdim=True)])))
     return found

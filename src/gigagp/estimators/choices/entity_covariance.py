@@ -136,7 +136,7 @@ class _Panel:
 
         At first entities correlate by the default of `kernels.Outputs`, and new shared functions explain little.
         """
-        (first, *inputs), times, others = _parts(model.kernel)
+        (first, *inputs), times, others = parts_of(model.kernel)
         if isinstance(first, Group):
             variance = first.value("variance").expand(self.n_entities)
             columns = [int(column) for column in first.level_columns]
@@ -151,20 +151,20 @@ class _Panel:
             }
             pairs = Outputs(self.n_entities, columns=[0], rank=rank).correlation_pairs().tolist()
             found = rebuilt(first, {"rank": rank, "agreement": [known.get(tuple(pair), _AGREEMENT) for pair in pairs]})
-        return replace(model, kernel=Sum(_sum(found, *inputs) * times, *others))
+        return replace(model, kernel=Sum(sum_of(found, *inputs) * times, *others))
 
 
 def _rough(model: Model) -> Model:
     """Return a model with rough curves."""
-    entities, times, others = _parts(model.kernel)
+    entities, times, others = parts_of(model.kernel)
     changed = {"nu": _ROUGH}
     others = [
         rebuilt(one, changed) if isinstance(one, Matern) and one.columns == times.columns else one for one in others
     ]
-    return replace(model, kernel=Sum(_sum(*entities) * rebuilt(times, changed), *others))
+    return replace(model, kernel=Sum(sum_of(*entities) * rebuilt(times, changed), *others))
 
 
-def _parts(kernel: Kernel) -> tuple[list[Kernel], Matern, list[Kernel]]:
+def parts_of(kernel: Kernel) -> tuple[list[Kernel], Matern, list[Kernel]]:
     """Return the parts of the entities of the default kernel's curves, their times, and its other parts."""
     assert isinstance(kernel, Sum), "the default kernel is a sum"
     curves, *others = kernel.parts
@@ -176,10 +176,11 @@ def _parts(kernel: Kernel) -> tuple[list[Kernel], Matern, list[Kernel]]:
 
 def _group(kernel: Kernel) -> Group:
     """Return the kernel of the default kernel's entities."""
-    found = _parts(kernel)[0][0]
+    found = parts_of(kernel)[0][0]
     assert isinstance(found, Group), "entities come first"
     return found
 
 
-def _sum(*parts: Kernel) -> Kernel:
+def sum_of(*parts: Kernel) -> Kernel:
+    """Return the sum of kernels, which is the kernel itself where there is one."""
     return reduce(add, parts)

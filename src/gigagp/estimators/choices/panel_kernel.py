@@ -1,4 +1,4 @@
-"""How the default kernel of a panel is learned where a part of the panel is complete."""
+"""How the default kernel of a panel is chosen and learned, above all where a part of the panel is complete."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.curves.complete import CompletePart, quick_grid
 from gigagp.inference.curves.guide import PanelGuide
 from gigagp.inference.curves.objective import CurvesObjective
-from gigagp.kernels import Matern, Product, ScaleMap, Sum
+from gigagp.kernels import ScaleMap, Sum
 from gigagp.kernels.rebuilding import rebuilt
 from gigagp.kernels.units import Units
 from gigagp.model.model import Model
@@ -61,8 +61,8 @@ def choose(
     problem.
 
     On three sets of learning curves of which a tenth or half was cut, the likelihood alone with one scale at all times
-    ended .55 to .6 nats a cell worse (`benchmarks/learning_curves.py`, "likelihood"). A panel with few gaps, or without
-    a complete part, is learned as any other table.
+    ended .55 to .6 nats a cell worse (`benchmarks/learning_curves.py`, "likelihood"). A complete part with few gaps is
+    learned as any other table. Without such a part, `entity_covariance` chooses the model of few entities.
     """
     if not isinstance(optimizer, Auto):
         return model, optimizer
@@ -215,12 +215,8 @@ def _powers(guide: PanelGuide) -> tuple[int, ...]:
 
 def _start(model: Model, guide: PanelGuide, units: Units, form: _Form) -> Model:
     """Return a model with the default kernel of a panel (`panel_fit.Roles.kernel`), of which curves have a form."""
-    assert isinstance(model.kernel, Sum), "the default kernel is a sum"
-    curves, *others = model.kernel.parts
-    assert isinstance(curves, Product), "whose first part is a product"
-    entities, times = curves.parts
-    assert isinstance(times, Matern), "of entities and times"
-    found = entities * rebuilt(times, {"nu": form.nu})
+    entities, times, others = entity_covariance.parts_of(model.kernel)
+    found = entity_covariance.sum_of(*entities) * rebuilt(times, {"nu": form.nu})
     if form.power:
         found = found * step_scale(guide, units, form.power)
     return replace(model, kernel=Sum(found, *others))
