@@ -253,3 +253,13 @@ def test_few_rows_and_repeated_rows_end_well(n):
     assert np.isfinite(gp.predict(X, return_std=True, include_noise=True)).all()
     everywhere = GPRegressor(kernels.Matern(2.5), noise="varying").fit(np.ones((n, 1)) * np.arange(n)[:, None] // 2, y)
     assert np.isfinite(everywhere.predict(X, return_std=True, include_noise=True)).all()
+
+
+def test_descriptions_leave_out_long_lists():
+    knots = np.linspace(0.0, 1.0, 30)
+    kernel = kernels.ScaleMap([knots.tolist()], np.sin(knots).tolist(), columns=[0]) * kernels.Matern(1.5)
+    gp = GPRegressor(kernel, inference.Exact(), None).fit(knots[:, None], np.cos(knots))
+    words = gp.describe().split("kernel  ")[1].splitlines()[0]
+    assert "[[...]]" in words
+    assert words.count("[") == words.count("]")
+    assert len(words) < 300

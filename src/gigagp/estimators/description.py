@@ -105,7 +105,7 @@ def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
         )
     found += posterior.notes().items()
     found += [("warning", text) for text in estimator.warnings_]
-    structure = re.sub(r"\[[^\]]{40,}\]", "[...]", rounded(repr(estimator.kernel_)))  # a table has long lists
+    structure = re.sub(r"\[[^][]{40,}\]", "[...]", rounded(repr(estimator.kernel_)))  # a table has long lists
     return [*found, ("kernel", structure)]
 
 
