@@ -229,20 +229,20 @@ class Outputs(Leaf):
         return kernel.factor().to(X).index_select(0, levels)
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
-        kernel = self.bind(X.shape[1])
-        covariance, k = kernel.covariance(), self._n_outputs
+        kernel, k = self.bind(X.shape[1]), self._n_outputs
         left, right = kernel.levels(X), kernel.levels(Z)
         if not self._new_outputs:
-            return covariance.to(X).index_select(0, left).index_select(1, right)
-        of_mean = torch.cat([torch.eye(k, dtype=covariance.dtype), torch.full((1, k), 1 / k, dtype=covariance.dtype)])
-        own = covariance.diagonal().mean() - covariance.mean()
-        found = (
-            (of_mean @ covariance @ of_mean.T)
-            .to(X)
-            .index_select(0, left.clamp(max=k))
-            .index_select(1, right.clamp(max=k))
-        )
-        return found + own.to(X) * ((left[:, None] == right) & (left[:, None] >= k))
+            return kernel.covariance().to(X).index_select(0, left).index_select(1, right)
+        covariance, own = (one.to(X) for one in kernel._with_mean())
+        found = covariance.index_select(0, left.clamp(max=k)).index_select(1, right.clamp(max=k))
+        return found + own * ((left[:, None] == right) & (left[:, None] >= k))
+
+    def _with_mean(self) -> tuple[Tensor, Tensor]:
+        """Return the covariance of the outputs and of their mean, (k + 1, k + 1), and what a new one adds to the mean."""
+        covariance, k = self.covariance(), self._n_outputs
+        each, mean = torch.eye(k, dtype=covariance.dtype), torch.full((1, k), 1 / k, dtype=covariance.dtype)
+        weights = torch.cat([each, mean])
+        return weights @ covariance @ weights.T, covariance.diagonal().mean() - covariance.mean()
 
     def diagonal(self, X: Tensor) -> Tensor:
         kernel = self.bind(X.shape[1])
