@@ -238,7 +238,7 @@ class Outputs(Leaf):
         return found + own * ((left[:, None] == right) & (left[:, None] >= k))
 
     def _with_mean(self) -> tuple[Tensor, Tensor]:
-        """Return the covariance of the outputs and of their mean, (k + 1, k + 1), and what a new one adds to the mean."""
+        """Return the covariance of the outputs and their mean, (k + 1, k + 1), and what a new one adds to the mean."""
         covariance, k = self.covariance(), self._n_outputs
         each, mean = torch.eye(k, dtype=covariance.dtype), torch.full((1, k), 1 / k, dtype=covariance.dtype)
         weights = torch.cat([each, mean])
