@@ -71,6 +71,14 @@ def test_curves_that_show_no_covariance_have_none(shared, n_times):
     assert any(isinstance(leaf, kernels.Group) for leaf in gp.kernel_.leaves())
 
 
+@pytest.mark.parametrize("settings", [{"likelihood": "student-t"}, {"inference": inference.Vecchia()}], ids=str)
+def test_what_has_no_exact_gaussian_likelihood_keeps_the_kernel(settings):
+    table, y = long_table(*panel(4, 80, shared=0.9))
+    gp = GPRegressor(panel=("who", "t"), random_state=0, **settings).fit(table, y)
+    assert not of_entities(gp)
+    assert {leaf.nu for leaf in gp.kernel_.leaves() if isinstance(leaf, kernels.Matern)} == {1.5}
+
+
 def test_curves_are_rough_or_smooth():
     curves, seen = panel(4, 60, shared=0.0)
     smooth = np.sin(np.arange(60) / 6 + np.arange(4)[:, None]) + 0.01 * curves

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.estimators.choices.kernel_trials import Turns
-from gigagp.estimators.choices.trials import learned
+from gigagp.estimators.choices.trials import held_exactly, learned
 from gigagp.inference.contract.objective import ExactObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.markov.objective import MarkovObjective
@@ -121,7 +121,7 @@ class _Panel:
             table.draw_rows(min(count, table.n_rows), torch.Generator().manual_seed(0))
             for count in (_LEARNED, _COMPARED)
         )
-        return cls(table, few, many, n_entities, units)
+        return cls(held_exactly(table), few, many, n_entities, units)
 
     def tried(self, start: Model, optimizer: Auto) -> _Tried:
         """Return a model as learned from a start."""

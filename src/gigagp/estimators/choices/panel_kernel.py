@@ -17,11 +17,12 @@ from gigagp.estimators.choices import entity_covariance
 from gigagp.estimators.choices.kernel_trials import Turns
 from gigagp.estimators.choices.trials import learned
 from gigagp.inference.contract.least_noise import with_least_noise
-from gigagp.inference.contract.objective import TableObjective
+from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.curves.complete import CompletePart, quick_grid
 from gigagp.inference.curves.guide import PanelGuide
 from gigagp.inference.curves.objective import CurvesObjective
+from gigagp.inference.markov.objective import MarkovObjective
 from gigagp.kernels import ScaleMap, Sum
 from gigagp.kernels.rebuilding import rebuilt
 from gigagp.kernels.units import Units
@@ -62,12 +63,15 @@ def choose(
 
     On three sets of learning curves of which a tenth or half was cut, the likelihood alone with one scale at all times
     ended .55 to .6 nats a cell worse (`benchmarks/learning_curves.py`, "likelihood"). A complete part with few gaps is
-    learned as any other table. Without such a part, `entity_covariance` chooses the model of few entities.
+    learned as any other table. Without such a part, and with a Gaussian likelihood that is computed exactly,
+    `entity_covariance` chooses the model of few entities.
     """
     if not isinstance(optimizer, Auto):
         return model, optimizer
-    if not isinstance(objective, CurvesObjective):
+    if isinstance(objective, ExactObjective | MarkovObjective):
         return entity_covariance.choose(objective.table, model, optimizer, units, deadline)
+    if not isinstance(objective, CurvesObjective):
+        return model, optimizer
     gaps = _Gaps.of(objective.table, model)
     if gaps is None:
         return model, optimizer
