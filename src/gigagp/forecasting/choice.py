@@ -162,8 +162,7 @@ class _Learner:
             current().step()
         evidence = posterior.log_marginal_likelihood(generator).value - len(z) * math.log(start.scaling.y_scale[0])
         evidence += float(candidate.transform.log_derivative(self.y).sum())
-        count = sum(model.parameters()[name].numel() for name in model.learned_names())
-        return Tried(candidate, posterior, start.scaling, evidence - count)
+        return Tried(candidate, posterior, start.scaling, evidence - model.n_learned)
 
     def learn_all(self, span: float, known: Periods) -> list[Tried]:
         """Return all trends with the transform and the seasons that suit the reference, the best first."""

@@ -84,6 +84,12 @@ class Model:
             fixed |= {NOISE}
         return tuple(name for name in self.parameters() if name not in fixed)
 
+    @property
+    def n_learned(self) -> int:
+        """Number of learned hyperparameters, each entry counted."""
+        values = self.parameters()
+        return sum(values[name].numel() for name in self.learned_names())
+
     def replace(self, values: Mapping[str, torch.Tensor]) -> Model:
         """Return the model with some hyperparameters or free numbers replaced."""
         unknown = sorted(set(values) - set(self.parameters()) - set(self.free))

@@ -73,7 +73,6 @@ def ending_seconds(n_rows: int, model: Model) -> float:
 
 def uncertainty_seconds(n_rows: int, model: Model, draws: int) -> float:
     """Return the nominal seconds of the mode, of the widths about it and of draws of the hyperparameters."""
-    p = sum(model.parameters()[name].numel() for name in model.learned_names())
-    values = 2 * min(p, SKEWED) + 2 * draws
+    values = 2 * min(model.n_learned, SKEWED) + 2 * draws
     value = _VALUE_SECONDS + _ENTRY_SECONDS * n_rows**2 + _CUBE_SECONDS * n_rows**3
     return _MODE_STEPS * step_seconds(n_rows, model) + values * value

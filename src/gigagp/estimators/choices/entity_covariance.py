@@ -131,11 +131,9 @@ class _Panel:
         model = replace(start, kernel=found.kernel)
         if not start.noise_is_known:
             model = replace(model, noise_variance=found.noise_variance)
-        values, n = model.parameters(), len(self.compared_on)
-        count = sum(values[name].numel() for name in model.learned_names())
         likelihood = MarkovObjective(self.table.take_rows(self.compared_on), model)
         value = likelihood.quick_value(model.take_rows(self.compared_on))
-        return _Tried(value - 0.5 * count * math.log(n), model)
+        return _Tried(value - 0.5 * model.n_learned * math.log(likelihood.n_rows), model)
 
     def correlated(self, model: Model, rank: int | None) -> Model:
         """Return a model whose curves have a covariance of the entities, which goes on from one of smaller rank.

@@ -131,9 +131,8 @@ class _Scored(Trial):
     def n_learned(self) -> int:
         """Number of hyperparameters that were learned, and of scales of a map."""
         model = self.posterior.model
-        values = model.parameters()
         scales = sum(leaf.log_scale.numel() for leaf in model.kernel.leaves() if isinstance(leaf, ScaleMap))
-        return scales + sum(values[name].numel() for name in model.learned_names())
+        return scales + model.n_learned
 
     def objection(self, plain: _Scored) -> str | None:
         """Return why this fit is not taken in place of the plain one, or None.

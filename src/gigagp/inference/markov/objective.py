@@ -61,10 +61,7 @@ class MarkovObjective(TableObjective):
 
     @property
     def least_gain(self) -> float:
-        n_learned = 0
-        if self._model is not None:
-            values = self._model.parameters()
-            n_learned = sum(values[name].numel() for name in self._model.learned_names())
+        n_learned = 0 if self._model is None else self._model.n_learned
         return max(_LEAST_GAIN * self.n_observations, _LEAST_GAIN_EACH * n_learned)
 
     def ending_seconds(self) -> float:
