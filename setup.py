@@ -27,7 +27,7 @@ COMMON = [
     "-Wno-maybe-uninitialized",
 ]
 #: The files that are compiled once for each instruction set.
-VARIED = ("tiles", "grid", "neighbours", "conditionals", "stored")
+VARIED = ("tiles", "grid", "neighbours", "conditionals", "stored", "filter")
 #: For each instruction set: the first part of the names of the functions that return its kernels, and compiler flags.
 VARIANTS = {"baseline": []}
 MACROS: list[tuple[str, str | None]] = []

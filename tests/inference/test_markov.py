@@ -336,8 +336,8 @@ def test_without_the_extension_answers_are_the_same(monkeypatch):
     t = times("even")
     y, z = np.sin(3 * t[:, 0]), np.linspace(-3, 3, 9)[:, None]
     kernel, found = kernels.Matern(1.5, 0.8, 1.0) + kernels.Cosine(0.3, 1.1), []
-    for is_compiled in (Blocks(()).compiled, False):
-        monkeypatch.setattr("gigagp.inference.markov.states.Blocks", lambda sizes, use=is_compiled: Blocks(sizes, use))
+    for engine in (Blocks(()).instruction_set, None):
+        monkeypatch.setattr("gigagp.inference.markov.states.Blocks", lambda sizes, use=engine: Blocks(sizes, use))
         gp = GPRegressor(kernel, inference.Markov(), optimizer=None, noise_variance=0.01).fit(t, y)
         found.append(gp.predict(z, return_cov=True))
     for one, other in zip(*found, strict=True):

@@ -156,8 +156,8 @@ def test_gradients_by_points_are_those_of_exact_inference():
 
 def test_without_the_extension_answers_are_the_same(monkeypatch):
     X, found = cells("repeated"), []
-    for is_compiled in (Blocks(()).compiled, False):
-        monkeypatch.setattr("gigagp.inference.markov.states.Blocks", lambda sizes, use=is_compiled: Blocks(sizes, use))
+    for engine in (Blocks(()).instruction_set, None):
+        monkeypatch.setattr("gigagp.inference.markov.states.Blocks", lambda sizes, use=engine: Blocks(sizes, use))
         model, _, markov = both(KERNELS["panel"], X, ConstantMean())
         found.append(torch.cat([one.reshape(-1) for one in markov.evaluate(model).gradient.values()]))
     close(*found, condition=1e4)

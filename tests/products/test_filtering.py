@@ -7,10 +7,12 @@ import pytest
 
 from gigagp.products import filtering
 from gigagp.products.filtering import Blocks
+from gigagp.products.native_tiles import NativeTiles
 from helpers import close
 
 compiled = pytest.mark.skipif(filtering._native is None, reason="without the compiled extension there is one engine")
-SIZES = [(1,), (2,), (3,), (4,), (5,), (2, 1), (3, 2, 2, 1)]
+SETS = NativeTiles.instruction_sets()
+SIZES = [(1,), (2,), (3,), (4,), (5,), (2, 1), (3, 2, 2, 1), (1,) * 19]
 
 
 def problem(sizes, n=37, c=3):
@@ -20,21 +22,22 @@ def problem(sizes, n=37, c=3):
     for _, size, first in filtering.places(sizes):
         roots = draw.normal(size=(n, size, size))
         spread[:, first : first + size**2] = (roots @ roots.transpose(0, 2, 1)).reshape(n, -1)
+        transition[9:30, first : first + size**2] = np.eye(size).ravel()  # rows at one time
+    spread[9:30] = 0.0
     noise = draw.uniform(1e-6, 1.0, n)
     return transition, spread, draw.normal(size=(n, q)), noise, draw.normal(size=(n, c))
 
 
-def passes(sizes, *, is_compiled):
+def passes(sizes, instruction_set):
     """Return everything that the loops compute for a problem, in two stretches."""
-    blocks, (F, Q, h, noise, y) = Blocks(sizes, is_compiled), problem(sizes)
+    blocks, (F, Q, h, noise, y) = Blocks(sizes, instruction_set), problem(sizes)
     n, c, q = *y.shape, blocks.n_states
     carried, back = (np.zeros((q, c)), np.eye(q)), (np.zeros((q, c)), np.zeros((q, q)))
     parts = [slice(0, 20), slice(20, n)]
     found = [blocks.forward(F[some], Q[some], h[some], noise[some], y[some], *carried, keep=True) for some in parts]
     out = [*carried, *(one for each in found for one in each)]
     for some, each in zip(reversed(parts), reversed(found), strict=True):
-        first = np.ones((1, q, c)), np.eye(q)[None]
-        states = tuple(np.concatenate(pair) for pair in zip(first, (each.means, each.covariances), strict=True))
+        states = each.means, each.covariances
         smooth = blocks.backward(F[some], h[some], each, *back, states, keep=True, by_seen=True)
         out += [*smooth, *back]
     values = np.random.default_rng(1).normal(size=(n, q, 2))
@@ -49,18 +52,18 @@ def passes(sizes, *, is_compiled):
     return [*out, segments]
 
 
-@compiled
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_compiled_loops_are_those_of_numpy(sizes):
-    for found, expected in zip(passes(sizes, is_compiled=True), passes(sizes, is_compiled=False), strict=True):
+def test_compiled_loops_are_those_of_numpy(sizes, instruction_set):
+    for found, expected in zip(passes(sizes, instruction_set), passes(sizes, None), strict=True):
         close(found, expected, condition=1e4)
 
 
-@pytest.mark.parametrize("is_compiled", [pytest.param(True, marks=compiled), False])
-@pytest.mark.parametrize("sizes", [(2,), (3, 2, 2, 1)], ids=str)
-def test_the_filter_is_dense_algebra(sizes, is_compiled):
+@pytest.mark.parametrize("instruction_set", [pytest.param("", marks=compiled), None])
+@pytest.mark.parametrize("sizes", [(2,), (3, 2, 2, 1), (1,) * 19], ids=str)
+def test_the_filter_is_dense_algebra(sizes, instruction_set):
     """Errors and solutions against the covariance of all rows, formed from the steps."""
-    blocks, (F, Q, h, noise, y) = Blocks(sizes, is_compiled), problem(sizes)
+    blocks, (F, Q, h, noise, y) = Blocks(sizes, instruction_set), problem(sizes)
     n, q = len(y), blocks.n_states
     P, states = np.zeros((q, q)), np.zeros((n, n, q, q))  # covariances of states, the later one first
     for i in range(n):

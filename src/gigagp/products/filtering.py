@@ -5,7 +5,7 @@ The state x of a row follows from that of the row before as ``x_i = F_i x_(i-1) 
 by row, one block after another: shape (n, B) with ``B = sum of squared sizes``. States before the first row are zero.
 
 All arrays are float64 and contiguous. Functions work on stretches of rows and change what they carry from one stretch
-to the next in place. The loops are compiled (``native/filter_module.cpp``); without the extension NumPy runs the same.
+to the next in place. The loops are compiled (``native/filter.cpp``); without the extension NumPy runs the same.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Filtered(NamedTuple):
     errors: Array  # of each row, predicted from the rows before, (n, c)
     variances: Array  # of these errors, (n,)
     gains: Array  # by which an error moves the state, (n, q)
-    means: Array | None  # of the states given the rows up to theirs, (n, q, c)
-    covariances: Array | None  # of the same, (n, q, q)
+    means: Array | None  # of the states before the first row and after each row, given the rows so far, (n + 1, q, c)
+    covariances: Array | None  # of the same, (n + 1, q, q)
 
 
 class Smoothed(NamedTuple):
@@ -45,10 +45,13 @@ class Smoothed(NamedTuple):
 
 @dataclass(frozen=True)
 class Blocks:
-    """The loops for states with blocks of these sizes, compiled where they can be."""
+    """The loops for states with blocks of these sizes, compiled where they can be.
+
+    ``instruction_set`` is one of `NativeTiles.instruction_sets`, "" for the best one, and None for the loops in NumPy.
+    """
 
     sizes: tuple[int, ...]
-    compiled: bool = _native is not None
+    instruction_set: str | None = None if _native is None else ""
 
     @property
     def n_states(self) -> int:
@@ -78,12 +81,16 @@ class Blocks:
             np.empty((n, c)),
             np.empty(n),
             np.empty((n, q)),
-            np.empty((n, q, c)) if keep else None,
-            np.empty((n, q, q)) if keep else None,
+            np.empty((n + 1, q, c)) if keep else None,
+            np.empty((n + 1, q, q)) if keep else None,
         )
+        kept: tuple[Array | None, Array | None] = None, None
+        if found.means is not None and found.covariances is not None:
+            found.means[0], found.covariances[0] = mean, covariance
+            kept = found.means[1:], found.covariances[1:]
         given = transition, spread, seen, noise, values, mean, covariance
-        if self.compiled:
-            _native.filter_forward(list(self.sizes), *given, *found)
+        if self.instruction_set is not None:
+            _native.filter_forward(self.instruction_set, list(self.sizes), *given, *found[:3], *kept)
             return found
         for i in range(n):
             F, h = self._dense(transition[i]), seen[i]
@@ -97,8 +104,8 @@ class Blocks:
             P = P - np.outer(k, u)
             P = P - np.outer(P @ h - noise[i] * k, k)
             covariance[:] = 0.5 * (P + P.T)
-            if found.means is not None and found.covariances is not None:
-                found.means[i], found.covariances[i] = mean, covariance
+            if kept[0] is not None and kept[1] is not None:
+                kept[0][i], kept[1][i] = mean, covariance
         return found
 
     def backward(
@@ -115,7 +122,7 @@ class Blocks:
     ) -> Smoothed:
         """Smooth a stretch that has been filtered, and carry ``pull`` (q, c) and ``information`` (q, q) to the left.
 
-        ``states`` are means and covariances before the first row and after each row, n + 1, for the gradient.
+        ``states`` are means and covariances as the filter keeps them, for the gradient.
         """
         n, (q, c), entries = len(transition), pull.shape, self.n_entries
         means, covariances = (None, None) if states is None else states
@@ -128,9 +135,9 @@ class Blocks:
             None if states is None else np.empty((n, entries)),
             np.empty((n, q)) if by_seen else None,
         )
-        if self.compiled:
+        if self.instruction_set is not None:
             given = transition, seen, found.errors, found.variances, found.gains, pull, information, *smooth[:4]
-            _native.filter_backward(list(self.sizes), *given, means, covariances, *smooth[4:])
+            _native.filter_backward(self.instruction_set, list(self.sizes), *given, means, covariances, *smooth[4:])
             return smooth
         for i in range(n - 1, -1, -1):
             F, h, k, variance = self._dense(transition[i]), seen[i], found.gains[i], found.variances[i]
@@ -158,8 +165,8 @@ class Blocks:
     def accumulate(self, transition: Array, values: Array, state: Array) -> Array:
         """Return ``a_i = F_i a_(i-1) + v_i``, (n, q, c), and carry ``state`` (q, c), the last a."""
         out = np.empty(values.shape)
-        if self.compiled:
-            _native.filter_accumulate(list(self.sizes), transition, values, state, out)
+        if self.instruction_set is not None:
+            _native.filter_accumulate(self.instruction_set, list(self.sizes), transition, values, state, out)
             return out
         for i in range(len(values)):
             state[:] = out[i] = self._dense(transition[i]) @ state + values[i]
@@ -173,8 +180,10 @@ class Blocks:
         A segment begins at a row where ``begins`` is true, before which its state is predicted, and its matrix is
         written after the row where ``ends`` has its number; elsewhere ``ends`` is -1.
         """
-        if self.compiled:
-            _native.filter_transfer(list(self.sizes), transition, seen, gains, begins, ends, state, out)
+        if self.instruction_set is not None:
+            _native.filter_transfer(
+                self.instruction_set, list(self.sizes), transition, seen, gains, begins, ends, state, out
+            )
             return
         for i in range(len(transition)):
             state[:] = np.eye(len(state)) if begins[i] else self._dense(transition[i]) @ state

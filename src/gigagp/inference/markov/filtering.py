@@ -142,7 +142,7 @@ class FilteredTable:
         return torch.cat([self.table.Y, self.table.basis], 1).double()[self.order]
 
     def _again(self, stretch: Stretch, values: Tensor, start: Carried) -> tuple[Filtered, Tensor, Tensor]:
-        """Filter a stretch again; return also means and covariances of the states of its rows."""
+        """Filter a stretch again; return also means and covariances of the states before it and of its rows."""
         rows = stretch.rows
         found = _forward(self.states, stretch, self.noise[rows], values[rows], start.copy(), keep=True)
         assert found.means is not None, "they are kept"
@@ -168,14 +168,12 @@ class FilteredTable:
                 interruption.check()
                 stretch = States(kernel, states.axis).stretch(self.rows, rows)
                 found, means, covariances = self._again(stretch, values, start)
-                first = torch.from_numpy(start.columns)[None], torch.from_numpy(start.matrix)[None]
-                at = torch.cat([first[0], means]) @ C, torch.cat([first[1], covariances])
                 smooth = states.blocks.backward(
                     stretch.transition.detach().numpy(),
                     stretch.seen.detach().numpy(),
                     found._replace(errors=(torch.from_numpy(found.errors) @ C).numpy()),
                     *carried,
-                    (at[0].numpy(), at[1].numpy()),
+                    ((means @ C).numpy(), covariances.numpy()),
                     by_seen=stretch.seen.requires_grad,
                 )
                 squares = torch.from_numpy(smooth.solutions).square().sum(1)
@@ -211,7 +209,7 @@ class FilteredTable:
             out.precisions[rows], out.gains[rows] = torch.from_numpy(smooth.precisions), torch.from_numpy(found.gains)
             out.solutions[self.order[rows]] = torch.from_numpy(smooth.solutions)
             at, ends = moments.among(moments.last, rows)
-            out.sides.means[at], out.sides.covariances[at] = means[ends] @ C, covariances[ends]
+            out.sides.means[at], out.sides.covariances[at] = means[ends + 1] @ C, covariances[ends + 1]
             at, begins = moments.among(moments.first, rows)
             out.sides.pulls[at] = torch.from_numpy(smooth.pulls)[begins]
             out.sides.informations[at] = torch.from_numpy(smooth.informations)[begins]
@@ -242,7 +240,7 @@ class FilteredTable:
             )
             assert smooth.pulls is not None, "they are kept"
             at, ends = moments.among(moments.last, rows)
-            out[0][at] = means[ends]
+            out[0][at] = means[ends + 1]
             at, begins = moments.among(moments.first, rows)
             out[1][at] = torch.from_numpy(smooth.pulls)[begins]
         return out[0], out[1]

@@ -28,7 +28,7 @@ _CHANGE = 1e-4
 _INFORMATION, _FEWEST_ROWS = 1.0, 2000
 #: Nominal seconds of a row in an evaluation: of any, for each squared number of its state, and for each entry of the
 #: largest block of its step, whose matrices are computed in torch.
-_ROW, _NUMBERS, _STEP = 9e-7, 3e-8, 3e-7
+_ROW, _NUMBERS, _STEP = 9e-7, 1e-8, 3e-7
 
 
 def row_seconds(blocks: Blocks) -> float:

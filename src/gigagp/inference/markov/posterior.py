@@ -125,7 +125,7 @@ class MarkovPosterior(RowsPosterior, GrowingPosterior):
         return f"Kalman filter, states of {self._states.size} numbers"
 
     def engine_name(self) -> str:
-        return f"{'native' if self._states.blocks.compiled else 'numpy'}, cpu, float64"
+        return f"{'numpy' if self._states.blocks.instruction_set is None else 'native'}, cpu, float64"
 
     def notes(self) -> dict[str, str]:
         """Return the error of periodic kernels, if there are any."""

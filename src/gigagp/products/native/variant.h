@@ -1,5 +1,5 @@
 // The instruction set that a file is compiled for. setup.py compiles tiles.cpp, grid.cpp, neighbours.cpp,
-// conditionals.cpp and stored.cpp once for each set, and defines GIGAGP_VARIANT as its name.
+// conditionals.cpp, stored.cpp and filter.cpp once for each set, and defines GIGAGP_VARIANT as its name.
 #pragma once
 
 #if defined(__AVX512F__) || defined(__AVX__)
