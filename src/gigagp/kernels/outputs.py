@@ -22,6 +22,8 @@ from gigagp.settings.random import standard_normal
 _ROUNDING = 1e-3
 #: Correlation with the sign left out below which two outputs count as equally far, as neighbours of each other.
 _LEAST_CORRELATION = 1e-2
+#: Largest partial correlation of a start, and largest share of a variance that functions share; steps to the factors.
+_MOST_CORRELATION, _FACTOR_STEPS = 0.99, 20
 
 
 class Outputs(Leaf):
@@ -295,6 +297,34 @@ class Outputs(Leaf):
         ordered = {"ordered": True} if self._ordered else {}
         new = {"new_outputs": True} if self._new_outputs else {}
         return {"n_outputs": self._n_outputs, **rank, **ordered, **new, **super().settings()}
+
+
+def agreement_of(correlation: Tensor, rank: int | None) -> Tensor:
+    """Return the agreements of `Outputs` with a ``rank`` and a correlation near a positive definite one (k, k).
+
+    The shared functions are its principal factors; with ``rank=None`` it is the correlation itself.
+    """
+    k = len(correlation)
+    width = k if rank is None else min(rank, k)
+    factor = torch.linalg.cholesky(correlation) if rank is None else _principal_factors(correlation, width)
+    left = torch.ones(k, dtype=torch.float64)  # of the variance of each output, by the functions so far
+    partial = torch.zeros(k, width, dtype=torch.float64)
+    for j in range(width):
+        partial[:, j] = (factor[:, j] / left.sqrt()).clamp(-_MOST_CORRELATION, _MOST_CORRELATION)
+        left = left * (1 - partial[:, j].square())
+    pairs = Outputs(k, columns=[0], rank=rank).correlation_pairs()
+    found = partial[tuple(pairs.T)]
+    return ((1 + found) / (1 - found)).sqrt()
+
+
+def _principal_factors(correlation: Tensor, width: int) -> Tensor:
+    """Return W (k, width), lower trapezoidal, with ``W W'`` near a correlation outside of its diagonal."""
+    shared = 1 - 1 / torch.linalg.inv(correlation).diagonal()
+    for _ in range(_FACTOR_STEPS):
+        values, vectors = torch.linalg.eigh(correlation - torch.diag(1 - shared))
+        found = vectors[:, -width:] * values[-width:].clamp_min(0).sqrt()
+        shared = found.square().sum(1).clamp_max(_MOST_CORRELATION)
+    return found @ torch.linalg.qr(found[:width].T)[0]
 
 
 def places_of(covariance: Tensor) -> Tensor:

@@ -143,6 +143,9 @@ class FisherObjective(Objective, Protocol):
     def is_exact(self) -> bool:
         """Whether values depend on model and rows alone, and not on neighbours or blocks chosen at the start."""
 
+    def information_is_dear(self, n_learned: int) -> bool:
+        """Whether the information costs many gradients, so that a search computes it once and then corrects it."""
+
     def quick_value(self, model: Model) -> float | None:
         """Return the value at a model where it costs a fraction of a gradient, so that many starts can be compared."""
 

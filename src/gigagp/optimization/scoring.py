@@ -17,6 +17,8 @@ from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace, in_range
 from gigagp.runtime.progress import Approach
 
+#: Least curvature along a step, as a share of the expected one, that an update of the information takes as it is.
+_LEAST_CURVATURE = 0.2
 #: Smallest damping, which is also added to the first metric of a polish, and the largest, which ends a search.
 DAMPING, _MAX_DAMPING = 1e-3, 1e6
 
@@ -69,14 +71,33 @@ class FisherScoring:
     patience: int | None = None
     has_substitute: bool = False
 
-    def evaluate(self, vector: Tensor) -> Scored | None:
-        """Return loss, gradient and information at a vector; None if it has no finite value."""
+    def evaluate(self, vector: Tensor, before: Scored | None = None) -> Scored | None:
+        """Return loss, gradient and information at a vector; None if it has no finite value.
+
+        Where the information is dear, that of the point ``before`` is corrected by the change of the gradient.
+        """
         n = self.objective.n_observations
         found = loss(self.trace, self.objective, self.space, self.stage, self.prior)(vector)
         if found is None or found[0] is None:
             return None
         value, gradient = found[0], found[1]
+        if before is not None and self.objective.information_is_dear(len(vector)):
+            return Scored(vector, value, gradient, self._corrected(before, vector, gradient))
         return Scored(vector, value, gradient, self.objective.fisher(self.space, vector, self.probes) / n)
+
+    def _corrected(self, before: Scored, vector: Tensor, gradient: Tensor) -> Tensor:
+        """Return the information of an earlier point after a BFGS update, damped so that it stays positive definite.
+
+        The damping is that of Powell (1978); Nocedal and Wright (2006), procedure 18.2.
+        """
+        step, information = vector - before.vector, before.information
+        change = gradient - before.gradient - self.prior.precision * step / self.objective.n_observations
+        expected = information @ step
+        curvature, slope = float(step @ expected), float(step @ change)
+        if slope < _LEAST_CURVATURE * curvature:
+            share = (1 - _LEAST_CURVATURE) * curvature / (curvature - slope)
+            change = share * change + (1 - share) * expected
+        return information + torch.outer(change, change) / (step @ change) - torch.outer(expected, expected) / curvature
 
     def _is_higher(self, vector: Tensor, value: float) -> bool:
         """Whether the loss at a vector is known to be above a value, as the objective says without a gradient."""
@@ -126,7 +147,7 @@ class FisherScoring:
             step = step * min(1.0, self.max_change / max(float(step.abs().max()), 1e-300))
             trial = vector + box.confine(vector, step, gradient * free)
             rejected = self._is_higher(trial, value)
-            outcome = None if rejected else self.evaluate(trial)
+            outcome = None if rejected else self.evaluate(trial, best)
             if outcome is not None and outcome.value < value:
                 slow = slow + 1 if value - outcome.value < self.tolerance else 0
                 best, damping = outcome, max(damping * 0.3, DAMPING)

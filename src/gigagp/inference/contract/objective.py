@@ -121,6 +121,10 @@ class TableObjective(ABC):
         """Whether values depend on model and rows alone, and not on neighbours or blocks chosen at the start."""
         return False
 
+    def information_is_dear(self, n_learned: int) -> bool:
+        """Whether the information costs many gradients, so that a search computes it once and then corrects it."""
+        return False
+
     def quick_value(self, model: Model) -> float | None:
         """Return the value at a model if it costs a fraction of a gradient; by default None."""
         return None

@@ -19,6 +19,8 @@ from gigagp.runtime.machine import slowness
 #: Smallest gain in nats that is worth another step, for each observation and for each hyperparameter: with many of
 #: these, some drift towards a limit (a correlation towards 1) and gain a little at every step.
 _LEAST_GAIN, _LEAST_GAIN_EACH = 1e-5, 0.01
+#: Hyperparameters up to which the information, two passes over some rows for each, is computed at every step.
+_FEW_LEARNED = 30
 #: Least learned noise variance as a share of the variance of the targets: sixteen roundings of float64.
 _LEAST_SHARE = 16 * torch.finfo(torch.float64).eps
 #: Change of a logarithm of a hyperparameter for the information. Central differences are off by its square, and by
@@ -63,6 +65,9 @@ class MarkovObjective(TableObjective):
     def least_gain(self) -> float:
         n_learned = 0 if self._model is None else self._model.n_learned
         return max(_LEAST_GAIN * self.n_observations, _LEAST_GAIN_EACH * n_learned)
+
+    def information_is_dear(self, n_learned: int) -> bool:
+        return n_learned > _FEW_LEARNED
 
     def ending_seconds(self) -> float:
         """Return the expected seconds of an evaluation and of the posterior, at the last model's size of the state."""
