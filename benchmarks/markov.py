@@ -2,11 +2,13 @@
 
     pip install celerite2 tinygp
     python benchmarks/markov.py --json benchmarks/results/markov.json
+    python benchmarks/markov.py --rows 1200 12000 78888 --entities 12 --json benchmarks/results/markov_panels.json
 
 One thread; the smallest CPU seconds of three evaluations at given hyperparameters, with random steps in time and no
 mean. Cholesky factors stop at ``--exact`` rows. celerite2 (its likelihood; NumPy has no gradient there) and tinygp
 (quasiseparable kernels, compiled by JAX, without the time of compilation) are measured on the kernels that they share,
-if they are installed: every value is of the same likelihood.
+if they are installed: every value is of the same likelihood. With ``--entities`` rows are the cells of a panel, whose
+kernel has covariances of fast and of slow curves, offsets and a common curve.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +32,8 @@ from maps import cpu_seconds, write
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.markov.objective import MarkovObjective
-from gigagp.inference.markov.states import States
-from gigagp.kernels import Cosine, IntegratedWiener, Kernel, Matern, Oscillator, Periodic
+from gigagp.inference.markov.states import Axis, States
+from gigagp.kernels import Cosine, Group, IntegratedWiener, Kernel, Matern, Oscillator, Outputs, Periodic, Sum
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import Model
 
@@ -106,16 +108,46 @@ def tinygp(name: str, x: np.ndarray, y: np.ndarray) -> dict[str, object] | None:
     return {"value": value, "value_cpu_s": seconds[0], "gradient_cpu_s": seconds[1]}
 
 
+def panel_of(n_entities: int, n_cells: int) -> tuple[np.ndarray, Kernel]:
+    """Return the cells (entity, time) of a complete panel, time by time, and its kernel."""
+    times = Matern(0.5, 5.0, 1.0, columns=[1], fixed=["variance"])
+    slow = Matern(0.5, 150.0, 1.0, columns=[1], fixed=["variance"])
+    each = Outputs(n_entities, columns=[0])
+    kernel = Sum(each * times, each * slow, Group(0), Matern(0.5, 50.0, 1.0, columns=[1]))
+    return np.stack([np.arange(n_cells) % n_entities, np.arange(n_cells) // n_entities], 1).astype(float), kernel
+
+
+def panels(rows: list[int], n_entities: int, exact: int) -> Iterator[dict[str, object]]:
+    """Time the likelihood of panels of some numbers of cells."""
+    for n in rows:
+        X, kernel = panel_of(n_entities, n)
+        y, mean = np.random.default_rng(0).normal(size=(n, 1)), ZeroMean()
+        table = TrainingTable(torch.from_numpy(X), torch.from_numpy(y), mean, 2**35)
+        model = Model(kernel.bind(2), mean, torch.tensor(NOISE, dtype=torch.float64))
+        ways = {"Markov": measured(lambda: MarkovObjective(table, model), model)}  # noqa: B023
+        if n <= exact:
+            ways["Cholesky"] = measured(lambda: ExactObjective(table), model)  # noqa: B023
+        for method, found in ways.items():
+            yield {"rows": n, "entities": n_entities, "method": method, **found}
+
+
 def main() -> None:
     """Time all kernels on all numbers of rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[300, 1000, 3000, 100_000, 1_000_000])
     parser.add_argument("--exact", type=int, default=3000, help="most rows of a Cholesky factor")
     parser.add_argument("--kernels", nargs="+", default=list(KERNELS), choices=list(KERNELS))
+    parser.add_argument("--entities", type=int, default=None, help="of panels")
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[dict[str, object]] = []
+    if arguments.entities is not None:
+        for found in panels(arguments.rows, arguments.entities, arguments.exact):
+            rows.append(found)
+            print(found, flush=True)
+            write(arguments.json, vars(arguments), rows)
+        return
     for n in arguments.rows:
         draw = np.random.default_rng(0)
         x = np.cumsum(draw.exponential(0.1, n))
@@ -124,7 +156,7 @@ def main() -> None:
         table = TrainingTable(torch.from_numpy(x)[:, None], torch.from_numpy(y)[:, None], mean, 2**35)
         for name in arguments.kernels:
             model = Model(KERNELS[name]().bind(1), mean, torch.tensor(NOISE, dtype=torch.float64))
-            if n * States(model.kernel).size ** 2 > LARGEST:
+            if n * States(model.kernel, Axis.of_one_input()).size ** 2 > LARGEST:
                 continue
             ways: dict[str, object] = {"Markov": measured(lambda: MarkovObjective(table), model)}  # noqa: B023
             if n <= arguments.exact:

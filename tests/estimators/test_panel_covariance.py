@@ -63,6 +63,28 @@ def test_entities_that_move_together_or_against_each_other_have_a_covariance(n):
     assert 0.9 < metrics.coverage(wanted, mean, std, 0.95) < 0.99
 
 
+@pytest.mark.slow
+def test_long_curves_have_covariances_of_fast_and_slow_changes_and_noise_of_each_entity():
+    """The same entities agree in fast changes and oppose each other in slow ones; one of them is much noisier."""
+    draw, n_times = np.random.default_rng(3), 1500
+    of_fast, of_slow, deviations = np.array([[1, -1, 1, -1], [1, 1, -1, -1], [0.1, 0.1, 0.1, 0.8]])
+    fast = of_fast[:, None] * walks(draw, 1, n_times) + 0.3 * walks(draw, 4, n_times)
+    slow = of_slow[:, None] * np.repeat(walks(draw, 1, n_times // 50), 50, axis=1)
+    curves = fast + slow + deviations[:, None] * draw.normal(size=fast.shape)
+    seen = draw.random(curves.shape) < 0.8
+    seen[1, -200:] = False
+    table, y = long_table(curves, seen)
+    points, wanted = long_table(curves, ~seen)
+    gp = GPRegressor(panel=("who", "t"), random_state=0).fit(table, y)
+    own, *both = sorted((one.covariance().numpy() for one in of_entities(gp)), key=lambda B: np.abs(B[0, 1]))
+    one, other = sorted(both, key=lambda B: B[0, 1])  # their order in the kernel is that of fast and slow
+    np.testing.assert_array_equal(np.sign(one), np.sign(np.outer(of_fast, of_fast)))
+    np.testing.assert_array_equal(np.sign(other), np.sign(np.outer(of_slow, of_slow)))
+    np.testing.assert_allclose(np.sqrt(own.diagonal() + gp.noise_variance_), deviations, rtol=0.3)
+    mean, std = gp.predict(points, return_std=True, include_noise=True)
+    assert 0.9 < metrics.coverage(wanted, mean, std, 0.95) < 0.99
+
+
 @pytest.mark.parametrize(("shared", "n_times"), [(0.0, 100), (0.9, 40)], ids=["independent", "few cells"])
 def test_curves_that_show_no_covariance_have_none(shared, n_times):
     table, y = long_table(*panel(4, n_times, shared))

@@ -11,6 +11,7 @@ import torch
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
+from gigagp.kernels.outputs import agreement_of
 from gigagp.kernels.units import Units
 from gigagp.neighbours.metric import Metric
 from gigagp.products import NativeTiles, TorchTiles
@@ -39,6 +40,16 @@ def rows(n: int, k: int, seed: int = 0, *, coded: bool = False) -> torch.Tensor:
     level = draw.integers(0, k, n)
     named = np.eye(k)[level] if coded else level[:, None]
     return torch.from_numpy(np.concatenate([np.exp(draw.normal(size=(n, 2))), named], 1))
+
+
+@pytest.mark.parametrize("rank", [None, 1, 2])
+def test_a_correlation_of_a_rank_has_the_agreements_that_made_it(rank):
+    kernel = outputs(7, [0], rank=rank).bind(1)
+    R = torch.from_numpy(correlation(kernel))
+    found = kernels.Outputs(7, columns=[0], rank=rank, agreement=agreement_of(R, rank).tolist()).bind(1)
+    np.testing.assert_allclose(correlation(found), R, atol=1e-10 if rank is None else 0.01)  # principal factors are found in steps
+    poorer = kernels.Outputs(7, columns=[0], rank=1, agreement=agreement_of(R, 1).tolist()).bind(1)
+    assert rank == 1 or np.abs(correlation(poorer) - R.numpy()).max() > 0.05  # one function does not make it
 
 
 @pytest.mark.parametrize("name", VARIANTS)

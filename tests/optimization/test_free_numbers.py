@@ -128,6 +128,9 @@ class Follower(Bound):
 
 
 class _Likelihood(FunctionObjective):
+    def information_is_dear(self, n_learned):
+        return False
+
     def quick_value(self, model):
         return None
 

@@ -31,9 +31,10 @@ from gigagp.optimization import Auto
 _ROUGH = 0.5
 #: Most entities whose covariance is learned.
 _MOST = 50
-#: Fewest cells for each entity with which a covariance is tried, which are also those for each shared function, and with
-#: which slow curves and noise of each entity are. Annual panels of 12 to 30 years were filled better with a covariance, but two of
-#: six were continued far worse where entities had ended, with half of the cells in 95 % intervals.
+#: Fewest cells for each entity with which a covariance is tried, which are also those for each shared function, and
+#: with which slow curves and noise of each entity are. Annual panels of 12 to 30 years were filled better with a
+#: covariance, but two of six were continued far worse where entities had ended, with half of the cells in 95 %
+#: intervals.
 _FEWEST, _LONG = 60, 500
 #: Cells for each correlation with which any covariance is learned.
 _EACH = 30
