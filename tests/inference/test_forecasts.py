@@ -39,7 +39,8 @@ def subject(n: int, d: int, noise: float = 0.05, seed: int = 0, gain: float = 0.
     Y = torch.linalg.cholesky(H) @ torch.from_numpy(random.normal(size=(n, 1)))
     table = TrainingTable(X, Y, model.mean, 2**30)
     densities = 0.5 + 0.1 * torch.from_numpy(random.normal(size=len(range(0, n, 5))))
-    return Subject(table, model, torch.arange(0, n, 5), densities, 0.4, gain, 20.0, 1e-4)
+    squares = torch.ones_like(densities)
+    return Subject(table, model, torch.arange(0, n, 5), densities, squares, 0.4, gain, 20.0, 1e-4)
 
 
 def dense_density(known: Subject, rows: torch.Tensor) -> float:

@@ -237,6 +237,7 @@ class AutomaticObjective(TableObjective):
             model,
             scores.rows,
             scores.densities,
+            scores.squares,
             scores.rmse,
             scores.gain,
             products,
@@ -451,6 +452,7 @@ class LocalScores(NamedTuple):
     rows: torch.Tensor  # indices of the rows
     #: negative log density of each given its neighbours, mean over targets, in the units of the model
     densities: torch.Tensor
+    squares: torch.Tensor  # squared error of each over its variance, mean over targets
     rmse: float  # root mean square error of a left-out row
     gain: float  # what exact inference would gain of `nll`
 
@@ -483,8 +485,9 @@ class LocalScores(NamedTuple):
             for one in widths
         ]
         gains = [float(0.5 * (more / less).log().mean()) for more, less in pairwise(variances)]
-        rmse = float(left_out.residual.square().mean().sqrt())
-        return cls(drawn, left_out.densities(), rmse, _limit(*gains))
+        errors = left_out.residual.square()
+        squares = (errors / variance[:, None]).mean(1)
+        return cls(drawn, left_out.densities(), squares, float(errors.mean().sqrt()), _limit(*gains))
 
 
 def scored_row_seconds(n_neighbours: int, n_inputs: int) -> float:

@@ -33,6 +33,8 @@ class Subject:
         Indices of random rows that have been predicted without themselves.
     densities : Tensor of shape (s,)
         Negative log densities of these rows given the rows nearest to them, means over targets.
+    squares : Tensor of shape (s,)
+        Squared errors of these predictions over their variances, means over targets.
     rmse : float
         Root mean square error of these predictions.
     gain : float
@@ -49,6 +51,7 @@ class Subject:
     model: Model
     left_out: torch.Tensor
     densities: torch.Tensor
+    squares: torch.Tensor
     rmse: float
     gain: float
     products: float

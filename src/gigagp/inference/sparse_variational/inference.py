@@ -77,8 +77,8 @@ class SparseVariational(SparseSettings, Inference):
         """Return the cost of inducing points for all rows, and their density from trials with up to 8,000 rows.
 
         A trial predicts the left-out rows at the hyperparameters that neighbours have learned. Variances are then
-        multiplied by the factor that makes them right, because the noise that this method learns includes the part of
-        the function that the points cannot represent. With the same points, the gains of twice as many rows form a
+        multiplied by the factor that makes them as right as those by neighbours, because the noise that this method
+        learns includes the part of the function that the points cannot represent. With the same points, the gains of twice as many rows form a
         geometric series. The points and hyperparameters are not learned, so the method itself does somewhat better.
         """
         table, m = subject.table, self.n_inducing
@@ -122,7 +122,7 @@ def trials(settings: SparseSettings, subject: Subject, tested: int) -> list[floa
     table, left_out = subject.table, subject.left_out[:tested]
     drawn = torch.randperm(table.n_rows, generator=torch.Generator().manual_seed(5)).to(left_out.device)
     others = drawn[~torch.isin(drawn, left_out)][:_TRIAL_ROWS]
-    local = float(subject.densities[:tested].mean())
+    local, wanted = float(subject.densities[:tested].mean()), subject.squares[:tested].mean()
     X, Y = table.X[left_out], table.Y[left_out].double()
     scores = []
     for halvings in reversed(range(_TRIALS)):
@@ -131,8 +131,8 @@ def trials(settings: SparseSettings, subject: Subject, tested: int) -> list[floa
         posterior = objective.posterior(objective.start(subject.model))
         found = posterior.marginals(X, include_noise=True)
         mean, variance = found.means[0], found.variances[0].double()[:, None]
-        right = (Y - mean.double()).square().div(variance).mean() * variance
-        scores.append(float(0.5 * (1 + (2 * math.pi * right).log().mean())) - local)
+        right = variance * (Y - mean.double()).square().div(variance).mean() / wanted
+        scores.append(float(0.5 * (wanted + (2 * math.pi * right).log().mean())) - local)
     return scores
 
 
