@@ -78,8 +78,9 @@ class SparseVariational(SparseSettings, Inference):
 
         A trial predicts the left-out rows at the hyperparameters that neighbours have learned. Variances are then
         multiplied by the factor that makes them as right as those by neighbours, because the noise that this method
-        learns includes the part of the function that the points cannot represent. With the same points, the gains of twice as many rows form a
-        geometric series. The points and hyperparameters are not learned, so the method itself does somewhat better.
+        learns includes the part of the function that the points cannot represent. With the same points, the gains of
+        twice as many rows form a geometric series. The points and hyperparameters are not learned, so the method itself
+        does somewhat better.
         """
         table, m = subject.table, self.n_inducing
         n = table.n_rows
