@@ -218,7 +218,7 @@ class _Panel:
         scale = 2 * (1 - times.block(torch.zeros_like(lags[:1]), lags)[0])  # of a stationary kernel with variance 1
         products, sizes, counts = steps.T @ steps, seen.T @ (scale[:, None] * seen), seen.T @ seen
         of_curves = products.diagonal() - 2 * float(model.noise_variance.double().mean()) * counts.diagonal()
-        prior = _PRIOR_STEPS * float(scale.mean())
+        prior = _PRIOR_STEPS * float(scale.mean()) if len(scale) else 1.0
         variance = of_curves.clamp_min(0) + prior * float(own.value("variance"))
         variance = variance / (sizes.diagonal() + prior)
         correlation = products / (sizes * torch.outer(variance, variance).sqrt()).clamp_min(_TINY)
