@@ -154,7 +154,7 @@ class FisherObjective(Objective, Protocol):
 
 
 class GuideObjective(FisherObjective, Protocol):
-    """An approximate likelihood of all rows whose information costs no more than its gradient."""
+    """A likelihood of all rows, mostly an approximate one, for which a search needs no random subsets."""
 
     def refresh(self, model: Model) -> bool:
         """Adapt the approximation to a model; return whether the objective has changed."""
