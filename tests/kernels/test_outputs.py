@@ -192,13 +192,18 @@ def test_new_outputs_in_other_inferences():
         (lambda: kernels.Outputs(3, columns=[0], variance=[1.0, 2.0]).bind(1), "3 .one for each output"),
         (lambda: outputs(3, [2]).block(rows(5, 4), rows(5, 4)), "whole number from 0 to 2, .* got 3 in row"),
         (lambda: outputs(2, [0, 1]).block(rows(5, 2), rows(5, 2)), "a one and 1 zeros"),
-        (lambda: kernels.to_gpytorch(outputs(3, [0]).bind(1)), "cannot be translated"),
-        (lambda: kernels.to_sklearn(outputs(3, [0]).bind(1)), "cannot be translated"),
     ],
 )
 def test_refusals(make, words):
     with pytest.raises(InvalidInputError, match=words):
         make()
+
+
+@pytest.mark.parametrize("package", ["gpytorch", "sklearn"])
+def test_other_packages_have_no_such_kernel(package):
+    pytest.importorskip(package)
+    with pytest.raises(InvalidInputError, match="cannot be translated"):
+        getattr(kernels, f"to_{package}")(outputs(3, [0]).bind(1))
 
 
 def test_neighbours_are_the_rows_that_correlate_most():
