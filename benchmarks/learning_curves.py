@@ -111,7 +111,7 @@ def _of(gp: GPRegressor, curves: Curves) -> Answer:
 def botorch(curves: Curves, steps: int = 20) -> Answer:
     """Return mean and std of the missing cells from BoTorch's model, with at most some steps of its fit."""
     from botorch.fit import fit_gpytorch_mll
-    from botorch.models import LatentKroneckerGP
+    from botorch.models.latent_kronecker_gp import LatentKroneckerGP
     from gpytorch.mlls import ExactMarginalLogLikelihood
 
     X, Y = torch.from_numpy(curves.X).double(), torch.from_numpy(np.where(curves.observed, curves.Y, np.nan)).double()
