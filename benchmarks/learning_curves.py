@@ -118,11 +118,12 @@ def botorch(curves: Curves, steps: int = 20) -> Answer:
     X = (X - X.mean(0)) / X.std(0)
     times = torch.from_numpy(curves.epochs / curves.epochs.max()).double()[:, None]
     model = LatentKroneckerGP(train_X=X, train_Y=Y, train_T=times)
-    fit_gpytorch_mll(
-        ExactMarginalLogLikelihood(model.likelihood, model), optimizer_kwargs={"options": {"maxiter": steps}}
-    )
-    posterior = model.posterior(X)
-    samples = posterior.rsample(torch.Size([64])).detach().numpy().reshape(64, *curves.Y.shape)
+    with model.use_iterative_methods():
+        fit_gpytorch_mll(
+            ExactMarginalLogLikelihood(model.likelihood, model), optimizer_kwargs={"options": {"maxiter": steps}}
+        )
+        posterior = model.posterior(X)
+        samples = posterior.rsample(torch.Size([64])).detach().numpy().reshape(64, *curves.Y.shape)
     noise = float(model.likelihood.noise.detach().mean())
     std = np.sqrt(samples.var(0) + noise)
     return samples.mean(0)[~curves.observed], std[~curves.observed], {"noise_variance": noise}
