@@ -17,6 +17,7 @@ from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.estimators.choices.kernel_trials import Turns
 from gigagp.estimators.choices.trials import held_exactly, learned
 from gigagp.inference.contract.table import TrainingTable
+from gigagp.inference.markov.inference import MOST_ENTITIES, MOST_SECONDS
 from gigagp.inference.markov.objective import MarkovObjective, row_seconds
 from gigagp.inference.markov.states import Axis, States, check_states
 from gigagp.kernels import Group, Kernel, Matern, Outputs, Product, Sum, White
@@ -29,8 +30,6 @@ from gigagp.optimization import Auto
 
 #: Smoothness of rough curves along the times.
 _ROUGH = 0.5
-#: Most entities whose covariance is learned.
-_MOST = 50
 #: Fewest cells for each entity with which a covariance is tried, which are also those for each shared function, and
 #: with which slow curves and noise of each entity are. Annual panels of 12 to 30 years were filled better with a
 #: covariance, but two of six were continued far worse where entities had ended, with half of the cells in 95 %
@@ -40,8 +39,6 @@ _FEWEST, _LONG = 60, 500
 _EACH = 30
 #: Lengthscale of slow curves, in those of the others, and the share of their variance, at first.
 _SLOWER, _SLOW_SHARE = 30.0, 0.1
-#: Most nominal seconds of a gradient with slow curves.
-_SECONDS = 6.0
 #: Correlation of entities that no cells tell of, the steps that it counts for, and the least eigenvalue of a covariance
 #: relative to their mean, at first.
 _CORRELATION, _PRIOR_STEPS, _LEAST = 0.2, 10.0, 0.01
@@ -131,7 +128,7 @@ class _Panel:
         group = parts_of(model.kernel)[0][0]
         assert isinstance(group, Group), "entities come first"
         n_entities = int(group.levels(table.X).max()) + 1
-        if not 1 < n_entities <= _MOST:
+        if not 1 < n_entities <= MOST_ENTITIES:
             return None
         try:
             check_states(model.kernel)
@@ -181,7 +178,7 @@ class _Panel:
         kernel = Sum(*summands(model.kernel), slow * longer)
         states = States(kernel, Axis.of(kernel, self.table.X))
         seconds = row_seconds(states.blocks) * self.table.n_rows
-        return replace(model, kernel=kernel) if seconds <= _SECONDS else model
+        return replace(model, kernel=kernel) if seconds <= MOST_SECONDS else model
 
     def _rank(self) -> int | None:
         """Return how many functions entities share; None: they have any covariance."""

@@ -31,7 +31,7 @@ _FEWEST_ROWS = 1000
 #: Numbers of a state up to which ``"auto"`` chooses this method: beyond, a row costs more than its neighbours do.
 _MOST_STATES = 16
 #: For a panel, where neighbours lose more: the most entities, and nominal seconds of an evaluation.
-_MOST_ENTITIES, _MOST_SECONDS = 50, 6.0
+MOST_ENTITIES, MOST_SECONDS = 50, 6.0
 #: Gradients and posteriors of a fit after neighbours have learned.
 _EVALUATIONS = 6
 
@@ -116,7 +116,7 @@ class Markov(Inference):
             return False
         if not found.axis.columns:
             return found.size <= _MOST_STATES
-        return n_rows > EXACT_ROWS and found.row_seconds * n_rows <= _MOST_SECONDS
+        return n_rows > EXACT_ROWS and found.row_seconds * n_rows <= MOST_SECONDS
 
     def forecast(self, subject: Subject) -> Forecast | None:
         """Return the time of a few gradients and of the posterior, and the error of exact inference."""
@@ -130,7 +130,7 @@ class Markov(Inference):
     def _cost(model: Model, X: Tensor, n_columns: int) -> _Cost | None:
         """Return what rows cost; None for too many entities."""
         axis = Axis.of(model.kernel, X)
-        if len(axis.entities) > _MOST_ENTITIES:
+        if len(axis.entities) > MOST_ENTITIES:
             return None
         states = States(model.kernel, axis)
         memory = posterior_bytes(len(X), len(states.times(X).unique()), states.size, n_columns)

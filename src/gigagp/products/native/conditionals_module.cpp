@@ -27,9 +27,7 @@ using Neighbours = py::array_t<std::int32_t, py::array::c_style>;
 
 const ConditionalsKernels &choose(const std::string &name) {
     static const auto sets = for_this_processor<ConditionalsKernels>(GIGAGP_VARIANTS_OF(conditionals));
-    if (name.empty()) return *sets.front();
-    for (const auto *set : sets)
-        if (name == set->name) return *set;
+    if (const auto *set = named(sets, name)) return *set;
     refuse("this processor or build has no instruction set " + name);
 }
 

@@ -22,9 +22,7 @@ typedef py::array_t<double, py::array::c_style> Array;
 
 const FilterKernels &choose(const std::string &name) {
     static const auto sets = for_this_processor<FilterKernels>(GIGAGP_VARIANTS_OF(filter_kernels));
-    if (name.empty()) return *sets.front();
-    for (const FilterKernels *set : sets)
-        if (name == set->name) return *set;
+    if (const auto *set = named(sets, name)) return *set;
     refuse("this processor or build has no instruction set " + name);
 }
 

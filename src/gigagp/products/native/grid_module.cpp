@@ -34,9 +34,7 @@ const std::vector<const GridKernels *> &available() {
 
 const GridKernels &choose(const std::string &name) {
     const auto &sets = available();
-    if (name.empty()) return *sets.front();
-    for (const GridKernels *set : sets)
-        if (name == set->name) return *set;
+    if (const auto *set = named(sets, name)) return *set;
     refuse("this processor or build has no instruction set " + name);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,14 @@ std::vector<const Set *> for_this_processor(const Set &(*avx512)(), const Set &(
 #endif
     found.push_back(&baseline());
     return found;
+}
+
+// The table with a name, the first one for no name, or nullptr.
+template <class Set>
+const Set *named(const std::vector<const Set *> &sets, const std::string &name) {
+    for (const Set *set : sets)
+        if (name.empty() || name == set->name) return set;
+    return nullptr;
 }
 
 // Zeroed memory, aligned to cache lines.

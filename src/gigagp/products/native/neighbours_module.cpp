@@ -35,9 +35,7 @@ const std::vector<const NeighbourKernels *> &available() {
 
 const NeighbourKernels &choose(const std::string &name) {
     const auto &sets = available();
-    if (name.empty()) return *sets.front();
-    for (const NeighbourKernels *set : sets)
-        if (name == set->name) return *set;
+    if (const auto *set = named(sets, name)) return *set;
     refuse("this processor or build has no instruction set " + name);
 }
 

@@ -22,9 +22,7 @@ constexpr long ROWS = 192;  // of one task: a multiple of the rows in registers 
 
 const StoredKernels &choose(const std::string &name) {
     static const auto sets = for_this_processor<StoredKernels>(GIGAGP_VARIANTS_OF(stored_kernels));
-    if (name.empty()) return *sets.front();
-    for (const StoredKernels *set : sets)
-        if (name == set->name) return *set;
+    if (const auto *set = named(sets, name)) return *set;
     refuse("this processor or build has no instruction set " + name);
 }
 
