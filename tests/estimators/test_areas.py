@@ -15,10 +15,10 @@ import gigagp
 from gigagp import GPRegressor, gradients, inference, kernels, likelihoods, solvers
 from gigagp.errors import FitWarning, InvalidInputError, ModelFileError
 from gigagp.estimators.answers.answering import predictor_of
-from gigagp.estimators.fit_checks.structured_noise import likeness
 from gigagp.estimators.planning import resolve_areas
 from gigagp.inference.contract.areas import AreaTable, restored
 from gigagp.inference.contract.objective import ExactObjective
+from gigagp.inference.contract.structured_noise import likeness
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.means import ConstantMean
 from gigagp.model.model import NOISE, Model

@@ -8,7 +8,7 @@ import torch
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import FitWarning
-from gigagp.estimators.fit_checks.structured_noise import Likeness, likeness
+from gigagp.inference.contract.structured_noise import Likeness, likeness
 
 MESSAGE = "has structure"
 

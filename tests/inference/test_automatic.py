@@ -314,9 +314,9 @@ def test_neighbours_guide_where_the_matrix_of_a_subset_has_no_factor(monkeypatch
     def fails(*_):
         raise NotPositiveDefiniteError("no factor")
 
-    def fitted(has_substitute):
+    def fitted(has_rival):
         def guide_of(neighbours, model):
-            return SubsetGuide(neighbours.table, model, 300, substitute=neighbours if has_substitute else None)
+            return SubsetGuide(neighbours.table, model, 300, rival=neighbours if has_rival else None)
 
         monkeypatch.setattr("gigagp.inference.automatic.objective.guide_of", guide_of)
         return GPRegressor(Matern(nu=1.5)).fit(X, y).history_.to_dict()["stage"]
@@ -326,6 +326,39 @@ def test_neighbours_guide_where_the_matrix_of_a_subset_has_no_factor(monkeypatch
     assert "neighbours" in fitted(True)
     with pytest.warns(FitWarning, match="subset 300.*not positive definite"):  # the control
         assert "neighbours" not in fitted(False)
+
+
+@needs_extension
+def test_neighbours_lead_on_where_the_subset_has_taken_structure_for_noise(monkeypatch):
+    """And only where they have not done so themselves."""
+    X, y = made_rows(3200, 2, 14)
+    asked = []
+
+    def fitted(*answers):
+        def is_misled(table, model):
+            assert table.n_rows == 3200
+            asked.append(float(model.noise_variance))
+            return answers[len(asked) - 1]
+
+        def guide_of(neighbours, model):
+            return SubsetGuide(neighbours.table, model, 300, rival=neighbours)
+
+        asked.clear()
+        monkeypatch.setattr("gigagp.inference.iterative.subset_guide._is_misled", is_misled)
+        monkeypatch.setattr("gigagp.inference.automatic.objective.guide_of", guide_of)
+        history = GPRegressor(Matern(nu=1.5), optimizer=Auto(guided_steps=1)).fit(X, y).history_
+        assert len(asked) == len(answers)
+        record = history.to_dict()
+        start = record["hyperparameters"][record["stage"].index("all rows")]
+        return record["stage"], start["noise_variance"]
+
+    stages, alone = fitted(False)
+    assert "neighbours" not in stages
+    stages, led = fitted(True, False)
+    assert "neighbours" in stages
+    assert asked[1] != pytest.approx(asked[0])
+    assert led / alone == pytest.approx(asked[1] / asked[0])  # in the targets' own units
+    assert fitted(True, True)[1] == alone  # the control: neighbours are no better
 
 
 def test_hyperparameters_that_are_given_are_kept():

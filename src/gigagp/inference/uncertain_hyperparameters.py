@@ -170,7 +170,16 @@ class _Beliefs:
         trace, stage = Trace(History(), NoProgress()), "uncertain hyperparameters"
         gain = _GAIN / self.likelihood.n_observations
         return FisherScoring(
-            self.likelihood, self.space, self.prior, trace, probes.double(), _STEPS, gain, _CHANGE, stage
+            self.likelihood,
+            self.space,
+            self.prior,
+            trace,
+            probes.double(),
+            _STEPS,
+            gain,
+            _CHANGE,
+            stage,
+            on_trial=True,
         )
 
     def _root(self, information: Tensor) -> Tensor:
@@ -195,7 +204,7 @@ class _Beliefs:
         n, scoring = self.likelihood.n_observations, self._scoring()
         start = scoring.evaluate(self.centre)
         assert start is not None, "the trace raises an error at the first evaluation"
-        mode = scoring.improve(start, _STEPS, on_trial=True)
+        mode = scoring.improve(start, _STEPS)
         if n * (start.value - mode.value) > _MISSED:
             msg = (
                 f"The learned hyperparameters are {n * (start.value - mode.value):.1f} nats below the nearest mode of "

@@ -226,15 +226,15 @@ class _Stages:
     def _guided(self, guide: GuideObjective, scored: Scored) -> Model:
         """Learn from a guide, and then from the objective if that is more than its guide."""
         objective, trace = self.objective, self.trace
-        vector, information = self._on_guide(guide, scored.vector, scored.information, self.origin)
-        learned = self.space.decode(vector)
+        scored = self._on_guides(guide, scored, self.origin)
+        learned = self.space.decode(scored.vector)
         if trace.stopped:
             return learned
         following = objective.settled(learned)
         if following is objective and objective is not guide:
             if not objective.is_likelihood:  # a bound has been found better, and has its own start
                 return self.settings._maximise_bound(objective, self.model, trace, self.generator)
-            found = self._polish(objective, self.space, vector, information, "all rows", guided=True)
+            found = self._polish(objective, self.space, scored.vector, scored.information, "all rows", guided=True)
             following = objective.settled(learned)  # solves may have failed
             if following is objective or trace.stopped:
                 return found
@@ -242,7 +242,7 @@ class _Stages:
         if own is None or own is guide:
             return learned
         # Neighbours end the fit, and were not the guide.
-        return self.space.decode(self._on_guide(own, vector, information, None)[0])
+        return self.space.decode(self._on_guide(own, scored, None).vector)
 
     def _on_middle(self, scored: Scored) -> Tensor:
         """Polish on a subset of a large table by the same inference, if its gradients are cheaper."""
@@ -256,9 +256,24 @@ class _Stages:
         space = ParameterSpace(self.model.take_rows(rows), "log")
         return space.encode(self._polish(thin, space, scored.vector, scored.information, f"subset {size}"))
 
+    def _on_guides(self, guide: GuideObjective, start: Scored, origin: Tensor | None) -> Scored:
+        """Return the optimum of a guide, or that of its rival where the guide alone has failed or misled."""
+        found, rival, space = self._on_guide(guide, start, origin), guide.rival, self.space
+        if rival is None or self.trace.stopped:
+            return found
+        if found.failed:
+            return self._on_guide(rival.guide, start, origin)
+        if not rival.is_misled(space.decode(found.vector)):
+            return found
+        other = self._on_guide(rival.guide, start, origin, on_trial=True)
+        if other.failed or rival.is_misled(space.decode(other.vector)):
+            return found
+        self.trace.accept(rival.guide, space, other.vector)
+        return other
+
     def _on_guide(
-        self, guide: GuideObjective, vector: Tensor, information: Tensor, origin: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+        self, guide: GuideObjective, found: Scored, origin: Tensor | None, *, on_trial: bool = False
+    ) -> Scored:
         """Run Fisher scoring on a guide, again where it has changed with the hyperparameters.
 
         The first time it may begin anew from rougher functions than subsets show, given where the subsets began.
@@ -271,22 +286,22 @@ class _Stages:
             tolerance=min(settings.subset_tolerance, guide.least_gain / guide.n_observations),
             stage=f"subset {guide.n_rows}" if guide.is_exact else "neighbours",
             patience=_GUIDE_PATIENCE,
-            has_substitute=guide.substitute is not None,
+            may_fail=on_trial or guide.rival is not None,
+            on_trial=on_trial,
         )
         for round_ in range(settings.guide_rounds):
-            changed = guide.refresh(space.decode(vector))
+            changed = guide.refresh(space.decode(found.vector))
             # After an earlier run, as of `Restarts`, the guide may serve the first round without a change.
             if trace.stopped or not (changed or round_ == 0):
                 break
             phase = f"learning on {guide.n_rows:,} rows" if guide.is_exact else "learning from neighbours"
             trace.meter.phase(phase, most=settings.guide_steps)
-            scored = scoring.run(vector, information)
-            if scored.failed and guide.substitute is not None:
-                return self._on_guide(guide.substitute, scored.vector, scored.information, origin)
+            found = scoring.run(found.vector, found.information)
+            if found.failed and scoring.may_fail:
+                break
             if round_ == 0 and origin is not None and settings.rougher_starts:
-                scored = best_of_starts(scoring, origin, scored, guide.finest(space.decode(origin)))
-            vector, information = scored.vector, scored.information
-        return vector, information
+                found = best_of_starts(scoring, origin, found, guide.finest(space.decode(origin)))
+        return found
 
     def _from_starts(self, subset: FisherObjective, space: ParameterSpace) -> Scored:
         """Run Fisher scoring from the start and, where another optimum may be better, from rougher functions too."""
@@ -481,7 +496,7 @@ def best_of_starts(scoring: FisherScoring, start: Tensor, found: Scored, finest:
         return found
     tried = scoring.evaluate(candidates[losses.index(min(losses))])
     if tried is not None:
-        tried = scoring.improve(tried, _TRIAL_STEPS, on_trial=True)
+        tried = replace(scoring, on_trial=True).improve(tried, _TRIAL_STEPS)
         if tried.value < found.value:
             return scoring.improve(tried, scoring.steps - _TRIAL_STEPS)
     return found

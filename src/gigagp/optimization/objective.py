@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -166,5 +166,12 @@ class GuideObjective(FisherObjective, Protocol):
         """
 
     @property
-    def substitute(self) -> GuideObjective | None:
-        """What guides where this objective's matrices have no factor; None if there is nothing else."""
+    def rival(self) -> Rival | None:
+        """Another guide, for where this one misleads or its matrices have no factor; None if there is nothing else."""
+
+
+class Rival(NamedTuple):
+    """A guide beside another one, and what tells that either of the two has misled."""
+
+    guide: GuideObjective
+    is_misled: Callable[[Model], bool]

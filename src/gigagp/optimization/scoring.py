@@ -55,8 +55,10 @@ class FisherScoring:
         Largest change of a coordinate in one step.
     patience : int or None
         The search ends after this many accepted steps in a row that each gain less than the tolerance.
-    has_substitute : bool
+    may_fail : bool
         Whether another objective goes on where no step has a finite value, so that the fit does not end there.
+    on_trial : bool
+        Whether the fit stays where it is: Ctrl-C ends it at the best point from before.
     """
 
     objective: FisherObjective
@@ -69,7 +71,8 @@ class FisherScoring:
     max_change: float
     stage: str
     patience: int | None = None
-    has_substitute: bool = False
+    may_fail: bool = False
+    on_trial: bool = False
 
     def evaluate(self, vector: Tensor, before: Scored | None = None) -> Scored | None:
         """Return loss, gradient and information at a vector; None if it has no finite value.
@@ -118,18 +121,18 @@ class FisherScoring:
         """
         best = self.evaluate(vector)
         if best is None:
-            if not self.has_substitute:
+            if not self.may_fail:
                 self.trace.stop(self.space, vector, None if known is None else self.space.decode(vector), self.stage)
             assert known is not None, "the trace raises at the first evaluation of a fit"
             return Scored(vector, math.inf, torch.zeros_like(vector), known, failed=True)
         return self.improve(best, self.steps - 1)
 
-    def improve(self, best: Scored, steps: int, *, on_trial: bool = False) -> Scored:
-        """Return the best point after a number of further evaluations; a trial leaves the fit where it is."""
+    def improve(self, best: Scored, steps: int) -> Scored:
+        """Return the best point after a number of further evaluations."""
         n, box = self.objective.n_observations, self.space.box
 
         def accept(vector: Tensor) -> None:
-            if not on_trial:
+            if not self.on_trial:
                 self.trace.accept(self.objective, self.space, vector)
 
         accept(best.vector)
@@ -142,7 +145,7 @@ class FisherScoring:
             predicted = -0.5 * float(step @ gradient)
             if predicted < self.tolerance or damping > _MAX_DAMPING:
                 break
-            if not on_trial:
+            if not self.on_trial:
                 self.trace.meter.towards(way.share(predicted))
             step = step * min(1.0, self.max_change / max(float(step.abs().max()), 1e-300))
             trial = vector + box.confine(vector, step, gradient * free)
@@ -159,6 +162,6 @@ class FisherScoring:
             if self.patience is not None and slow >= self.patience:
                 break
         failed = 0 < failures == trials  # no trial step was finite
-        if failed and not (on_trial or self.has_substitute):
+        if failed and not (self.on_trial or self.may_fail):
             self.trace.stop(self.space, best.vector, self.space.decode(best.vector), self.stage)
         return best._replace(failed=failed)

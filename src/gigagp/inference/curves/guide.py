@@ -51,7 +51,7 @@ class PanelGuide(TableObjective):
     random the part is not either, so that steps on all cells follow.
     """
 
-    substitute = None
+    rival = None
     deterministic = True
     is_exact = True
 

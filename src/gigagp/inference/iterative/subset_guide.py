@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from gigagp.errors import MemoryBudgetError
 from gigagp.inference.contract.exact_posterior import Factorised
 from gigagp.inference.contract.objective import ExactObjective
+from gigagp.inference.contract.structured_noise import likeness
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.vecchia.learning_rows import spread_and_clustered
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.model.model import Model
 from gigagp.neighbours.metric import Metric
+from gigagp.optimization.objective import Rival
 from gigagp.optimization.space import ParameterSpace
 from gigagp.settings.random import standard_normal
 
@@ -27,8 +31,11 @@ def guide_of(neighbours: VecchiaObjective, model: Model) -> VecchiaObjective | S
 
     A small memory budget has no room for the subset's factor; neighbours have to do there.
     """
+    table = neighbours.table
     try:
-        return neighbours if neighbours.suffices(model) else SubsetGuide(neighbours.table, model, substitute=neighbours)
+        if neighbours.suffices(model):
+            return neighbours
+        return SubsetGuide(table, model, rival=VecchiaObjective.on_some_rows(table, SUBSET_ROWS))
     except MemoryBudgetError:
         return neighbours
 
@@ -40,22 +47,19 @@ class SubsetGuide(ExactObjective):
     of many inputs under noise, and their likelihood is then largest at lengthscales that are too short. On 16,000 rows
     of a function of six inputs it led from a variance of 29, the optimum of 1,000 rows, to 2.8.
 
-    The model's kernel tells which rows are near. The ``substitute`` guides where the subset's matrix has no factor, as
-    happens with targets without noise: the matrices of neighbours are small.
+    The model's kernel tells which rows are near. Where a kernel does not describe a function at all distances, it is
+    the subset that misleads: it takes for noise what only near rows show (`structured_noise`). On 15,642 rows of bike
+    its optimum lies 760 nats below that of neighbours. So these are its ``rival``. They also guide where the subset's
+    matrix has no factor, as happens with targets without noise.
     """
 
     def __init__(
-        self,
-        table: TrainingTable,
-        model: Model,
-        n_rows: int = SUBSET_ROWS,
-        *,
-        substitute: VecchiaObjective | None = None,
+        self, table: TrainingTable, model: Model, n_rows: int = SUBSET_ROWS, *, rival: VecchiaObjective | None = None
     ) -> None:
-        self.substitute = substitute
         points = Metric(model.kernel, table.X)(table.X)
         self._rows = spread_and_clustered(points, min(n_rows, table.n_rows))
         super().__init__(table.take_rows(self._rows))
+        self.rival = None if rival is None else Rival(rival, partial(_is_misled, table))
         self._is_new = True
 
     def refresh(self, model: Model) -> bool:
@@ -74,3 +78,9 @@ class SubsetGuide(ExactObjective):
         """Return the Fisher information of the subset's observations; ``probes`` have no effect."""
         generator = torch.Generator().manual_seed(_SEED)
         return super().fisher(space, vector, standard_normal(self.n_rows, _PROBES, generator=generator))
+
+
+def _is_misled(table: TrainingTable, model: Model) -> bool:
+    """Whether a model takes for noise what is alike in neighbouring rows of a table."""
+    found = None if model.noise_is_known else likeness(model, table)
+    return found is not None and found.is_structure

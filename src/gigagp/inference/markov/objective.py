@@ -45,7 +45,7 @@ class MarkovObjective(TableObjective):
     """
 
     has_posteriors_near = True
-    substitute: None = None
+    rival: None = None
     deterministic = True
     is_exact = True
 

@@ -81,7 +81,7 @@ class VecchiaObjective(TableObjective):
     """
 
     has_posteriors_near = True
-    substitute: None = None
+    rival: None = None
     deterministic = True  # the rows and their neighbours stay the same between refreshes
 
     def __init__(
