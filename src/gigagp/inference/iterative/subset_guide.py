@@ -48,9 +48,8 @@ class SubsetGuide(ExactObjective):
     of a function of six inputs it led from a variance of 29, the optimum of 1,000 rows, to 2.8.
 
     The model's kernel tells which rows are near. Where a kernel does not describe a function at all distances, it is
-    the subset that misleads: it takes for noise what only near rows show (`structured_noise`). On 15,642 rows of bike
-    its optimum lies 760 nats below that of neighbours. So these are its ``rival``. They also guide where the subset's
-    matrix has no factor, as happens with targets without noise.
+    the subset that misleads: it takes for noise what only near rows show (`structured_noise`), and neighbours, its
+    ``rival``, lead on. They also guide where the subset's matrix has no factor, as happens with targets without noise.
     """
 
     def __init__(
