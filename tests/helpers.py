@@ -92,6 +92,8 @@ def reference_block(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
         turn = torch.deg2rad(values["angle"])
         matrix = torch.stack([torch.stack([turn.cos(), -turn.sin()]), torch.stack([turn.sin(), turn.cos()])])
         X, Z = (torch.cat([points[:, :2] @ matrix, points[:, 2:]], 1) for points in (X, Z))
+    if isinstance(kernel, kernels.Outputs):
+        return kernel.covariance()[X[:, 0].long()][:, Z[:, 0].long()]
     differences = X[:, None, :] - Z[None, :, :]
     if isinstance(kernel, kernels.Constant):
         return variance.expand(len(X), len(Z))

@@ -10,6 +10,7 @@ from sklearn.base import clone
 import gigagp
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import InvalidInputError
+from gigagp.kernels import Kernel
 from gigagp.model.means import LinearMean
 
 UNITS = np.array([1.0, 40.0, 0.01])
@@ -32,10 +33,16 @@ def table(n: int = 40, missing: float = 0.4, k: int = 3) -> tuple[np.ndarray, np
     return X, Y
 
 
-def dense(gp: GPRegressor, X: np.ndarray, Y: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return mean (m, k), covariance (m, k, m, k) and likelihood of ordinary cokriging in the outputs' own units."""
+def dense(
+    gp: GPRegressor, X: np.ndarray, Y: np.ndarray, points: np.ndarray, kernel: Kernel | None = None
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return mean (m, k), covariance (m, k, m, k) and likelihood of ordinary cokriging in the outputs' own units.
+
+    The model is that of the kernel of a fit, or of a given one and its noise.
+    """
     k, seen = Y.shape[1], ~np.isnan(Y)
-    joint = [term for term in gp.kernel_.parts if not any(leaf.is_white for leaf in term.leaves())]
+    parts = (gp.kernel_ if kernel is None else kernel).parts
+    joint = [term for term in parts if not any(leaf.is_white for leaf in term.leaves())]
     scale = gp._stacking.scale
 
     def covariance(A: np.ndarray, B: np.ndarray) -> np.ndarray:
@@ -50,7 +57,10 @@ def dense(gp: GPRegressor, X: np.ndarray, Y: np.ndarray, points: np.ndarray) -> 
             total += R[:, None, :, None] * C[None, :, None, :]
         return total
 
-    own = np.broadcast_to(gp.noise_variance_, Y.shape)[seen]
+    noise = gp.noise_variance_
+    if kernel is not None:
+        noise = parts[-1].parts[1].value("variance").numpy() * scale**2
+    own = np.broadcast_to(noise, Y.shape)[seen]
     H = covariance(X, X)[seen][:, seen] + np.diag(own)
     basis = np.broadcast_to(np.eye(k), (*Y.shape, k))[seen]
     cross = covariance(points, X)[:, :, seen].reshape(-1, seen.sum())
@@ -70,7 +80,18 @@ def dense(gp: GPRegressor, X: np.ndarray, Y: np.ndarray, points: np.ndarray) -> 
 @pytest.fixture(scope="module")
 def fitted() -> tuple[GPRegressor, np.ndarray, np.ndarray]:
     X, Y = table()
-    return GPRegressor(outputs="correlated").fit(X, Y), X, Y
+    return GPRegressor(kernels.Matern(1.5, fixed=["variance"]), outputs="correlated").fit(X, Y), X, Y
+
+
+@pytest.fixture(scope="module")
+def chosen() -> tuple[GPRegressor, np.ndarray, np.ndarray]:
+    """Return a fit whose kernel is left to the rows, at the learned hyperparameters, for which one kernel is poor."""
+    draw = np.random.default_rng(0)
+    X = draw.random((60, 2)) * np.array([1.0, 1e4])
+    slow, fast = np.sin(3 * X[:, 0]), np.sin(1e-3 * X[:, 1] + 2 * X[:, 0])
+    Y = OFFSETS + UNITS * (np.stack([slow, slow - fast, fast], 1) + 0.05 * draw.normal(size=(60, 3)))
+    Y[draw.random(Y.shape) < 0.2] = np.nan
+    return GPRegressor(outputs="correlated", hyperparameters="learned").fit(X, Y), X, Y
 
 
 def test_answers_are_those_of_cokriging(fitted):
@@ -92,6 +113,52 @@ def test_answers_are_those_of_cokriging(fitted):
     quantiles = gp.predict_quantile(points, [0.5, 0.8413447460685429], include_noise=False)
     np.testing.assert_allclose((quantiles[:, :, 1] - quantiles[:, :, 0]) / std, 1, rtol=1e-6)
     np.testing.assert_allclose(gp.log_marginal_likelihood().value, value, rtol=1e-7)
+
+
+def test_answers_of_the_default_are_those_of_cokriging_with_the_chosen_kernels(chosen, tmp_path):
+    """The distribution is the mixture of those of the kernels, with the weights that `describe` shows."""
+    gp, X, Y = chosen
+    weights = np.array(sorted((one.weight for one in gp.kernel_choice_.tried if one.weight), reverse=True))
+    assert len(weights) > 1
+    assert gp.kernel_choice_.tried[0].weight < 0.5, "one kernel is poor here"
+    units = gp.scaling_.units()
+    own = [one.model.in_own_units(units).kernel for one in gp.posterior_.components]
+    points = np.concatenate([X[:3], X[5:8] + np.array([0.05, 300.0]), [[1.5, 0.0]]])
+    means, covariances = zip(*(dense(gp, X, Y, points, kernel)[:2] for kernel in own), strict=True)
+    mean = np.einsum("c,cmk->mk", weights, means)
+    apart = np.array(means) - mean
+    covariance = np.einsum("c,cakbl->akbl", weights, covariances)
+    covariance += np.einsum("c,cak,cbl->akbl", weights, apart, apart)
+    found, whole = gp.predict(points, return_cov=True)
+    products = UNITS[None, :, None, None] * UNITS
+    np.testing.assert_allclose((found - mean) / UNITS, 0, atol=1e-6)
+    np.testing.assert_allclose(whole / products, covariance / products, atol=1e-6)
+    std = gp.predict(points, return_std=True)[1]
+    np.testing.assert_allclose(std, np.sqrt(np.einsum("akak->ak", covariance)), rtol=1e-5)
+    assert np.abs((means[0] - mean) / UNITS).max() > 1e-3  # the control: the kernels differ
+    gp.save(tmp_path / "model")
+    again = gigagp.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(points, return_cov=True)[1], whole)
+    draws = gp.sample_y(points[3:5], 4000, 1)
+    error = np.abs(draws.mean(2) - found[3:5]) / (std[3:5] / 4000**0.5)
+    assert error.max() < 5
+    left, seen = gp.leave_one_out(), ~np.isnan(Y)
+    row, output = np.argwhere(seen)[7]
+    assert np.isnan(left.mean[~seen]).all()
+    assert abs(left.mean[row, output] - Y[row, output]) < 6 * left.std[row, output]
+    grown = gp.condition_on(points[3:4], mean[3:4] + std[3:4])
+    assert (grown.predict(points[3:4], return_std=True)[1] < std[3:4]).all()
+
+
+def test_the_default_is_better_than_one_kernel_where_outputs_share_parts_of_two_scales(chosen):
+    gp, X, Y = chosen
+    draw = np.random.default_rng(1)
+    points = draw.random((200, 2)) * np.array([1.0, 1e4])
+    slow, fast = np.sin(3 * points[:, 0]), np.sin(1e-3 * points[:, 1] + 2 * points[:, 0])
+    truth = OFFSETS + UNITS * np.stack([slow, slow - fast, fast], 1)
+    plain = GPRegressor(kernels.Matern(1.5, fixed=["variance"]), outputs="correlated").fit(X, Y)
+    errors = [np.sqrt(np.mean(((one.predict(points) - truth) / UNITS) ** 2)) for one in (gp, plain)]
+    assert errors[0] < 0.8 * errors[1]
 
 
 def test_samples_have_the_covariance_across_outputs(fitted):

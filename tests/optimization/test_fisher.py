@@ -9,7 +9,18 @@ import torch
 
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.exact import ExactObjective
-from gigagp.kernels import RBF, Constant, DampedTrend, IntegratedWiener, Linear, Matern, Oscillator, Periodic, White
+from gigagp.kernels import (
+    RBF,
+    Constant,
+    DampedTrend,
+    IntegratedWiener,
+    Linear,
+    Matern,
+    Oscillator,
+    Outputs,
+    Periodic,
+    White,
+)
 from gigagp.model.means import ZeroMean
 from gigagp.model.model import NOISE, Model
 from gigagp.optimization import ParameterSpace, fisher
@@ -57,10 +68,14 @@ def test_derivative_products_agree_with_autograd(name):
         RBF(1.0, 1.0, fixed=("variance",)) * Periodic(1.0, 0.3, 0.7),
         Matern(1.5) * (RBF(columns=[1]) + Linear()) * 2.0 + White(0.1),
         RBF() * (Matern(2.5) + White(0.3)),
+        RBF() * Outputs(3, columns=[3], variance=[0.3, 1.0, 2.0]) + White(0.1) * Outputs(3, columns=[3], rank=0),
+        Matern(1.5) * Outputs(3, columns=[3], rank=1) * 2.0,
+        Outputs(3, columns=[3], ordered=True, agreement=[0.4, 3.0]) + RBF(),
     ],
 )
 def test_derivatives_of_products_are_those_of_their_parts_times_the_others(kernel):
     kernel, X, V = kernel.bind(4), points(25, 4), points(25, 3, seed=1)
+    X[:, 3] = torch.arange(25) % 3  # the output of each row, where there are several
     weights = points(25, 25, seed=2)
     plain, weighted = derivative_products(kernel, X, V), derivative_products(kernel, X, V, weights)
     expected = dense_derivatives(kernel, X)

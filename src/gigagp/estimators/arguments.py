@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -56,8 +56,13 @@ class Arguments:
     keeps_checkpoint: bool = False  # whether it stays after the fit, as a part of a larger one
     predict_at: np.ndarray | None = None  # points that are to be predicted, if they are known, encoded
     cells: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # columns of entities and times of encoded rows
-    opens_panel: bool = False  # whether the kernel is the default one of a panel
+    opened: Literal["panel", "outputs"] | None = None  # what a kernel is of that is the fit's own and may be exchanged
     shown: Callable[[int], str] | None = None  # how messages name a target, where rows are not those of the user
+
+    @property
+    def opens_kernel(self) -> bool:
+        """Whether the kernel is left to the data, among those of one table."""
+        return is_open(self.estimator.kernel) or self.opened == "outputs"
 
     @property
     def chooses_likelihood(self) -> bool:
@@ -151,7 +156,7 @@ class Arguments:
         where `optimization.Auto` maximises the likelihood of Gaussian noise, of labels or of counts in this process.
         """
         kernel = self.estimator.kernel
-        if not is_open(kernel):
+        if not self.opens_kernel:
             return cast("KernelRule", kernel) if isinstance(kernel, str) else None
         if not isinstance(self.optimizer, Auto) or current_run().processes is not None:
             return None

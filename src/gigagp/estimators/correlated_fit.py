@@ -37,8 +37,8 @@ def stacked(arguments: Arguments, X: np.ndarray, Y: np.ndarray) -> tuple[Argumen
     d, k = X.shape[1], stacking.n_outputs
     columns = list(range(d, d + k))
     one: Any = copy.copy(estimator)
-    kernel = estimator.kernel
-    if is_open(kernel):
+    kernel, opened = estimator.kernel, is_open(estimator.kernel)
+    if opened:
         kernel = rebuilt(plain_kernel(kernel), {"fixed": ["variance"]})
     kernel.bind(d)  # refuses columns that there are not
     rank = None if k <= _FEW_OUTPUTS else _SHARED
@@ -56,7 +56,7 @@ def stacked(arguments: Arguments, X: np.ndarray, Y: np.ndarray) -> tuple[Argumen
         return f"{Y[row, output]:.3g} of output {output} in row {row}"
 
     found = replace(arguments, estimator=one, mean=_joint_mean(arguments.mean, d, k), shown=shown)
-    found = replace(found, cells=(tuple(columns), tuple(range(d))))
+    found = replace(found, cells=(tuple(columns), tuple(range(d))), opened="outputs" if opened else None)
     return found, stacking.points(X, stacking.observed), stacking.targets(Y, stacking.observed), stacking
 
 

@@ -57,7 +57,6 @@ from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.streaming import StreamJob
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.inference.exact.mixture_posterior import MixturePosterior
-from gigagp.kernels.chosen import is_open
 from gigagp.kernels.composite import own_groups
 from gigagp.kernels.group import groups_of
 from gigagp.kernels.stationary import rows_check
@@ -372,7 +371,7 @@ class _Held(Job):
                 rule = _rule_to_pick(arguments, inference, table.n_rows)
                 picked, optimizer, choice, least_noise = kernel_rules.pick(rule, compared, start, *settings)
                 model = picked if start is model else replace(model, kernel=picked.kernel)
-        elif arguments.opens_panel:
+        elif arguments.opened == "panel":
             units, deadline = problem.scaling.units(), arguments.deadline
             model, optimizer = panel_kernel.choose(objective, model, optimizer, units, deadline, history)
         trace = Trace(history, meter, validate)
@@ -476,7 +475,7 @@ class _Held(Job):
 def _rule_to_pick(arguments: Arguments, inference: Inference, n_rows: int) -> KernelRule | None:
     """Return the rule that picks one kernel where none are averaged: none by default for few rows with noise."""
     few = n_rows <= kernel_rules.AVERAGED_ROWS and arguments.likelihood.has_noise
-    return None if is_open(arguments.estimator.kernel) and few else arguments.rule_for(inference)
+    return None if arguments.opens_kernel and few else arguments.rule_for(inference)
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ def of_panel(arguments: Arguments, X: np.ndarray) -> Arguments:
         codes = encoder.inputs[roles.entity][0]
         mean = LinearMean(tuple(column for column in range(encoder.n_encoded) if column not in codes))
     of_entity, of_time = (tuple(chain.from_iterable(encoder.inputs[place])) for place in (roles.entity, roles.time))
-    cells, is_open = (of_entity, of_time), given.kernel is None
-    return replace(arguments, estimator=estimator, mean=mean, cells=cells, opens_panel=is_open)
+    found = replace(arguments, estimator=estimator, mean=mean, cells=(of_entity, of_time))
+    return replace(found, opened="panel") if given.kernel is None else found
 
 
 def entities_of(fitted: Any) -> np.ndarray:

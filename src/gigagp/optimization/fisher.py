@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable
 from functools import reduce
 from operator import mul
+from typing import TypeVar, cast
 
 import torch
 
-from gigagp.kernels import Kernel, Periodic, Product, Sum
+from gigagp.kernels import Kernel, Outputs, Periodic, Product, Sum
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.distances import common_offset, squared_differences
 from gigagp.kernels.leaf import Leaf
@@ -19,6 +20,7 @@ from gigagp.optimization.space import ParameterSpace
 
 #: Rounding error of squared distances, in squared lengthscales, above which they are computed from differences.
 _INEXACT = 1e-4
+KernelType = TypeVar("KernelType", bound=Kernel)
 
 
 def derivative_products(
@@ -47,7 +49,9 @@ def derivative_products(
     closed = kernel.derivatives(X, X) if isinstance(kernel, Leaf) else None
     if closed is not None:
         return {name: (one if weights is None else one * weights) @ vectors for name, one in closed.items()}
-    return _by_differentiation(kernel, X, vectors, weights)
+    if isinstance(kernel, Outputs):
+        return _of_outputs(kernel, X, vectors, weights)
+    return _by_differentiation(kernel, vectors, lambda moved: _product(moved, X, vectors, weights))
 
 
 def _with_outer_scale(
@@ -168,21 +172,39 @@ def _times_differences(scaled: torch.Tensor, slopes: torch.Tensor, vectors: torc
     return torch.stack([(column[:, None] - column).square_().mul_(slopes) @ vectors for column in columns])
 
 
-def _by_differentiation(
-    kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor, weights: torch.Tensor | None
+def _of_outputs(
+    kernel: Outputs, X: torch.Tensor, vectors: torch.Tensor, weights: torch.Tensor | None
 ) -> dict[str, torch.Tensor]:
-    """Return the products by two backward passes, of which all hyperparameters share the first.
+    """Return the products of a covariance of k outputs: one product with k s columns, each of one output's rows."""
+    levels = kernel.levels(X)
+    is_of = torch.nn.functional.one_hot(levels, kernel.n_outputs).to(X)
+    columns = is_of[:, :, None] * vectors[:, None, :]
+    sums = columns.sum(0).expand_as(columns) if weights is None else (weights @ columns.flatten(1)).view_as(columns)
+    return _by_differentiation(
+        kernel, vectors, lambda moved: torch.einsum("nk,nks->ns", moved.covariance().to(X)[levels], sums)
+    )
 
-    Forward mode (torch.func.jvp) needs one, but it loads TorchScript, which takes a second and issues a deprecation
-    warning.
+
+def _product(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    white = kernel.white(X)[:, None]
+    whole = (white if weights is None else white * weights.diagonal()[:, None]) * vectors
+    if not kernel.correlated_terms():
+        return whole
+    K = kernel.block(X, X)
+    return whole + (K if weights is None else K * weights) @ vectors
+
+
+def _by_differentiation(
+    kernel: KernelType, vectors: torch.Tensor, product: Callable[[KernelType], torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return the derivatives of a product of a kernel with vectors (n, s) by two backward passes.
+
+    All hyperparameters share the first. Forward mode (torch.func.jvp) needs one, but it loads TorchScript, which takes
+    a second and issues a deprecation warning.
     """
     values = {name: value.detach().clone().requires_grad_() for name, value in kernel.parameters().items()}
-    moved = kernel.replace(values)
     with torch.enable_grad():
-        K, white = moved.block(X, X), moved.white(X)[:, None]
-        if weights is not None:
-            K, white = K * weights, white * weights.diagonal()[:, None]
-        whole = K @ vectors + white * vectors
+        whole = product(cast("KernelType", kernel.replace(values)))
         factors = torch.zeros_like(whole, requires_grad=True)  # the second pass derives by them
         # Factors given as an argument would load SymPy, which takes a second.
         total = (factors * whole).sum()

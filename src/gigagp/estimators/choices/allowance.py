@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 
 from gigagp.inference.uncertain_hyperparameters import SKEWED
+from gigagp.kernels import Outputs, White
 from gigagp.kernels.composite import summands
+from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model.model import Model
 from gigagp.optimization import History
@@ -59,11 +61,16 @@ def step_seconds(n_rows: int, model: Model) -> float:
     """Return the nominal seconds of an evaluation with its Fisher information."""
     slopes = sum(
         sum(one.numel() for one in part.parameters().values())
-        * (1 if isinstance(part, StationaryKernel) and part.has_closed_form() else _DIFFERENTIATED)
+        * (1 if all(_has_closed_form(leaf) for leaf in part.leaves()) else _DIFFERENTIATED)
         for part in summands(model.kernel)
     )
     entries = (_ENTRY_SECONDS + _SLOPE_SECONDS * slopes) * n_rows**2
     return _STEP_SECONDS + entries + _CUBE_SECONDS * n_rows**3
+
+
+def _has_closed_form(leaf: Leaf) -> bool:
+    is_closed = isinstance(leaf, StationaryKernel) and leaf.has_closed_form()
+    return is_closed or isinstance(leaf, Outputs | White)
 
 
 def ending_seconds(n_rows: int, model: Model) -> float:

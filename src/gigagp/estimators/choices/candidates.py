@@ -13,7 +13,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.inference import Inference
 from gigagp.inference.contract.table import TrainingTable
-from gigagp.kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic
+from gigagp.kernels import RBF, Kernel, Linear, Matern, Outputs, Periodic, Product, RationalQuadratic
 from gigagp.kernels.composite import summands
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.rebuilding import in_form_of
@@ -93,15 +93,20 @@ def candidate_kernels(
     metric, and those that share a lengthscale share it. What follows the first part of a sum, groups and the noise of
     some rows, is part of every kernel. A period is looked for in the spectrum of the targets y (n,).
     """
-    base, *noise = summands(default)
-    if not isinstance(base, StationaryKernel):  # groups alone, where all columns hold levels
+    part, *noise = summands(default)
+    base, outputs = _factors(part)
+    if base is None:  # groups alone, where all columns hold levels
         return {DEFAULT: default}
     d, groups = X.shape[1], base.groups
     root = math.sqrt(base.n_active if groups is None else 1 + max(groups))
     (long, short), (most, least) = [root * scale for scale in _SCALES], _SHARES
 
     def alike(kernel: Leaf) -> Kernel:
-        return in_form_of(kernel, base)
+        found = in_form_of(kernel, base)
+        if outputs is None:
+            return found
+        of_outputs = outputs.replace({"variance": found.value("variance") * outputs.value("variance")})
+        return in_form_of(kernel, base, variance=1.0, fixed=["variance"]) * of_outputs
 
     plain: Leaf = RBF() if isinstance(base, RBF) else Matern(nu=1.5)
     name = "rbf" if isinstance(base, RBF) else DEFAULT
@@ -133,24 +138,43 @@ def start_from(known: Model, candidate: Model, target_variance: float) -> Model:
     that the default kernel finds irrelevant may matter on a short scale, which it has taken for noise. So they have at
     least the variance of the noise.
     """
-    base, *noise = summands(known.kernel)
+    part, *noise = summands(known.kernel)
     own = summands(candidate.kernel)
-    first, *others = own[: len(own) - len(noise)]
-    values, level = base.parameters(), float(known.noise_level)
-    scale = _RQ_LENGTH if isinstance(first, RationalQuadratic) else 1.0
-    first = first.replace({"lengthscale": scale * values["lengthscale"], "variance": values["variance"]})
-    least = max(level, _LEAST_SHARE * float(values["variance"]))
-    others = [
-        one.replace({"variance": torch.full_like(values["variance"], least)})
-        if isinstance(one, StationaryKernel)
-        else one
-        for one in others
-    ]
+    (base, outputs), (first, *others) = _factors(part), own[: len(own) - len(noise)]
+    inputs, _ = _factors(first)
+    assert base is not None, "kernels begin with a stationary part"
+    assert inputs is not None, "kernels begin with a stationary part"
+    scale = _RQ_LENGTH if isinstance(inputs, RationalQuadratic) else 1.0
+    inputs = inputs.replace({"lengthscale": scale * base.value("lengthscale"), "variance": base.value("variance")})
+    variance = (base if outputs is None else outputs).value("variance")
+    least = (_LEAST_SHARE * variance).clamp_min(known.noise_level)
+    first = inputs if outputs is None else inputs * outputs
+    others = [_with_variance(one, least) for one in others]
     found = replace(candidate, kernel=reduce(add, [first, *others, *noise]))
     if found.noise_is_known or not found.noise_is_learned:
         return found
     start = max(float(known.noise_variance), _START_NOISE * target_variance)
     return replace(found, noise_variance=torch.full_like(known.noise_variance, start))
+
+
+def _factors(part: Kernel) -> tuple[StationaryKernel | None, Outputs | None]:
+    """Return the stationary kernel of a part, alone or in a product with one of outputs; (None, None) of any other."""
+    kernels = part.parts if isinstance(part, Product) else [part]
+    match kernels:
+        case [StationaryKernel() as inputs]:
+            return inputs, None
+        case [StationaryKernel() as inputs, Outputs() as outputs]:
+            return inputs, outputs
+    return None, None
+
+
+def _with_variance(part: Kernel, variance: torch.Tensor) -> Kernel:
+    """Return a part with this variance, one of outputs with one of each, and any other as it is."""
+    inputs, outputs = _factors(part)
+    if inputs is None:
+        return part
+    values = {"variance": variance}
+    return inputs.replace(values) if outputs is None else inputs * outputs.replace(values)
 
 
 def turned(model: Model) -> Model | None:

@@ -59,6 +59,7 @@ from gigagp.inference.vecchia.learning_rows import spread_and_clustered
 from gigagp.inference.vecchia.left_out import LeftOutRows
 from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.inference.vecchia.objective import VecchiaObjective
+from gigagp.kernels import Outputs
 from gigagp.model.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.metric import Metric
@@ -71,6 +72,8 @@ AVERAGED_ROWS = 2000
 #: Rows that a choice learns candidates on. A choice on 500 of 1,500 rows was as good as one on all. On more rows, those
 #: that it learns on given their neighbours among all.
 CHOICE_ROWS, NEIGHBOUR_ROWS = 500, 2000
+#: Cells of several outputs that it learns candidates on, by dense algebra: rows of all outputs show how they correlate.
+_OUTPUT_CELLS = 700
 #: Rows for each hyperparameter that a candidate needs at least, alone and given neighbours: there sums of 20 inputs and
 #: more took most of the time, and won nowhere.
 _ROWS_EACH, _NEIGHBOUR_ROWS_EACH = 4, 48
@@ -162,8 +165,10 @@ def _tried(
     """Return the candidates as learned on some rows, what was left out, and the optimizer that goes on from there."""
     if isinstance(objective, OtherObjective):
         return compared(objective, model, inference, optimizer, deadline)
-    sees_all = _sees_all_rows(objective, model)
-    rows = objective.draw_rows(min(CHOICE_ROWS, objective.n_rows), spawn(generator))
+    of_outputs = any(isinstance(leaf, Outputs) for leaf in model.kernel.leaves())
+    sees_all = not of_outputs and _sees_all_rows(objective, model)
+    count = _OUTPUT_CELLS if of_outputs else CHOICE_ROWS
+    rows = objective.draw_rows(min(count, objective.n_rows), spawn(generator))
     subset = objective.subset(rows)
     most = NEIGHBOUR_ROWS // _NEIGHBOUR_ROWS_EACH if sees_all else len(rows) // _ROWS_EACH
     candidates, dropped = supported(model, inference, subset.table, most, many_rows=sees_all)
@@ -183,7 +188,7 @@ def _tried(
     if sees_all:
         trials, behind = _compared_exactly(trials, objective, optimizer, deadline)
         dropped = (*dropped, *behind)
-    if sees_all and isinstance(optimizer, Auto):  # random rows alone would lead away from what all rows show
+    if (sees_all or of_outputs) and isinstance(optimizer, Auto):  # fewer rows would lead away from what these show
         optimizer = replace(
             optimizer,
             subset_sizes=(CHOICE_ROWS,),

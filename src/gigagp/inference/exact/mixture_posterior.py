@@ -331,8 +331,13 @@ MODEL = {"kernel": table(anything), "noise_variance": optional(number(finite=Tru
 
 def model_description(model: Model) -> dict[str, Any]:
     """Return plain data from which `described_model` makes a component's model."""
-    noise = None if model.noise_is_known else float(model.noise_variance)
+    noise = None if _has_no_own_noise(model) else float(model.noise_variance)
     return {"kernel": describe(model.kernel), "noise_variance": noise}
+
+
+def _has_no_own_noise(model: Model) -> bool:
+    """Whether all components have the same noise variances: known ones, or none beside the kernel's white part."""
+    return model.noise_is_known or not model.noise_is_learned
 
 
 def described_model(description: dict[str, Any], saved: Saved) -> Model:
@@ -340,7 +345,7 @@ def described_model(description: dict[str, Any], saved: Saved) -> Model:
     kernel, noise = from_dict(description["kernel"], n_inputs=saved.n_inputs), description["noise_variance"]
     if kernel.n_inputs != saved.n_inputs:
         raise ModelFileError(f"the kernel of a component must be bound to {saved.n_inputs} inputs.")
-    if (noise is None) != saved.model.noise_is_known:
-        raise ModelFileError("the components must all have known noise, or none of them.")
+    if (noise is None) != _has_no_own_noise(saved.model):
+        raise ModelFileError("the components must all have a noise variance that was learned, or none of them.")
     variance = saved.model.noise_variance if noise is None else torch.tensor(noise, dtype=torch.float64)
     return replace(saved.model, kernel=kernel, noise_variance=variance)
