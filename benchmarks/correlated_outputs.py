@@ -8,7 +8,8 @@ mean absolute ones in mg/kg, also of the fit to logarithms, whose prediction is 
 Fidelities: simulators with two or three levels from cheap to dear (Forrester 2007; Currin and Borehole, Xiong 2013).
 "dear alone" sees the dear runs, "one column" has the level as one more number, "correlated" is
 ``outputs="correlated"`` and "ordered" a kernel of ordered outputs on stacked rows. These have the same kernels of the
-inputs; "default" is ``outputs="correlated"`` whose kernels are left to the rows. Errors are of the dear simulator at 1,000 places, in its standard deviations, and NLL of its values in nats.
+inputs; "default" is ``outputs="correlated"`` whose kernels are left to the rows. Errors are of the dear simulator at
+1,000 places, in its standard deviations, and NLL of its values in nats.
 """
 
 from __future__ import annotations
