@@ -84,6 +84,10 @@ class NonFiniteError(GigaGPError, ArithmeticError):
     """NaN or infinity occurred where a fit cannot continue and has no earlier state to keep."""
 
 
+#: What hyperparameters raise whose matrix has no factor or whose likelihood is not finite; a search leaves them out.
+UNUSABLE = (NonFiniteError, NotPositiveDefiniteError)
+
+
 class ModelFileError(GigaGPError, ValueError):
     """A model file is missing, damaged, truncated, or was not written by gigagp."""
 

@@ -316,7 +316,7 @@ def test_neighbours_guide_where_the_matrix_of_a_subset_has_no_factor(monkeypatch
 
     def fitted(has_rival):
         def guide_of(neighbours, model):
-            return SubsetGuide(neighbours.table, model, 300, rival=neighbours if has_rival else None)
+            return SubsetGuide(neighbours.table, model, 300, neighbours=neighbours if has_rival else None)
 
         monkeypatch.setattr("gigagp.inference.automatic.objective.guide_of", guide_of)
         return GPRegressor(Matern(nu=1.5)).fit(X, y).history_.to_dict()["stage"]
@@ -341,7 +341,7 @@ def test_neighbours_lead_on_where_the_subset_has_taken_structure_for_noise(monke
             return answers[len(asked) - 1]
 
         def guide_of(neighbours, model):
-            return SubsetGuide(neighbours.table, model, 300, rival=neighbours)
+            return SubsetGuide(neighbours.table, model, 300, neighbours=neighbours)
 
         asked.clear()
         monkeypatch.setattr("gigagp.inference.iterative.subset_guide._is_misled", is_misled)

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import UNUSABLE, InvalidInputError
 from gigagp.estimators.arguments import Arguments, Problem
 from gigagp.estimators.attributes import take
-from gigagp.estimators.choices.trials import FAILURES, learned
+from gigagp.estimators.choices.trials import learned
 from gigagp.estimators.fitting import Fitted
 from gigagp.forecasting.candidates import Candidate, covariates, found_periods, season, transforms, trends
 from gigagp.forecasting.times import Periods
@@ -156,7 +156,7 @@ class _Learner:
                 objective = self.rows.objective(start.table())
                 model = learned(objective, start.model, None, generator, _POLISH_STEPS)
                 posterior = objective.learned_posterior(model, generator)
-        except FAILURES:
+        except UNUSABLE:
             return None
         finally:
             current().step()
@@ -225,7 +225,7 @@ def forecast_left_out(one: Tried, X: np.ndarray, y: np.ndarray, horizon: float, 
     try:
         with unshown():
             posterior = one.posterior if len(y) == one.posterior.n_rows else given_rows(one, X, z, rows.objective)
-    except FAILURES:
+    except UNUSABLE:
         return one
     scale = float(one.scaling.y_scale[0])
     assert isinstance(posterior, ExactPosterior), "it is from a factor"

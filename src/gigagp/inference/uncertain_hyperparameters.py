@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.errors import FitWarning, NonFiniteError, NotPositiveDefiniteError, warn
+from gigagp.errors import UNUSABLE, FitWarning, warn
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.rows_posterior import RowsPosterior
@@ -155,7 +155,7 @@ class _Beliefs:
                 self.likelihood.value(model)
             else:
                 self.likelihood.evaluate(model)
-        except (NonFiniteError, NotPositiveDefiniteError):
+        except UNUSABLE:
             return -math.inf
         posterior = self.likelihood.current_posterior()
         assert posterior is not None, "it was evaluated"

@@ -257,12 +257,12 @@ class _Stages:
         return space.encode(self._polish(thin, space, scored.vector, scored.information, f"subset {size}"))
 
     def _on_guides(self, guide: GuideObjective, start: Scored, origin: Tensor | None) -> Scored:
-        """Return the optimum of a guide, or that of its rival where the guide alone has failed or misled."""
+        """Return the optimum of a guide, or where that has failed or misled, that of another one."""
         found, rival, space = self._on_guide(guide, start, origin), guide.rival, self.space
         if rival is None or self.trace.stopped:
             return found
         if found.failed:
-            return self._on_guide(rival.guide, start, origin)
+            return self._on_guide(rival.substitute, found, origin)
         if not rival.is_misled(space.decode(found.vector)):
             return found
         other = self._on_guide(rival.guide, start, origin, on_trial=True)

@@ -167,11 +167,12 @@ class GuideObjective(FisherObjective, Protocol):
 
     @property
     def rival(self) -> Rival | None:
-        """Another guide, for where this one misleads or its matrices have no factor; None if there is nothing else."""
+        """Other guides, for where this one misleads or its matrices have no factor; None if there is nothing else."""
 
 
 class Rival(NamedTuple):
-    """A guide beside another one, and what tells that either of the two has misled."""
+    """A guide beside another one, what tells that either of the two has misled, and a guide where that one fails."""
 
     guide: GuideObjective
     is_misled: Callable[[Model], bool]
+    substitute: GuideObjective

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import torch
 
-from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError
+from gigagp.errors import UNUSABLE, InvalidInputError
 from gigagp.model.model import Model
 from gigagp.optimization.auto import Auto
 from gigagp.optimization.objective import Objective
@@ -74,7 +74,7 @@ class Restarts(Settings):
             try:
                 with trace.meter.inside():
                     found = self.optimizer.run(objective, start, trace, generator)
-            except (NonFiniteError, NotPositiveDefiniteError):
+            except UNUSABLE:
                 continue
             value = _value(objective, found, trace, "end")
             if value > best_value:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from gigagp.errors import UNUSABLE
 from gigagp.estimators.choices.allowance import Allowance, ending_seconds, step_seconds
 from gigagp.estimators.choices.candidates import PERIODIC, RIVALS, Dropped, start_from, supported, turned
 from gigagp.estimators.choices.kernel_choice import KernelChoice
@@ -23,7 +24,7 @@ from gigagp.estimators.choices.kernel_trials import (
     tempered_weights,
     with_direction,
 )
-from gigagp.estimators.choices.trials import FAILURES, learned
+from gigagp.estimators.choices.trials import learned
 from gigagp.inference import Inference
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import TableObjective
@@ -93,7 +94,7 @@ def average_on_all_rows(
                     dropped = (*dropped, (name, "takes too long compared with the default"))
                     continue
                 going_on = _Quiet(_from_near(optimizer, n, steps))
-            with suppress(*(FAILURES if found else [])):
+            with suppress(*(UNUSABLE if found else [])):
                 found.append(_on_all_rows(name, start, found[0].trial if found else None, learn, going_on))
                 history = found[-1].history
                 allowance.spend(n, start, len(history), ends=True)
@@ -193,7 +194,7 @@ def _near(
                 subset, start.take_rows(rows), optimizer, torch.Generator().manual_seed(0), steps=steps, history=history
             )
             values[name] = subset.value(moved)
-        except FAILURES:
+        except UNUSABLE:
             values[name] = -math.inf
         else:
             learns_noise = start.noise_is_learned and not start.noise_is_known

@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 import torch
 
-from gigagp.errors import InvalidInputError, MemoryBudgetError
+from gigagp.errors import UNUSABLE, InvalidInputError, MemoryBudgetError
 from gigagp.estimators.choices.candidates import MOST_CANDIDATES, TURNED, Dropped, n_learned, start_from, supported
 from gigagp.estimators.choices.kernel_average import Averaged, Learn, average_on_all_rows
 from gigagp.estimators.choices.kernel_choice import KernelChoice
@@ -49,7 +49,7 @@ from gigagp.estimators.choices.kernel_trials import (
     with_direction,
 )
 from gigagp.estimators.choices.other_likelihoods import OtherObjective, compared
-from gigagp.estimators.choices.trials import FAILURES, PatchScores, decide, learned, normal_crps
+from gigagp.estimators.choices.trials import PatchScores, decide, learned, normal_crps
 from gigagp.inference import Exact, Inference
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.rows_posterior import RowsPosterior
@@ -179,7 +179,7 @@ def _tried(
         default = trials[0] if trials else None
         if default is not None and name in candidates:
             start = start_from(default.model, start, table.target_variance)
-        with unshown(), suppress(*([] if default is None else FAILURES)):
+        with unshown(), suppress(*([] if default is None else UNUSABLE)):
             if sees_all:
                 trials.append(_given_neighbours(name, start, default, table, optimizer))
             else:
@@ -222,7 +222,7 @@ def _compared_exactly(
     turns, found = Turns("comparing kernels exactly", starts, deadline, _CHOICE_SHARE), list[KernelTrial]()
     for name, start in turns:
         known = found[0] if found else None
-        with unshown(), suppress(*FAILURES):
+        with unshown(), suppress(*UNUSABLE):
             found.append(_on_subset(name, start, known, subset, rows, optimizer, is_near=True))
     if turns.is_late or not found or found[0].name != default.name:
         return trials, ()

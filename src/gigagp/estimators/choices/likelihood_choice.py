@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import UNUSABLE, InvalidInputError
 from gigagp.estimators.arguments import Arguments, Problem, with_likelihood
 from gigagp.estimators.choices import noise_choice
 from gigagp.estimators.choices.candidates import n_learned
 from gigagp.estimators.choices.noise_choice import Choice
-from gigagp.estimators.choices.trials import FAILURES, Trial, few_values, held_exactly, learned
+from gigagp.estimators.choices.trials import Trial, few_values, held_exactly, learned
 from gigagp.inference import Inference, Vecchia
 from gigagp.model.likelihoods import (
     Beta,
@@ -198,7 +198,7 @@ class _Compared:
                     value, densities, model = self._by_laplace(Censored(), Beside(limits=limits), model)
             else:
                 value, densities, model = self._by_laplace(likelihood, self.beside)
-        except (InvalidInputError, *FAILURES):
+        except (InvalidInputError, *UNUSABLE):
             return None
         n_own = n_learned(model) - (not likelihood.has_noise)  # without the noise variance, which others ignore
         return _Tried(value - 0.5 * math.log(len(y)) * n_own, densities, likelihood)

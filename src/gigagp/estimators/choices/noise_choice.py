@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import UNUSABLE, InvalidInputError
 from gigagp.estimators.arguments import Arguments, Problem
-from gigagp.estimators.choices.trials import FAILURES, Trial, few_values, held_exactly, learned, n_learned
+from gigagp.estimators.choices.trials import Trial, few_values, held_exactly, learned, n_learned
 from gigagp.estimators.student_fit import with_squared_scale
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import ExactObjective
@@ -72,7 +72,7 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
             words = f"a Student-t density of left-out errors gains {promise:.1f} nats on {len(rows):,} rows"
             return Choice(Gaussian(), f"Gaussian, auto: {words}, too few")
         robust = trial(replace(arguments, likelihood=StudentT()), X[rows], y[rows], generator.clone_state())
-    except (InvalidInputError, *FAILURES):
+    except (InvalidInputError, *UNUSABLE):
         return Choice(Gaussian(), f"Gaussian, auto: the {len(rows):,} rows of the comparison could not be fitted")
     gained = f"Student-t noise gains {robust.value - plain.value:+.1f} nats on {len(rows):,} rows"
     doubt = robust.doubt(plain)

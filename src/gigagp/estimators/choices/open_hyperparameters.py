@@ -17,9 +17,8 @@ from typing import Literal
 
 import torch
 
-from gigagp.errors import InvalidInputError, MemoryBudgetError
+from gigagp.errors import UNUSABLE, InvalidInputError, MemoryBudgetError
 from gigagp.estimators.choices.allowance import uncertainty_seconds
-from gigagp.estimators.choices.trials import FAILURES
 from gigagp.inference import Inference
 from gigagp.inference.automatic.objective import AutomaticObjective
 from gigagp.inference.contract.objective import TableObjective
@@ -97,7 +96,7 @@ def uncertain_by_default(
     try:
         with unshown():
             return _mixture(posterior, inference, likelihood, may_take)
-    except (*FAILURES, MemoryBudgetError):
+    except (*UNUSABLE, MemoryBudgetError):
         return None
 
 

@@ -18,9 +18,10 @@ from dataclasses import replace
 
 import torch
 
+from gigagp.errors import UNUSABLE
 from gigagp.estimators.choices.candidates import CYCLE, Dropped, n_learned, start_from, supported
 from gigagp.estimators.choices.kernel_trials import KernelTrial, Turns
-from gigagp.estimators.choices.trials import FAILURES, learned
+from gigagp.estimators.choices.trials import learned
 from gigagp.inference import Inference
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
@@ -68,7 +69,7 @@ def compared(
         default = trials[0] if trials else None
         if default is not None:
             start = start_from(default.model, start, objective.target_variance)
-        with unshown(), suppress(*([] if default is None else FAILURES)):
+        with unshown(), suppress(*([] if default is None else UNUSABLE)):
             trials.append(_trial(name, start, default, objective, thin, rows, optimizer))
     return trials, dropped, _going_on(objective, optimizer)
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.errors import UNUSABLE, InvalidInputError
 from gigagp.estimators.arguments import Arguments, Problem
-from gigagp.estimators.choices.trials import FAILURES, Trial, decide, few_values, learned, n_learned
+from gigagp.estimators.choices.trials import Trial, decide, few_values, learned, n_learned
 from gigagp.inference.contract.objective import ExactObjective
 from gigagp.model.model import Model
 from gigagp.model.scaling import Scaling, centre_and_spread
@@ -151,7 +151,7 @@ def _candidates(rows: _Rows, plain: _Fit, positive: bool) -> Iterable[_Fit]:
     for name in (*(("log",) if positive else ()), "yeo-johnson", "spline"):
         try:
             yield rows.fit(Log(), plain.model) if name == "log" else _learned(rows, plain, name)
-        except (InvalidInputError, *FAILURES):
+        except (InvalidInputError, *UNUSABLE):
             continue
 
 

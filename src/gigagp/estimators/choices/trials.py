@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp.errors import NonFiniteError, NotPositiveDefiniteError
 from gigagp.inference.contract.objective import TableObjective
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.model import Model
@@ -38,8 +37,6 @@ _WORST, _WORSE = 0.1, 0.03
 _DISTINCT, _MOST_FREQUENT, _FEWEST_ROWS = 0.1, 0.05, 50
 #: From a start near the optimum, how often neighbours are found, and evaluations with each.
 _ROUNDS, _GUIDE_STEPS = 2, 12
-#: What a candidate may raise where its matrix has no factor; the others go on without it.
-FAILURES = (NonFiniteError, NotPositiveDefiniteError)
 
 
 class Gain(NamedTuple):

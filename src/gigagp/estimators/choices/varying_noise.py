@@ -20,9 +20,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from gigagp.errors import FitWarning, InvalidInputError, warn
+from gigagp.errors import UNUSABLE, FitWarning, InvalidInputError, warn
 from gigagp.estimators.choices.scale_maps import scale_map
-from gigagp.estimators.choices.trials import FAILURES, Trial, decide, normal_crps
+from gigagp.estimators.choices.trials import Trial, decide, normal_crps
 from gigagp.inference import Inference
 from gigagp.inference.contract.posterior import Posterior
 from gigagp.inference.contract.table import TrainingTable
@@ -101,7 +101,7 @@ def refined(
         try:
             inference.check_model(change.start())
             one = change.learned(learn, scored)
-        except (InvalidInputError, *FAILURES):
+        except (InvalidInputError, *UNUSABLE):
             one = None
         if one is None:
             words.append(f"{change.form} could not be learned")

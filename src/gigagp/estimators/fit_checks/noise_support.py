@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gigagp.errors import UNUSABLE
 from gigagp.estimators.choices.noise_choice import PROMISE, tail_gain
-from gigagp.estimators.choices.trials import FAILURES, held_exactly, learned
+from gigagp.estimators.choices.trials import held_exactly, learned
 from gigagp.inference.contract.exact_posterior import ExactPosterior
 from gigagp.inference.contract.objective import ExactObjective, TableObjective
 from gigagp.inference.contract.posterior import Posterior
@@ -94,7 +95,7 @@ def supported(
                 model, note = model.replace({NOISE: raised}), f"raised by {share}, as held-out rows support"
         if model is not found:
             posterior = objective.posterior(model, generator)
-    except FAILURES:
+    except UNUSABLE:
         return posterior, ""
     return posterior, note
 

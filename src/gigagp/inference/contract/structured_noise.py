@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.errors import NonFiniteError, NotPositiveDefiniteError
+from gigagp.errors import UNUSABLE
 from gigagp.inference.contract.exact_posterior import Factorised
 from gigagp.inference.contract.table import TrainingTable
 from gigagp.model.model import Model
@@ -82,7 +82,7 @@ def likeness(model: Model, table: TrainingTable) -> Likeness | None:
     for rows in _groups(places):
         try:
             found.append(_sums(model.take_rows(rows), held.take_rows(rows), places[rows]))
-        except (NonFiniteError, NotPositiveDefiniteError):  # without noise: it hides nothing
+        except UNUSABLE:  # without noise: it hides nothing
             return None
     if not found:
         return None

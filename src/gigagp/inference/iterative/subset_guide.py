@@ -35,7 +35,7 @@ def guide_of(neighbours: VecchiaObjective, model: Model) -> VecchiaObjective | S
     try:
         if neighbours.suffices(model):
             return neighbours
-        return SubsetGuide(table, model, rival=VecchiaObjective.on_some_rows(table, SUBSET_ROWS))
+        return SubsetGuide(table, model, neighbours=neighbours)
     except MemoryBudgetError:
         return neighbours
 
@@ -48,17 +48,26 @@ class SubsetGuide(ExactObjective):
     of a function of six inputs it led from a variance of 29, the optimum of 1,000 rows, to 2.8.
 
     The model's kernel tells which rows are near. Where a kernel does not describe a function at all distances, it is
-    the subset that misleads: it takes for noise what only near rows show (`structured_noise`), and neighbours, its
-    ``rival``, lead on. They also guide where the subset's matrix has no factor, as happens with targets without noise.
+    the subset that misleads: it takes for noise what only near rows show (`structured_noise`). Neighbours of as many
+    rows then lead on. The likelihood by ``neighbours`` guides where the subset's matrix has no factor, as happens with
+    targets without noise.
     """
 
     def __init__(
-        self, table: TrainingTable, model: Model, n_rows: int = SUBSET_ROWS, *, rival: VecchiaObjective | None = None
+        self,
+        table: TrainingTable,
+        model: Model,
+        n_rows: int = SUBSET_ROWS,
+        *,
+        neighbours: VecchiaObjective | None = None,
     ) -> None:
         points = Metric(model.kernel, table.X)(table.X)
         self._rows = spread_and_clustered(points, min(n_rows, table.n_rows))
         super().__init__(table.take_rows(self._rows))
-        self.rival = None if rival is None else Rival(rival, partial(_is_misled, table))
+        self.rival: Rival | None = None
+        if neighbours is not None:
+            some = VecchiaObjective.on_some_rows(table, SUBSET_ROWS)
+            self.rival = Rival(some, partial(_is_misled, table), neighbours)
         self._is_new = True
 
     def refresh(self, model: Model) -> bool:
