@@ -41,10 +41,13 @@ class Found:
     planned: int
 
 
-def find(results: Path, paper: str, experiment: Experiment, row: Row) -> Found | None:
-    """Return a row's records at the largest level at which a cell is done, or else at the largest that has any."""
+def find(results: Path, paper: str, experiment: Experiment, row: Row, most: str = LEVELS[-1]) -> Found | None:
+    """Return a row's records at the largest level at which a cell is done, or else at the largest that has any.
+
+    Levels larger than ``most`` are left out.
+    """
     known = []
-    for level in reversed(LEVELS):
+    for level in reversed(LEVELS[: LEVELS.index(most) + 1]):
         folder = records.path_of(results, paper, experiment, level, row, 0).parent
         every = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(f"{row.key}--[0-9]*.json")]
         every.sort(key=lambda record: record["split"])
@@ -179,11 +182,25 @@ def left_out(rows: Sequence[Row]) -> str:
 
 
 def results_of(results: Path, paper: Paper, experiment: Experiment) -> Results:
-    """Return the rows of an experiment, or of its source, that have numbers, with the numbers of their cells."""
+    """Return the rows of an experiment, or of its source, that have numbers, with the numbers of their cells.
+
+    They are compared, so that all are of one level: the largest at which no row is left that has only a smaller one.
+    """
+    return [
+        (row, [record["numbers"] for record in found.done]) for row, found in _of_one_level(results, paper, experiment)
+    ]
+
+
+def _of_one_level(results: Path, paper: Paper, experiment: Experiment) -> list[tuple[Row, Found]]:
     if experiment.source:
         experiment = next(one for one in paper.experiments if one.name == experiment.source)
-    pairs = [(row, find(results, paper.name, experiment, row)) for row in experiment.rows]
-    return [(row, [record["numbers"] for record in found.done]) for row, found in pairs if found and found.done]
+
+    def known(most: str) -> list[tuple[Row, Found]]:
+        pairs = [(row, find(results, paper.name, experiment, row, most)) for row in experiment.rows]
+        return [(row, found) for row, found in pairs if found and found.done]
+
+    best = known(LEVELS[-1])
+    return known(min((found.level for _, found in best), key=LEVELS.index, default=LEVELS[-1]))
 
 
 def page(paper: Paper, results: Path) -> str:
@@ -232,11 +249,9 @@ def claims(paper: Paper, results: Path, page: str) -> list[str]:
             shown = claim.show(known) if known else None
         except LookupError:
             shown = None
-        found = [find(results, paper.name, experiment, row) for row, _ in known]
         smaller = any(
-            one.level != "full" or differences(experiment, row, one)
-            for (row, _), one in zip(known, found, strict=True)
-            if one is not None
+            found.level != "full" or differences(experiment, row, found)
+            for row, found in _of_one_level(results, paper, experiment)
         )
         link = f"[{experiment.name.replace('-', ' ')}]({page}#{_anchor(_heading(experiment))})"
         lines.append(f"| {claim.text} | {shown[0] if shown else '-'} ({link}) | {verdict(shown, smaller=smaller)} |")

@@ -258,6 +258,23 @@ def test_splits_that_ran_with_other_settings_are_not_averaged(tmp_path):
     assert found.settings["start"] == 1000
 
 
+def test_rows_that_are_compared_are_of_one_size(tmp_path):
+    """The rows of a figure, of a finding and of a claim; a table shows each at its largest size."""
+    one, other = made_paper.TABLE.rows[:2]
+    keep(tmp_path, one, {"score": 1.0}, level="quick")
+    keep(tmp_path, one, {"score": 2.0}, level="full")
+    assert pages.results_of(tmp_path, made_paper.PAPER, made_paper.TABLE) == [(one, [{"score": 2.0}])]
+    keep(tmp_path, other, {"score": 3.0}, level="quick")
+    assert pages.results_of(tmp_path, made_paper.PAPER, made_paper.TABLE) == [
+        (one, [{"score": 1.0}]),
+        (other, [{"score": 3.0}]),
+    ]
+    assert pages.find(tmp_path, "made", made_paper.TABLE, one).level == "full"
+    keep(tmp_path, other, {"score": 4.0}, level="full")
+    found = pages.results_of(tmp_path, made_paper.PAPER, made_paper.TABLE)
+    assert [numbers[0]["score"] for _, numbers in found] == [2.0, 4.0]
+
+
 def test_a_row_of_two_tables_counts_once_by_the_run_that_says_more(tmp_path):
     rows = made_paper.TABLE.rows[:2]
     whole = made_with(name="table-1-whole", rows=rows[:1])
