@@ -56,12 +56,12 @@ class Arguments:
     keeps_checkpoint: bool = False  # whether it stays after the fit, as a part of a larger one
     predict_at: np.ndarray | None = None  # points that are to be predicted, if they are known, encoded
     cells: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # columns of entities and times of encoded rows
-    opened: Literal["panel", "outputs"] | None = None  # what a kernel is of that is the fit's own and may be exchanged
+    opened: Literal["panel", "outputs"] | None = None  # whose default kernel may be exchanged for a better one
     shown: Callable[[int], str] | None = None  # how messages name a target, where rows are not those of the user
 
     @property
     def opens_kernel(self) -> bool:
-        """Whether the kernel is left to the data, among those of one table."""
+        """Whether a rule may choose the kernel: none was given, and it is not that of a panel."""
         return is_open(self.estimator.kernel) or self.opened == "outputs"
 
     @property
