@@ -353,6 +353,79 @@ def test_correlated_outputs_are_joint():
     np.testing.assert_allclose(one.distribution.covariance_matrix[1], covariance[:, 2, :, 2], rtol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # of linear_operator
+def test_correlated_outputs_are_those_of_botorchs_multi_task_model():
+    from botorch.models import MultiTaskGP
+    from gpytorch.kernels import IndexKernel, MaternKernel
+    from gpytorch.means import ZeroMean
+
+    fitted, X, Y = correlated()
+    noise = np.broadcast_to([0.01, 4.0, 1e-6], Y.shape)
+    gp = copy.copy(fitted).set_params(mean="zero", noise_variance=noise).fit(X, Y)
+    rows, outputs = np.nonzero(~np.isnan(Y))
+    cells = np.column_stack([X[rows], outputs])
+    targets, variances = (torch.from_numpy(one[rows, outputs][:, None]) for one in (Y, noise))
+    data = MaternKernel(2.5, ard_num_dims=2, active_dims=[0, 1])
+    theirs = MultiTaskGP(
+        torch.from_numpy(cells),
+        targets,
+        2,
+        variances,
+        mean_module=ZeroMean(),
+        covar_module=data,
+        outcome_transform=None,
+    )
+    of_outputs = IndexKernel(num_tasks=3, rank=3, active_dims=[2]).double()
+    of_outputs.covar_factor.data = torch.linalg.cholesky(gp.kernel_.parts[0].parts[1].covariance())
+    of_outputs.var = torch.full((3,), 1e-12).double()
+    theirs.covar_module = data.double() * of_outputs
+    data.lengthscale = torch.tensor([0.4, 0.6]).double()
+    at = points(5)
+    found, expected = GigaModel(gp).posterior(at), theirs.posterior(at)
+    scale = torch.from_numpy(np.nanstd(Y, 0))
+    np.testing.assert_allclose(found.mean / scale, (expected.mean / scale).detach(), atol=1e-6)
+    np.testing.assert_allclose(found.variance, expected.variance.detach(), rtol=1e-5)
+
+
+def test_a_panel_with_gaps_is_that_of_botorchs_latent_kronecker_model():
+    from botorch.models.latent_kronecker_gp import LatentKroneckerGP
+    from gpytorch.kernels import MaternKernel
+    from gpytorch.likelihoods import GaussianLikelihood
+    from gpytorch.means import ZeroMean
+
+    X, y = table(14)
+    times = np.linspace(0, 1, 6)
+    draw = np.random.default_rng(4)
+    Y = y[:, None] * np.cos(2 * times) + 0.1 * draw.normal(size=(14, 6))
+    Y[draw.random(Y.shape) < 0.3] = np.nan
+    Y[3, 2:] = np.nan
+    rows, columns = np.nonzero(~np.isnan(Y))
+    kernel = kernels.Matern(2.5, [0.4, 0.6], columns=[0, 1]) * kernels.Matern(0.5, 0.5, columns=[2], fixed=["variance"])
+    cells = np.column_stack([X[rows], times[columns]])
+    gp = fit(inference.Exact(), mean="zero", rows=(cells, Y[rows, columns]), kernel=kernel)
+    likelihood = GaussianLikelihood().double()
+    likelihood.noise = NOISE
+    of_entities, of_times = MaternKernel(2.5, ard_num_dims=2).double(), MaternKernel(0.5).double()
+    of_entities.lengthscale, of_times.lengthscale = torch.tensor([0.4, 0.6]).double(), 0.5
+    theirs = LatentKroneckerGP(
+        torch.from_numpy(X),
+        torch.from_numpy(times)[:, None],
+        torch.from_numpy(Y),
+        likelihood=likelihood,
+        mean_module_X=ZeroMean(),
+        mean_module_T=ZeroMean(),
+        covar_module_X=of_entities,
+        covar_module_T=of_times,
+        outcome_transform=None,
+    )
+    at = points(3)
+    expected = theirs.eval().posterior(at)
+    every = torch.cat([at.repeat_interleave(6, 0), torch.from_numpy(times).repeat(3)[:, None]], 1)
+    found = GigaModel(gp).posterior(every)
+    np.testing.assert_allclose(found.mean.flatten(), expected.mean.detach().flatten(), atol=1e-5)
+    np.testing.assert_allclose(found.variance.flatten(), expected.variance.detach().flatten(), rtol=1e-4)
+
+
 def test_conditioning_of_correlated_outputs_is_a_fit_to_all_rows():
     whole, X, Y = correlated()
     part = GigaModel(correlated(rows=slice(0, 22))[0])
