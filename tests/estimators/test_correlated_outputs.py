@@ -161,6 +161,17 @@ def test_the_default_is_better_than_one_kernel_where_outputs_share_parts_of_two_
     assert errors[0] < 0.8 * errors[1]
 
 
+def test_the_default_of_two_outputs_of_one_input_with_a_gap():
+    """Of which points between the rows are of no output."""
+    t = np.linspace(0, 10, 80)[:, None]
+    Y = np.hstack([np.sin(2 * t), -0.7 * np.sin(2 * t)]) + 0.1 * np.random.default_rng(0).normal(size=(80, 2))
+    Y[t[:, 0] > 6, 0] = np.nan
+    Y[(t[:, 0] > 3) & (t[:, 0] < 4)] = np.nan
+    gp = GPRegressor(outputs="correlated").fit(t, Y)
+    assert len(gp.kernel_choice_.tried) > 1
+    assert np.sqrt(np.mean((gp.predict(t)[-30:, 0] - np.sin(2 * t[-30:, 0])) ** 2)) < 0.2
+
+
 def test_samples_have_the_covariance_across_outputs(fitted):
     gp, X, _ = fitted
     points = X[[3, 8]] + np.array([0.02, 0.0])

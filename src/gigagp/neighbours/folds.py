@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.kernels import Kernel
+from gigagp.kernels import Kernel, Outputs
 from gigagp.neighbours.metric import Metric
 from gigagp.neighbours.neighbourhood import FEW_INPUTS, squared_distances
 from gigagp.neighbours.search import NeighbourTree
@@ -62,7 +62,7 @@ def folds_like_gaps(kernel: Kernel, X: Tensor, predict_at: Tensor | None = None)
 
     The points are those to be predicted (q, d), if they are known, and otherwise quasi-random ones that have rows on
     all sides, which are looked at in up to three inputs. Distances are in the kernel's metric. Where hardly any point
-    lies in a gap, or rows differ in their levels alone, there are no patches.
+    lies in a gap, rows differ in their levels alone, or are of several outputs, there are no patches.
 
     A patch is a ball around a random row, not at the edge of the table if there are others. For a point in a gap at a
     distance r from the nearest row, it is as wide as the largest empty ball around one of the points that contains this
@@ -71,7 +71,7 @@ def folds_like_gaps(kernel: Kernel, X: Tensor, predict_at: Tensor | None = None)
     if len(X) < _FEWEST_ROWS or (predict_at is None and X.shape[1] > FEW_INPUTS):
         return None
     generator, metric = torch.Generator().manual_seed(5), Metric(kernel, X)
-    if metric.is_of_levels:
+    if metric.is_of_levels or any(isinstance(leaf, Outputs) for leaf in kernel.leaves()):
         return None
     some = _some(X, generator)
     points = _between(some) if predict_at is None else _some(predict_at, generator)
