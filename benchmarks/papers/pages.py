@@ -186,9 +186,11 @@ def results_of(results: Path, paper: Paper, experiment: Experiment) -> Results:
 
     They are compared, so that all are of one level: the largest at which no row is left that has only a smaller one.
     """
-    return [
-        (row, [record["numbers"] for record in found.done]) for row, found in _of_one_level(results, paper, experiment)
-    ]
+    return _numbers(_of_one_level(results, paper, experiment))
+
+
+def _numbers(known: list[tuple[Row, Found]]) -> Results:
+    return [(row, [record["numbers"] for record in found.done]) for row, found in known]
 
 
 def _of_one_level(results: Path, paper: Paper, experiment: Experiment) -> list[tuple[Row, Found]]:
@@ -244,15 +246,12 @@ def claims(paper: Paper, results: Path, page: str) -> list[str]:
     lines = ["| claim | found here | verdict |", "|---|---|---|"]
     for claim in CLAIMS.get(paper.name, ()):
         experiment = next(one for one in paper.experiments if one.name == claim.experiment)
-        known = results_of(results, paper, experiment)
+        known = _of_one_level(results, paper, experiment)
         try:
-            shown = claim.show(known) if known else None
+            shown = claim.show(_numbers(known)) if known else None
         except LookupError:
             shown = None
-        smaller = any(
-            found.level != "full" or differences(experiment, row, found)
-            for row, found in _of_one_level(results, paper, experiment)
-        )
+        smaller = any(found.level != "full" or differences(experiment, row, found) for row, found in known)
         link = f"[{experiment.name.replace('-', ' ')}]({page}#{_anchor(_heading(experiment))})"
         lines.append(f"| {claim.text} | {shown[0] if shown else '-'} ({link}) | {verdict(shown, smaller=smaller)} |")
     return lines if len(lines) > 2 else []
